@@ -1,0 +1,29 @@
+"""The vocabulary: ops, graphs, machines, measurements, curves, plans. Imports nothing else of threadcast."""
+
+from threadcast.core.curve import Curve, CurveTable, Source
+from threadcast.core.graph import Edge, OpGraph
+from threadcast.core.machine import Affinity, Cache, Case, Core, Machine
+from threadcast.core.measurement import Measurement, Sample
+from threadcast.core.op import Op
+from threadcast.core.plan import Placement, Plan, Trace
+from threadcast.core.tensor import TensorSpec
+
+__all__ = [
+    "Affinity",
+    "Cache",
+    "Case",
+    "Core",
+    "Curve",
+    "CurveTable",
+    "Edge",
+    "Machine",
+    "Measurement",
+    "Op",
+    "OpGraph",
+    "Placement",
+    "Plan",
+    "Sample",
+    "Source",
+    "TensorSpec",
+    "Trace",
+]

@@ -1,0 +1,109 @@
+"""Floating-point operations and bytes moved by an op, from its shapes alone.
+
+One multiply-add counts as two operations. Bytes are compulsory traffic: every distinct input element read once
+and every output element written once, as in the roofline model (Williams et al. 2009); caches may save less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from threadcast.core.tensor import TensorSpec
+
+Specs = Sequence[TensorSpec]
+
+VIEW_KINDS = frozenset({
+    "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "slice",
+    "select", "split", "split_with_sizes", "unbind", "chunk", "detach", "alias", "as_strided", "diagonal",
+    "movedim", "unfold_view", "view_as_real", "getitem", "lift_fresh", "narrow",
+})  # fmt: skip
+"""Kinds that only make a new description of the same memory: no arithmetic and no traffic."""
+
+
+def analytic_cost(kind: str, inputs: Specs, outputs: Specs) -> tuple[float, float]:
+    """Return (flops, bytes moved) of one run of the op."""
+    if kind in VIEW_KINDS:
+        return 0.0, 0.0
+    count = _FLOPS.get(kind)
+    flops = count(inputs, outputs) if count else _pointwise(inputs, outputs)
+    return float(flops), float(sum(spec.size_bytes for spec in (*inputs, *outputs)))
+
+
+def _pointwise(inputs: Specs, outputs: Specs) -> int:
+    return max((spec.numel for spec in (*inputs, *outputs)), default=0)
+
+
+def _convolution(inputs: Specs, outputs: Specs) -> int:
+    """Each output element takes one multiply-add per weight of its filter (input, weight, bias?)."""
+    if len(inputs) < 2 or not outputs or not inputs[1].shape:
+        return _pointwise(inputs, outputs)
+    weight = inputs[1]
+    return 2 * outputs[0].numel * weight.numel // max(weight.shape[0], 1)
+
+
+def _convolution_transposed(inputs: Specs, outputs: Specs) -> int:
+    """Each input element is spread over its filter; weight is (in, out / groups, ...)."""
+    if len(inputs) < 2 or not inputs[1].shape:
+        return _pointwise(inputs, outputs)
+    weight = inputs[1]
+    return 2 * inputs[0].numel * weight.numel // max(weight.shape[0], 1)
+
+
+def _convolution_gradient(inputs: Specs, outputs: Specs) -> int:
+    """Both gradients cost what the forward pass costs (grad_output, input, weight)."""
+    if len(inputs) < 3:
+        return _pointwise(inputs, outputs)
+    return _convolution((inputs[1], inputs[2]), (inputs[0],))
+
+
+def _convolution_transposed_gradient(inputs: Specs, outputs: Specs) -> int:
+    if len(inputs) < 3:
+        return _pointwise(inputs, outputs)
+    return _convolution_transposed((inputs[1], inputs[2]), (inputs[0],))
+
+
+def _matrix_product(inputs: Specs, outputs: Specs) -> int:
+    """The last two inputs are (..., m, k) and (..., k, n) or (..., k)."""
+    if len(inputs) < 2 or not inputs[-2].shape:
+        return _pointwise(inputs, outputs)
+    left, right = inputs[-2], inputs[-1]
+    columns = right.shape[-1] if len(right.shape) > 1 else 1
+    return 2 * left.numel * columns
+
+
+def _linear(inputs: Specs, outputs: Specs) -> int:
+    """Input (..., k), weight (n, k)."""
+    if len(inputs) < 2 or not inputs[1].shape:
+        return _pointwise(inputs, outputs)
+    return 2 * inputs[0].numel * inputs[1].shape[0]
+
+
+def _attention(products: int) -> Callable[[Specs, Specs], int]:
+    """Query (b, h, l, e) with keys (b, h, s, e): `products` matrix products of 2 b h l s e operations."""
+
+    def count(inputs: Specs, outputs: Specs) -> int:
+        tensors = [spec for spec in inputs if len(spec.shape) == 4]
+        if len(tensors) < 2:
+            return _pointwise(inputs, outputs)
+        return products * 2 * tensors[0].numel * tensors[-1].shape[2]
+
+    return count
+
+
+_FLOPS: dict[str, Callable[[Specs, Specs], int]] = {
+    "convolution": _convolution,
+    "convolution_transposed": _convolution_transposed,
+    "convolution_backward_input": _convolution_gradient,
+    "convolution_backward_weight": _convolution_gradient,
+    "convolution_transposed_backward_input": _convolution_transposed_gradient,
+    "convolution_transposed_backward_weight": _convolution_transposed_gradient,
+    "mm": _matrix_product,
+    "bmm": _matrix_product,
+    "addmm": _matrix_product,
+    "baddbmm": _matrix_product,
+    "mv": _matrix_product,
+    "matmul": _matrix_product,
+    "linear": _linear,
+    "scaled_dot_product_attention": _attention(2),
+    "scaled_dot_product_attention_backward": _attention(5),
+}

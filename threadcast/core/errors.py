@@ -1,0 +1,95 @@
+"""Every error that threadcast raises on purpose.
+
+ThreadcastError
+├── InvalidInput (ValueError)          a value outside what is allowed
+│   ├── FormatError                    a file or body that is not what its schema says
+│   ├── ConfigError                    an unknown or ill-typed setting
+│   └── PlanError                      a graph or core count that no plan can be made for
+├── NotFound (LookupError)             no such network, model, op, machine or version
+├── CaptureError (RuntimeError)        a callable that cannot be turned into an op graph
+├── MeasurementError (RuntimeError)    an op could not be timed
+│   └── BusyMachine                    something else is using the cores to be timed
+├── CounterUnavailable (OSError)       a hardware or software counter that cannot be opened
+├── ModelError (ValueError)            too little or unusable data to learn from
+├── StoreError (RuntimeError)          the measurement store cannot be read or written
+├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
+├── ExecutionError (RuntimeError)      the engine could not run a plan
+└── ServiceError (RuntimeError)        the prediction service gave no usable answer
+    ├── ServiceUnavailable (ConnectionError)
+    └── DeadlineExceeded (TimeoutError)
+"""
+
+
+class ThreadcastError(Exception):
+    """Root of all errors raised by threadcast on purpose."""
+
+
+class InvalidInput(ThreadcastError, ValueError):
+    """A value outside what is allowed; the message names the value, the allowed ones and the next step."""
+
+
+class FormatError(InvalidInput):
+    """A file or request body that is not what its schema says.
+
+    `pointer` is a JSON pointer to the offending member ("" for the whole document).
+    """
+
+    def __init__(self, message: str, *, pointer: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
+
+
+class ConfigError(InvalidInput):
+    """An unknown or ill-typed setting in a file, the environment or a flag."""
+
+
+class PlanError(InvalidInput):
+    """A graph, curve or core count for which no plan can be made."""
+
+
+class NotFound(ThreadcastError, LookupError):
+    """No such network, model, op, machine or version."""
+
+
+class CaptureError(ThreadcastError, RuntimeError):
+    """A callable that cannot be turned into an op graph, with the reason."""
+
+
+class MeasurementError(ThreadcastError, RuntimeError):
+    """An op could not be timed."""
+
+
+class BusyMachine(MeasurementError):
+    """Something else is using the cores that were to be timed."""
+
+
+class CounterUnavailable(ThreadcastError, OSError):
+    """A counter that this machine, kernel or permission level does not offer."""
+
+
+class ModelError(ThreadcastError, ValueError):
+    """Too little or unusable data to learn a performance model from."""
+
+
+class StoreError(ThreadcastError, RuntimeError):
+    """The measurement store cannot be read or written; it has been left as it was."""
+
+
+class ArtefactError(ThreadcastError, RuntimeError):
+    """A model artefact that is damaged, foreign, or holds something that must not be loaded."""
+
+
+class ExecutionError(ThreadcastError, RuntimeError):
+    """The engine could not run a plan."""
+
+
+class ServiceError(ThreadcastError, RuntimeError):
+    """The prediction service gave no usable answer."""
+
+
+class ServiceUnavailable(ServiceError, ConnectionError):
+    """The prediction service cannot be reached."""
+
+
+class DeadlineExceeded(ServiceError, TimeoutError):
+    """The prediction service did not answer within the caller's deadline."""

@@ -1,0 +1,173 @@
+"""A directed acyclic graph of ops, and its JSON form `threadcast.graph/1`."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.json_reading import check_schema, finite, member, parse
+from threadcast.core.op import Op
+
+SCHEMA = "threadcast.graph/1"
+MAX_OPS = 100_000
+"""Larger graphs are refused: planning memory and time grow with them, and no network known to us comes near."""
+
+
+class Edge(NamedTuple):
+    """`target` starts after `source` has finished; both are positions in `OpGraph.ops`.
+
+    `ordering` is True where no value flows: mutation of shared memory, running statistics, random state.
+    """
+
+    source: int
+    target: int
+    ordering: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpGraph:
+    """Ops with unique ids and the edges between them; checked to be acyclic when made.
+
+    `curves[id]` maps thread counts to seconds where the graph file brought measured times along.
+    """
+
+    ids: tuple[str, ...]
+    ops: tuple[Op, ...]
+    edges: tuple[Edge, ...] = ()
+    curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    predecessors: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    successors: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    topological_order: tuple[int, ...] = field(init=False, repr=False)
+    """Positions, dependencies first; among free choices the lower position first."""
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.ops):
+            raise InvalidInput(f"{len(self.ids)} ids for {len(self.ops)} ops: there must be one id an op")
+        if len(self.ops) > MAX_OPS:
+            raise InvalidInput(f"{len(self.ops)} ops are more than the {MAX_OPS} that a graph may have; split it")
+        if len(set(self.ids)) != len(self.ids):
+            seen: set[str] = set()
+            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise InvalidInput(f"op id {twice!r} is used twice; ids must be unique")
+        unknown = sorted(set(self.curves) - set(self.ids))
+        if unknown:
+            raise InvalidInput(f"curves are given for unknown op ids: {', '.join(unknown[:5])}")
+        object.__setattr__(self, "curves", MappingProxyType(dict(self.curves)))
+        before: list[dict[int, None]] = [{} for _ in self.ops]
+        after: list[dict[int, None]] = [{} for _ in self.ops]
+        for edge in self.edges:
+            if not (0 <= edge.source < len(self.ops) and 0 <= edge.target < len(self.ops)):
+                raise InvalidInput(f"edge {tuple(edge)} points outside the {len(self.ops)} ops")
+            before[edge.target][edge.source] = None
+            after[edge.source][edge.target] = None
+        object.__setattr__(self, "predecessors", tuple(map(tuple, before)))
+        object.__setattr__(self, "successors", tuple(map(tuple, after)))
+        object.__setattr__(self, "topological_order", self._sorted())
+
+    def _sorted(self) -> tuple[int, ...]:
+        waiting = [len(p) for p in self.predecessors]
+        ready = [i for i, n in enumerate(waiting) if n == 0]
+        order = []
+        while ready:
+            index = heapq.heappop(ready)
+            order.append(index)
+            for successor in self.successors[index]:
+                waiting[successor] -= 1
+                if waiting[successor] == 0:
+                    heapq.heappush(ready, successor)
+        if len(order) != len(self.ops):
+            stuck = [self.ids[i] for i, n in enumerate(waiting) if n > 0]
+            raise InvalidInput(f"the graph has a cycle through or before {', '.join(stuck[:5])}; edges must be acyclic")
+        return tuple(order)
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def position(self, op_id: str) -> int:
+        """Position of the op with this id; InvalidInput if there is none."""
+        try:
+            return self.ids.index(op_id)
+        except ValueError:
+            raise InvalidInput(f"no op has the id {op_id!r}") from None
+
+    def distinct_ops(self) -> dict[str, Op]:
+        """Each different op once, by key, in order of first appearance."""
+        distinct: dict[str, Op] = {}
+        for op in self.ops:
+            distinct.setdefault(op.key, op)
+        return distinct
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema `threadcast.graph/1`."""
+        ops = []
+        for op_id, op in zip(self.ids, self.ops):
+            entry = {"id": op_id, **op.to_json()}
+            if op_id in self.curves:
+                entry["curve"] = {str(threads): s for threads, s in sorted(self.curves[op_id].items())}
+            ops.append(entry)
+        document: dict[str, Any] = {"schema": SCHEMA, "ops": ops}
+        document["edges"] = [[self.ids[e.source], self.ids[e.target]] for e in self.edges]
+        ordering = [[self.ids[e.source], self.ids[e.target]] for e in self.edges if e.ordering]
+        if ordering:
+            document["ordering_edges"] = ordering
+        return document
+
+    @classmethod
+    def from_json(cls, document: Any) -> OpGraph:
+        """Read a `threadcast.graph/1` document; FormatError with a JSON pointer to whatever is wrong."""
+        check_schema(document, SCHEMA)
+        ids: list[str] = []
+        ops: list[Op] = []
+        curves: dict[str, dict[int, float]] = {}
+        for i, entry in enumerate(member(document, "ops", list)):
+            pointer = f"/ops/{i}"
+            ids.append(member(entry, "id", str, pointer=pointer))
+            ops.append(Op.from_json(entry, pointer=pointer))
+            if "curve" in entry:
+                curves[ids[-1]] = _read_curve(entry["curve"], f"{pointer}/curve")
+        positions = {op_id: i for i, op_id in enumerate(ids)}
+        ordering = set(_read_pairs(document, "ordering_edges", positions))
+        edges = [Edge(s, t, (s, t) in ordering) for s, t in _read_pairs(document, "edges", positions)]
+        try:
+            return cls(tuple(ids), tuple(ops), tuple(edges), curves)
+        except InvalidInput as error:
+            raise FormatError(str(error)) from error
+
+    def write(self, path: Path) -> None:
+        """Write the JSON form to `path`."""
+        path.write_text(json.dumps(self.to_json()))
+
+    @classmethod
+    def read(cls, path: Path) -> OpGraph:
+        """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
+        return cls.from_json(parse(path.read_bytes(), what=str(path)))
+
+
+def _read_curve(document: Any, pointer: str) -> dict[int, float]:
+    if not isinstance(document, dict) or not document:
+        raise FormatError("a curve must map thread counts to seconds and have at least one point", pointer=pointer)
+    curve = {}
+    for threads, seconds in document.items():
+        if not threads.isascii() or not threads.isdigit() or int(threads) < 1:
+            raise FormatError(f"{threads!r} is not a thread count of at least 1", pointer=f"{pointer}/{threads}")
+        curve[int(threads)] = finite(seconds, pointer=f"{pointer}/{threads}", minimum=0.0)
+    return curve
+
+
+def _read_pairs(document: Any, name: str, positions: Mapping[str, int]) -> Iterable[tuple[int, int]]:
+    pairs = []
+    for i, pair in enumerate(member(document, name, list, default=[])):
+        pointer = f"/{name}/{i}"
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(end, str) for end in pair):
+            raise FormatError(f"an edge must be [from, to], got {pair!r}", pointer=pointer)
+        for end in pair:
+            if end not in positions:
+                raise FormatError(f"edge names the unknown op {end!r}", pointer=pointer)
+        pairs.append((positions[pair[0]], positions[pair[1]]))
+    return pairs

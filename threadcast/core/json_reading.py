@@ -1,0 +1,76 @@
+"""Reading members of a JSON document with errors that point at the wrong one."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, TypeVar
+
+from threadcast.core.errors import FormatError
+
+T = TypeVar("T")
+_REQUIRED: Any = object()
+_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "a boolean",
+}
+
+
+def parse(text: str | bytes, *, what: str) -> Any:
+    """Parse JSON text; FormatError names `what`, the line and the column."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{what} is not JSON: {error}") from error
+
+
+def member(document: Any, name: str, kind: type[T], *, pointer: str = "", default: Any = _REQUIRED) -> T:
+    """Return `document[name]`, which must be of `kind`; without it `default`, or FormatError if none was given."""
+    if not isinstance(document, dict):
+        raise FormatError(f"must be an object, got {_short(document)}", pointer=pointer)
+    if name not in document:
+        if default is _REQUIRED:
+            raise FormatError(f"{name!r} is missing; it must be {_NAMES[kind]}", pointer=pointer)
+        return default  # type: ignore[no-any-return]
+    value = document[name]
+    wrong_bool = isinstance(value, bool) and kind is not bool
+    if wrong_bool or not isinstance(value, kind):
+        raise FormatError(f"{name} must be {_NAMES[kind]}, got {_short(value)}", pointer=f"{pointer}/{name}")
+    return value
+
+
+def number(
+    document: Any, name: str, *, pointer: str = "", minimum: float = -math.inf, default: Any = _REQUIRED
+) -> float:
+    """Return the finite number `document[name]` of at least `minimum` as a float."""
+    if isinstance(document, dict) and name not in document and default is not _REQUIRED:
+        return float(default)
+    value = document.get(name) if isinstance(document, dict) else None
+    if value is None:
+        member(document, name, float, pointer=pointer)
+    return finite(value, pointer=f"{pointer}/{name}", minimum=minimum)
+
+
+def finite(value: Any, *, pointer: str, minimum: float = -math.inf) -> float:
+    """Return `value` as a float, which must be a finite JSON number of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise FormatError(f"must be a finite number, got {_short(value)}", pointer=pointer)
+    if value < minimum:
+        raise FormatError(f"must be at least {minimum:g}, got {value!r}", pointer=pointer)
+    return float(value)
+
+
+def check_schema(document: Any, schema: str) -> None:
+    """Raise FormatError unless the document says that it follows `schema` ("threadcast.graph/1")."""
+    found = member(document, "schema", str)
+    if found != schema:
+        raise FormatError(f"schema is {found!r}, expected {schema!r}", pointer="/schema")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,185 @@
+"""The cores of a machine, which of them share a cache, and the legal ways to place threads on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from threadcast.core.errors import InvalidInput
+
+SMALL_GROUP = 4
+"""Cores. Cache groups up to this size (tiles, L2 pairs, clusters of small cores) are used whole under COMPACT:
+a part-filled one leaves its threads twice the cache of the others' and the loop waits for the slowest (Liu et
+al. 2018, III-B). In larger groups (a CCX, a socket) the imbalance is slight and every count is legal."""
+
+
+class Affinity(StrEnum):
+    """How an op's threads lie on the caches."""
+
+    COMPACT = "compact"
+    """Neighbouring threads share a cache: whole cache groups are filled one after the other."""
+    SPREAD = "spread"
+    """One thread a cache group."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Case:
+    """One way to run an op: a number of threads, one a core, and how they lie on the caches."""
+
+    threads: int
+    affinity: Affinity = Affinity.COMPACT
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threads, int) or isinstance(self.threads, bool) or self.threads < 1:
+            raise InvalidInput(f"threads={self.threads!r}: an op runs on at least 1 thread")
+        object.__setattr__(self, "affinity", Affinity(self.affinity))
+
+    def __str__(self) -> str:
+        return f"{self.threads} {self.affinity}"
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A physical core. `cpus` are the kernel's numbers of its hardware threads, the first one used first."""
+
+    id: int
+    cpus: tuple[int, ...]
+    group: int
+    """Number of the cache group: cores of one group share the innermost cache that some but not all cores share."""
+    node: int = 0
+    socket: int = 0
+    max_hz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One cache and the ids of the cores that share it. `level` is 1, 2, 3; instruction caches are left out."""
+
+    level: int
+    size_bytes: int
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """The cores that are there to be used, fastest first within their order, and what they share.
+
+    Read one with `core.topology.read_machine`, or describe one with `Machine.uniform`. Two machines are equal
+    when their fingerprints are.
+    """
+
+    name: str
+    cores: tuple[Core, ...]
+    caches: tuple[Cache, ...] = ()
+    fingerprint: str = field(init=False)
+    """Stable identity: a short name, the core count, 8 hexadecimal digits of everything above."""
+
+    def __post_init__(self) -> None:
+        if not self.cores:
+            raise InvalidInput(f"machine {self.name!r} has no cores")
+        for what, values in (
+            ("core id", [c.id for c in self.cores]),
+            ("cpu", [x for c in self.cores for x in c.cpus]),
+        ):
+            if len(set(values)) != len(values):
+                raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")
+        text = json.dumps(self.to_json(), sort_keys=True)
+        short = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "machine"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        object.__setattr__(self, "fingerprint", f"{short}-{len(self.cores)}c-{digest}")
+
+    def __eq__(self, other: object) -> bool:
+        return self.fingerprint == other.fingerprint if isinstance(other, Machine) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __len__(self) -> int:
+        return len(self.cores)
+
+    @property
+    def threads_per_core(self) -> int:
+        """Hardware threads of the core that has most."""
+        return max(len(core.cpus) for core in self.cores)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Core ids by cache group, groups in order of their first core."""
+        groups: dict[int, list[int]] = {}
+        for core in self.cores:
+            groups.setdefault(core.group, []).append(core.id)
+        return tuple(map(tuple, groups.values()))
+
+    def cases(self) -> tuple[Case, ...]:
+        """The legal ways to run one op, by thread count, COMPACT before SPREAD; no two place threads alike.
+
+        SPREAD goes up to one thread a cache group. COMPACT fills groups, small ones only whole (`SMALL_GROUP`).
+        With a single group there is one affinity, COMPACT. On 34 tiles of two cores these are the 68 cases of
+        Liu et al. 2018, III-B.
+        """
+        groups = self.groups
+        spread = {Case(n, Affinity.SPREAD) for n in range(1, len(groups) + 1)} if len(groups) > 1 else set()
+        compact, filled = set(), 0
+        for group in groups:
+            whole = 1 < len(group) <= SMALL_GROUP and len(groups) > 1
+            counts = [len(group)] if whole else range(1, len(group) + 1)
+            compact |= {Case(filled + n) for n in counts}
+            filled += len(group)
+        places = {self.place(case) for case in spread}
+        return tuple(sorted(spread | {case for case in compact if self.place(case) not in places}))
+
+    def place(self, case: Case) -> tuple[int, ...]:
+        """Core ids that `case` uses on an otherwise idle machine, thread by thread."""
+        if case.affinity is Affinity.SPREAD:
+            order: list[int] = [group[0] for group in self.groups]
+            what = f"{len(order)} cache groups"
+        else:
+            order = [core for group in self.groups for core in group]
+            what = f"{len(order)} usable cores"
+        if case.threads > len(order):
+            raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {what} of {self.name}")
+        return tuple(order[: case.threads])
+
+    def cpus(self, cores: Iterable[int], *, hardware_thread: int = 0) -> tuple[int, ...]:
+        """Kernel cpu numbers of these core ids; `hardware_thread` 1 is the second one of each core."""
+        by_id = {core.id: core for core in self.cores}
+        return tuple(by_id[c].cpus[min(hardware_thread, len(by_id[c].cpus) - 1)] for c in cores)
+
+    def limited_to(self, cores: Iterable[int]) -> Machine:
+        """The same machine with only these core ids to be used."""
+        keep = set(cores)
+        unknown = keep - {core.id for core in self.cores}
+        if unknown:
+            raise InvalidInput(f"cores {sorted(unknown)} are not among those of {self.name}")
+        return replace(self, cores=tuple(core for core in self.cores if core.id in keep))
+
+    @classmethod
+    def uniform(cls, name: str, cores: int, *, group_size: int | None = None, threads_per_core: int = 1) -> Machine:
+        """Describe a machine of equal cores, `group_size` of them to a shared cache (None: one group)."""
+        if cores < 1:
+            raise InvalidInput(f"cores={cores}: a machine has at least 1")
+        size = group_size or cores
+        made = tuple(
+            Core(i, tuple(i + t * cores for t in range(threads_per_core)), group=i // size) for i in range(cores)
+        )
+        return cls(name, made)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the fingerprint, as JSON."""
+        return {
+            "name": self.name,
+            "cores": [[c.id, list(c.cpus), c.group, c.node, c.socket, c.max_hz] for c in self.cores],
+            "caches": [[c.level, c.size_bytes, list(c.cores)] for c in self.caches],
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Machine:
+        """Read what `to_json` writes."""
+        cores = tuple(Core(i, tuple(cpus), *rest) for i, cpus, *rest in document["cores"])
+        caches = tuple(Cache(level, size, tuple(shared)) for level, size, shared in document["caches"])
+        return cls(document["name"], cores, caches)

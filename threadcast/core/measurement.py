@@ -1,0 +1,66 @@
+"""What was measured of an op in one case; raw samples are kept, medians are derived."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from threadcast.core.errors import InvalidInput
+from threadcast.core.machine import Case, Machine
+from threadcast.core.op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed batch: seconds a run, and counts a run; a counter that could not be read is None, never 0."""
+
+    seconds: float
+    counters: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.seconds) or self.seconds < 0:
+            raise InvalidInput(f"seconds={self.seconds!r}: a sample must be finite and at least 0")
+        for name, value in self.counters.items():
+            if value is not None and (not math.isfinite(value) or value < 0):
+                raise InvalidInput(f"counter {name}={value!r} must be None or finite and at least 0")
+        object.__setattr__(self, "counters", MappingProxyType(dict(self.counters)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Sample, (self.seconds, dict(self.counters)))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The samples of one op in one case on one machine, in the order taken, without warm-up.
+
+    `conditions` are JSON scalars that say how it was measured: "cache" ("warm" or "cold"), "converged" (the
+    confidence asked was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
+    """
+
+    op: Op
+    machine: Machine
+    case: Case
+    samples: tuple[Sample, ...]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.samples:
+            raise InvalidInput(f"a measurement of {self.op.key} at {self.case} needs at least one sample")
+        object.__setattr__(self, "conditions", MappingProxyType(dict(self.conditions)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Measurement, (self.op, self.machine, self.case, self.samples, dict(self.conditions)))
+
+    @property
+    def seconds(self) -> float:
+        """Median of the samples' seconds."""
+        return statistics.median(sample.seconds for sample in self.samples)
+
+    def counter(self, name: str) -> float | None:
+        """Median of the samples in which the counter was read; None where it never was."""
+        values = [v for sample in self.samples if (v := sample.counters.get(name)) is not None]
+        return statistics.median(values) if values else None

@@ -1,0 +1,182 @@
+"""Which cores each op gets and when (`Plan`), and what happened when it ran (`Trace`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.json_reading import check_schema, finite, member, number, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One op on its cores from start to finish.
+
+    `cores` are core ids, one a thread where `threads` equals their number; with more threads than cores the
+    rest use the cores' further hardware threads. `hardware_thread` is the slot of every core that the op
+    occupies: 0 alone, 1 for an op that hyper-threading puts beside another (Liu et al. 2018, strategy 4).
+    """
+
+    id: str
+    cores: tuple[int, ...]
+    threads: int
+    start_s: float
+    finish_s: float
+    hardware_thread: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.cores or len(set(self.cores)) != len(self.cores):
+            raise InvalidInput(f"op {self.id!r}: cores={self.cores} must be distinct and at least one")
+        if self.threads < 1:
+            raise InvalidInput(f"op {self.id!r}: threads={self.threads} must be at least 1")
+        if not 0 <= self.start_s <= self.finish_s < float("inf"):
+            raise InvalidInput(f"op {self.id!r}: start_s={self.start_s} and finish_s={self.finish_s} are out of order")
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to finish."""
+        return self.finish_s - self.start_s
+
+    def to_json(self) -> dict[str, Any]:
+        """The members of a plan file's op."""
+        document = {
+            "id": self.id, "cores": list(self.cores), "threads": self.threads,
+            "start_s": self.start_s, "finish_s": self.finish_s,
+        }  # fmt: skip
+        return {**document, "hardware_thread": self.hardware_thread} if self.hardware_thread else document
+
+    @classmethod
+    def from_json(cls, document: Any, *, pointer: str) -> Placement:
+        """Read what `to_json` writes."""
+        cores = member(document, "cores", list, pointer=pointer)
+        if any(not isinstance(core, int) or isinstance(core, bool) for core in cores):
+            raise FormatError(f"cores must be integers, got {cores!r}", pointer=f"{pointer}/cores")
+        try:
+            return cls(
+                member(document, "id", str, pointer=pointer),
+                tuple(cores),
+                member(document, "threads", int, pointer=pointer),
+                number(document, "start_s", pointer=pointer),
+                number(document, "finish_s", pointer=pointer),
+                member(document, "hardware_thread", int, pointer=pointer, default=0),
+            )
+        except InvalidInput as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(str(error), pointer=pointer) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """What a plan and a trace share: placements in order of start, on a machine of `cores` cores."""
+
+    cores: int
+    policy: str
+    ops: tuple[Placement, ...]
+
+    def __post_init__(self) -> None:
+        if self.cores < 1:
+            raise InvalidInput(f"cores={self.cores}: a schedule needs at least 1")
+        object.__setattr__(self, "ops", tuple(sorted(self.ops, key=lambda op: op.start_s)))
+
+    @property
+    def makespan_s(self) -> float:
+        """Finish of the last op, in seconds from the start of the step."""
+        return max((op.finish_s for op in self.ops), default=0.0)
+
+    @property
+    def busy_share(self) -> float:
+        """Core-seconds in use over core-seconds there are, from 0 to 1 (hyper-threaded ops left out)."""
+        used = sum(len(op.cores) * op.duration_s for op in self.ops if op.hardware_thread == 0)
+        return used / (self.cores * self.makespan_s) if self.makespan_s else 0.0
+
+    def by_id(self) -> dict[str, Placement]:
+        """Placements by op id."""
+        return {op.id: op for op in self.ops}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(_Schedule):
+    """When and where each op is to run, with a bound that says how far from the best possible it can be.
+
+    `lower_bound_s` holds for every schedule of these curves on these cores; `gap` = makespan / bound - 1.
+    `guarded` names the ops that the guard returned to the framework's default.
+    """
+
+    lower_bound_s: float = 0.0
+    guarded: tuple[str, ...] = ()
+    curves_from: str = ""
+    """Where the curves came from: "model@version", "local", "file"."""
+
+    SCHEMA: ClassVar[str] = "threadcast.plan/1"
+
+    @property
+    def gap(self) -> float | None:
+        """Makespan over lower bound, less one; None where the bound is 0."""
+        return self.makespan_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema `threadcast.plan/1`."""
+        return {
+            "schema": self.SCHEMA, "cores": self.cores, "policy": self.policy, "makespan_s": self.makespan_s,
+            "lower_bound_s": self.lower_bound_s, "gap": self.gap, "guarded": list(self.guarded),
+            "curves_from": self.curves_from, "ops": [op.to_json() for op in self.ops],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Read a `threadcast.plan/1` document; FormatError with a JSON pointer to whatever is wrong."""
+        check_schema(document, cls.SCHEMA)
+        guarded = member(document, "guarded", list, default=[])
+        return cls(
+            *_read_common(document),
+            number(document, "lower_bound_s", minimum=0.0, default=0.0),
+            tuple(map(str, guarded)),
+            member(document, "curves_from", str, default=""),
+        )
+
+    def write(self, path: Path) -> None:
+        """Write the JSON form to `path`."""
+        path.write_text(json.dumps(self.to_json()))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the JSON form from `path`."""
+        return cls.from_json(parse(path.read_bytes(), what=str(path)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(_Schedule):
+    """What happened: the same shape as a plan. `simulated` tells predicted time from measured time."""
+
+    simulated: bool = False
+    steps: int = field(default=1)
+    """Steps over which the times are medians."""
+
+    SCHEMA: ClassVar[str] = "threadcast.trace/1"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema `threadcast.trace/1`."""
+        return {
+            "schema": self.SCHEMA, "cores": self.cores, "policy": self.policy, "makespan_s": self.makespan_s,
+            "simulated": self.simulated, "steps": self.steps, "ops": [op.to_json() for op in self.ops],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Read a `threadcast.trace/1` document; FormatError with a JSON pointer to whatever is wrong."""
+        check_schema(document, cls.SCHEMA)
+        simulated = member(document, "simulated", bool, default=False)
+        return cls(*_read_common(document), simulated, member(document, "steps", int, default=1))
+
+
+def _read_common(document: Any) -> tuple[int, str, tuple[Placement, ...]]:
+    cores = member(document, "cores", int)
+    finite(cores, pointer="/cores", minimum=1)
+    entries: Iterable[Any] = member(document, "ops", list)
+    ops = tuple(Placement.from_json(op, pointer=f"/ops/{i}") for i, op in enumerate(entries))
+    return cores, member(document, "policy", str), ops

@@ -1,0 +1,41 @@
+"""The contract of everything that predicts how long an op takes in a case."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
+
+
+class PerformanceModel(ABC):
+    """Forecasts an op's seconds at every case from none to a few of its own measurements.
+
+    Set `name`, the name of its file; write `predict`; write `fit` if it learns from other ops, and `propose` if it
+    chooses which cases of an op are measured. All arguments are the caller's: a model never changes or
+    keeps the `observed` that it is given. A fitted model answers from many threads at once and uses one
+    thread itself. `observed` holds measurements of this very op on this very machine, in the order taken.
+    Register a model with `threadcast.models.registry_of_kinds.register`.
+    """
+
+    name: ClassVar[str]
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """Return the case to measure next, None when enough is known. Never one that `observed` has."""
+        return None
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Learn from measured ops, of one or more machines, and return self. ModelError on unusable data."""
+        return self
+
+    @abstractmethod
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """Return the curve of `op` over `cases` of `machine`; ModelError when it cannot tell."""
+
+    def predict_many(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
+    ) -> CurveTable:
+        """Return the curves of many ops; override where a batch is cheaper than one after the other."""
+        curves = [self.predict(op, seen, cases, machine=machine) for op, seen in zip(ops, observed, strict=True)]
+        return CurveTable.of(curves, model=self.name)
