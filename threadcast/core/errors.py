@@ -6,6 +6,7 @@ ThreadcastError
 │   ├── ConfigError                    an unknown or ill-typed setting
 │   └── PlanError                      a graph or core count that no plan can be made for
 ├── NotFound (LookupError)             no such network, model, op, machine or version
+├── NetworkError (RuntimeError)        a user's own network code that cannot be imported or raises
 ├── CaptureError (RuntimeError)        a callable that cannot be turned into an op graph
 ├── MeasurementError (RuntimeError)    an op could not be timed
 │   └── BusyMachine                    something else is using the cores to be timed
@@ -49,6 +50,10 @@ class PlanError(InvalidInput):
 
 class NotFound(ThreadcastError, LookupError):
     """No such network, model, op, machine or version."""
+
+
+class NetworkError(ThreadcastError, RuntimeError):
+    """A user's own network code that cannot be imported or raises, with what it said."""
 
 
 class CaptureError(ThreadcastError, RuntimeError):

@@ -1,0 +1,145 @@
+"""The networks that can be loaded by name.
+
+A network is a builder and a table of sizes. The builder gets a size's options as keyword arguments and
+returns `(model, inputs)`, `(model, inputs, target, loss)` or a Workload. Those of the options `batch`, `side`
+and `steps` that a size has can be overridden when it is loaded. A third party registers as the built-in
+networks do (`builtin.py`):
+
+    register("two_layers", build, {"tiny": {"batch": 4, "width": 8}, "small": {"batch": 64, "width": 512}})
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.networks.workload import Workload, as_workload
+
+Builder = Callable[..., Any]
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A name, how to build it, and its sizes' options."""
+
+    name: str
+    builder: Builder | str
+    sizes: Mapping[str, Options]
+
+    def __post_init__(self) -> None:
+        if not self.name or ":" in self.name:
+            raise InvalidInput(f"name={self.name!r}: a network's name must not be empty or hold a colon")
+        if not self.sizes:
+            raise InvalidInput(f"sizes of {self.name} are empty; give at least one, as {{'tiny': {{'batch': 4}}}}")
+        if not callable(self.builder) and ":" not in self.builder:
+            raise InvalidInput(f"builder={self.builder!r} must be a callable or 'package.module:function'")
+
+
+_networks: dict[str, Network] = {}
+
+
+def register(name: str, builder: Builder | str, sizes: Mapping[str, Options]) -> None:
+    """Make `name` loadable.
+
+    A builder given as "package.module:function" is imported when it is first needed, so that registering
+    costs nothing. Raises InvalidInput where the name is taken.
+    """
+    if name in _networks:
+        raise InvalidInput(f"a network named {name!r} is registered already; choose another name")
+    _networks[name] = Network(name, builder, {size: dict(options) for size, options in sizes.items()})
+
+
+def unregister(name: str) -> None:
+    """Take `name` out again; NotFound where there is none."""
+    del _networks[_find(name).name]
+
+
+def names() -> tuple[str, ...]:
+    """Every network that `load` knows, in the order of registration."""
+    return tuple(_networks)
+
+
+def sizes(name: str) -> tuple[str, ...]:
+    """The sizes of a network, smallest first for the built-in ones; NotFound for an unknown name."""
+    return tuple(_find(name).sizes)
+
+
+def options(name: str, size: str) -> Options:
+    """What the builder of `name` is called with at `size`, before overrides; NotFound for an unknown one."""
+    known = _find(name).sizes
+    if size not in known:
+        raise NotFound(f"{name} has no size {size!r}; {_suggestion(size, known)}")
+    return dict(known[size])
+
+
+def load(
+    name: str,
+    size: str = "tiny",
+    *,
+    batch: int | None = None,
+    side: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+) -> Workload:
+    """Build a registered network with parameters, inputs and target drawn from `seed`.
+
+    `batch`, `side` (image side, pixels) and `steps` (sequence length) replace the size's own where it has
+    them. The same arguments give the same tensors, and the caller's random state is left as it was. Under
+    `torch.device("meta")` nothing is allocated. Raises NotFound for an unknown name or size, InvalidInput for
+    an override that the network does not have or that is too small for it.
+    """
+    chosen = dict(options(name, size))
+    for option, value in (("batch", batch), ("side", side), ("steps", steps)):
+        if value is None:
+            continue
+        if option not in chosen:
+            adjustable = [known for known in ("batch", "side", "steps") if known in chosen]
+            raise InvalidInput(f"{option}={value}: {name} has no {option}; adjustable: {', '.join(adjustable)}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidInput(f"{option}={value!r} must be an integer of at least 1")
+        chosen[option] = value
+    builder = _resolved(_networks[name])
+    with seeded(seed):
+        built = builder(**chosen)
+    return as_workload(built, source=f"the builder of {name}", name=name, size=size, batch=chosen.get("batch"))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw torch's CPU random numbers from `seed` inside the block; restore the caller's state after it."""
+    import torch
+
+    if not isinstance(seed, int):
+        raise InvalidInput(f"seed={seed!r} must be an integer")
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: it would also reseed accelerators, which the block does not restore.
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _find(name: str) -> Network:
+    try:
+        return _networks[name]
+    except KeyError:
+        raise NotFound(f"no network named {name!r}; {_suggestion(name, _networks)}") from None
+
+
+def _resolved(network: Network) -> Builder:
+    if callable(network.builder):
+        return network.builder
+    module, _, function = network.builder.partition(":")
+    builder: Builder = getattr(importlib.import_module(module), function)
+    return builder
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return f"{hint}known: {', '.join(known)}"
