@@ -23,7 +23,8 @@ class TimeGate(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        period = torch.exp(3 * torch.rand(width))  # in steps
+        # Drawn evenly over the exponents, from 1 to 20 steps: of the order of the sequences' length.
+        period = torch.exp(3 * torch.rand(width))
         self.period = nn.Parameter(period)
         self.shift = nn.Parameter(period * torch.rand(width))
         self.open_ratio = nn.Parameter(torch.full((width,), OPEN_RATIO))

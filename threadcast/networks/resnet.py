@@ -2,8 +2,8 @@
 
 Source: He et al. 2016, "Deep Residual Learning for Image Recognition", table 1; the stride of a reducing
 bottleneck block lies in its 3 x 3 convolution, as in the common later form. Size `paper` of both: CIFAR-10's 32
-pixels and 10 classes, batch 64, as Liu et al. (IV-A) train ResNet-50; at that side the stem is one 3 x 3
-convolution without pooling. Size `large` is the ImageNet form, as TurboDL trains ResNet-50.
+pixels and 10 classes, batch 64, as Liu et al. (IV-A) train ResNet-50; they do not give its stem, which is here one
+3 x 3 convolution without pooling, as is usual at that side. Size `large` is the ImageNet form, as TurboDL trains it.
 """
 
 from __future__ import annotations
