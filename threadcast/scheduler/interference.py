@@ -1,0 +1,75 @@
+"""How much ops that run at the same time slow each other down.
+
+A curve is an op's time alone on its cores. `Interference` turns it into its time beside others; the simulator asks
+again whenever an op starts or finishes and rescales what is left of each op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from threadcast.core import Machine
+from threadcast.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from threadcast.scheduler.policies.base import Running
+
+SMT_THROUGHPUT = 1.03
+"""Work of a core with two busy hardware threads over its work with one: two convolution gradients of 41.1 s in
+turn take 39.9 s side by side on the same 68 cores (Liu et al. 2018, Table III)."""
+
+
+class Interference(Protocol):
+    """Slow-down of each running op, given all that runs.
+
+    An implementation is made for one problem (it may look at `problem.graph.ops[r.op]`, the curves and the machine)
+    and is a pure function of `running` without its times: the same ops on the same cores always give the same
+    factors, in whatever order they come.
+    """
+
+    core_throughput: float
+    """The most work that a core does with all hardware threads busy, over its work with one; at least 1. Lower
+    bounds on schedules with hyper-threading divide by it."""
+
+    def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
+        """Return one factor per running op, in their order: seconds that a second of its lone work takes now.
+
+        Lone work is the curve's time at `len(cores)` threads, also where `threads` is larger: the factor holds what
+        the further hardware threads or time slices do. Every factor is finite and above 0, and 1 for an op alone
+        with one thread a core.
+        """
+        ...
+
+
+class CoreSharing:
+    """Ops on the same cores share them equally by threads; ops on different cores do not disturb each other.
+
+    A core with n threads on it (an op of t threads on c cores counts t / c on each) works at `core_throughput`
+    where n is above 1 and at most the machine's hardware threads, at 1 beyond that (time slices), and each op gets
+    its threads' share of it, never more than a whole core. An op goes as fast as on its slowest core, as a parallel
+    loop with equal parts does. Left out: memory bandwidth, shared caches, the price of context switches and of
+    preempted barriers, so oversubscribed settings look better than they are.
+    """
+
+    def __init__(self, machine: Machine, *, core_throughput: float = SMT_THROUGHPUT) -> None:
+        if not 1.0 <= core_throughput < float("inf"):
+            raise InvalidInput(f"core_throughput={core_throughput}: at least 1 (1: hyper-threading gains nothing)")
+        self._hardware_threads = machine.threads_per_core
+        self.core_throughput = core_throughput if machine.threads_per_core > 1 else 1.0
+
+    def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
+        load: dict[int, float] = {}
+        for op in running:
+            share = max(1.0, op.threads / len(op.cores))
+            for core in op.cores:
+                load[core] = load.get(core, 0.0) + share
+        factors = []
+        for op in running:
+            share = max(1.0, op.threads / len(op.cores))
+            factors.append(max(self._slowdown(share, load[core]) for core in op.cores))
+        return factors
+
+    def _slowdown(self, share: float, load: float) -> float:
+        throughput = self.core_throughput if 1.0 < load <= self._hardware_threads else 1.0
+        return max(1.0, load / (share * throughput))

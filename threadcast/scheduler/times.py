@@ -1,0 +1,100 @@
+"""How long an op takes on given cores, read off a curve table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core import Affinity, Case, CurveTable, Machine
+from threadcast.core.errors import PlanError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Times:
+    """Seconds of each op by thread count and by cores, of the cases that fit the machine.
+
+    A case fits when the machine has its threads' cores (SPREAD: cache groups). Seconds are infinite where an op's
+    curve does not offer a case. PlanError where nothing is offered that fits.
+
+    `counts`: the thread counts of the cases that fit, ascending. `seconds`: (n_ops, n_counts) float64, seconds at
+    the better affinity. `spread`: same shape, bool, whether that is SPREAD.
+    """
+
+    def __init__(self, curves: CurveTable, machine: Machine, *, ids: Sequence[str] | None = None) -> None:
+        groups = len(machine.groups)
+        limit = {Affinity.COMPACT: len(machine), Affinity.SPREAD: groups}
+        columns = {case: i for i, case in enumerate(curves.cases) if case.threads <= limit[case.affinity]}
+        if not columns:
+            fewest = min(case.threads for case in curves.cases)
+            raise PlanError(f"no case of the curves fits {len(machine)} cores; they start at {fewest} threads")
+        self.counts: tuple[int, ...] = tuple(sorted({case.threads for case in columns}))
+        shape = (len(curves), len(self.counts))
+        self.seconds: Floats = np.full(shape, np.inf)
+        self.spread: NDArray[np.bool_] = np.zeros(shape, dtype=bool)
+        for i, threads in enumerate(self.counts):
+            for affinity in Affinity:  # COMPACT first: it wins among equals
+                column = columns.get(Case(threads, affinity))
+                if column is not None:
+                    better = curves.seconds[:, column] < self.seconds[:, i]
+                    self.seconds[better, i] = curves.seconds[better, column]
+                    self.spread[better, i] = affinity is Affinity.SPREAD
+        self._check_offered(ids, len(machine))
+        self._group_of = {core.id: core.group for core in machine.cores}
+        self._single_group = groups == 1
+        self._columns = columns
+        self._item = curves.seconds.item
+        self._found: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
+
+    def _check_offered(self, ids: Sequence[str] | None, cores: int) -> None:
+        if np.isnan(self.seconds).any() or (self.seconds < 0).any():
+            raise PlanError("curves must hold seconds of at least 0, or infinity where a case is not offered")
+        lacking = np.flatnonzero(~np.isfinite(self.seconds).any(axis=1))
+        if lacking.size:
+            row = int(lacking[0])
+            name = repr(ids[row]) if ids else str(row)
+            raise PlanError(f"op {name} has no case that fits {cores} cores; give more cores or a point of its curve")
+
+    def on(self, op: int, cores: tuple[int, ...], threads: int) -> float:
+        """Lone seconds of `op` on `cores`: COMPACT where two of them share a cache group, else SPREAD.
+
+        Where the curve offers only the other affinity at this count, its time. More threads than cores count as
+        one a core. PlanError where the curve does not offer the thread count.
+        """
+        key = (cores, threads)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._lookup(cores, min(threads, len(cores)))
+        for column in found:
+            if column >= 0:
+                seconds = self._item(op, column)
+                if seconds != np.inf:
+                    return float(seconds)
+        raise PlanError(f"the curve of op {op} does not offer {threads} threads on {len(cores)} cores")
+
+    def _lookup(self, cores: tuple[int, ...], count: int) -> tuple[int, int]:
+        groups = {self._group_of[core] for core in cores}
+        compact = self._single_group or len(groups) < len(cores)
+        order = (Affinity.COMPACT, Affinity.SPREAD) if compact else (Affinity.SPREAD, Affinity.COMPACT)
+        first, second = (self._columns.get(Case(count, affinity), -1) for affinity in order)
+        return first, second
+
+    def fastest(self) -> Integers:
+        """(n_ops,) position in `counts` of the fastest one; among equals the fewest threads."""
+        return np.asarray(np.argmin(self.seconds, axis=1), dtype=np.int64)
+
+    def within(self, limit: int) -> Integers:
+        """(n_ops,) position in `counts` of the largest offered one of at most `limit`; where there is none, of the
+        smallest offered one."""
+        offered = np.isfinite(self.seconds)
+        allowed = offered & (np.asarray(self.counts) <= limit)
+        last = len(self.counts) - 1 - np.argmax(allowed[:, ::-1], axis=1)
+        smallest = np.argmax(offered, axis=1)
+        return np.asarray(np.where(allowed.any(axis=1), last, smallest), dtype=np.int64)
+
+    def at(self, positions: Integers) -> Floats:
+        """(n_ops,) seconds of each op at its position in `counts`."""
+        return np.asarray(self.seconds[np.arange(len(self.seconds)), positions])
