@@ -114,8 +114,14 @@ class CurveTable:
             raise InvalidInput("the curves of a table must have the same cases")
         codes = {source: i for i, source in enumerate(Source)}
         source = np.array([[codes[s] for s in curve.source] for curve in curves], dtype=np.int8)
-        stacked = (np.stack([getattr(curve, name) for curve in curves]) for name in ("seconds", "low", "high"))
-        return cls(cases, *stacked, source, model)
+        return cls(
+            cases,
+            np.stack([curve.seconds for curve in curves]),
+            np.stack([curve.low for curve in curves]),
+            np.stack([curve.high for curve in curves]),
+            source,
+            model,
+        )
 
     def __len__(self) -> int:
         return int(self.seconds.shape[0])

@@ -1,0 +1,19 @@
+"""Optional packages and the extra of threadcast that installs each."""
+
+from __future__ import annotations
+
+EXTRAS = {
+    "models": ("sklearn", "xgboost", "pandas", "pyarrow", "joblib", "skops"),
+    "store": ("sqlalchemy", "alembic"),
+    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "flask_limiter"),
+    "collect": ("torch", "pyperf"),
+    "fleet": ("dask", "distributed"),
+    "all": ("matplotlib",),
+}
+"""Import names by extra; a package that several extras install is listed under the smallest."""
+
+
+def extra_for(package: str | None) -> str | None:
+    """The extra that installs the package of this import name ("sklearn.linear_model" too); None if none does."""
+    top = (package or "").partition(".")[0]
+    return next((extra for extra, packages in EXTRAS.items() if top in packages), None)

@@ -1,0 +1,96 @@
+"""The command `threadcast`: finds the command asked for, runs it, and turns errors into messages and exit codes.
+
+Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from typing import Any
+
+import click
+
+from threadcast import __version__
+from threadcast.cli.extras import extra_for
+from threadcast.core.errors import FormatError, ThreadcastError
+
+COMMANDS = {
+    "doctor": "Say what this machine offers, and what to mend.",
+    "profile": "Time the operations of a network at sampled thread counts.",
+    "train": "Learn models from the measurements.",
+    "compare": "Compare every model on the same measurements.",
+    "predict": "Forecast an operation's time at every thread count.",
+    "plan": "Decide cores, threads and order for every operation.",
+    "run": "Run a network by a plan, beside the framework's default.",
+    "serve": "Serve predictions and plans over HTTP.",
+    "models": "List, promote and remove registered models.",
+    "db": "Import, export and check the measurements.",
+    "demo": "Do the whole job once on small networks and write a report.",
+}
+"""Every command with its help, in the order of the job; each is `command` in the file of its name beside this one."""
+
+
+class _Commands(click.Group):
+    """Imports a command's file only when that command is asked for, so that help and start-up stay fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if importlib.util.find_spec(f"threadcast.cli.{name}")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"threadcast.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if rows := [(name, COMMANDS[name]) for name in self.list_commands(ctx)]:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("threadcast: interrupted", err=True)
+            ctx.exit(130)
+        except (ThreadcastError, ImportError, OSError) as error:
+            message = _explain(error)
+            if message is None or ctx.meta.get("threadcast.traceback"):
+                raise
+            _fail(ctx, error, message)
+
+
+def _explain(error: ThreadcastError | ImportError | OSError) -> str | None:
+    """One line for an error that is the user's to mend; None for what must be our own."""
+    if isinstance(error, ThreadcastError):
+        pointer = getattr(error, "pointer", "")
+        return f"{pointer}: {error}" if pointer else str(error)
+    if isinstance(error, ImportError):
+        extra = extra_for(error.name)
+        return f"this needs {error.name}; pip install 'threadcast[{extra}]'" if extra else None
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def _fail(ctx: click.Context, error: Exception, message: str) -> None:
+    if ctx.meta.get("threadcast.json"):
+        described = {"type": type(error).__name__, "message": str(error) or message}
+        if isinstance(error, FormatError):
+            described["pointer"] = error.pointer
+        click.echo(json.dumps({"error": described}, indent=2))
+    click.echo(f"threadcast: error: {message}", err=True)
+    ctx.exit(1)
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="threadcast")
+def cli() -> None:
+    """Forecast how long every operation takes at every thread count, and run networks by the forecast."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="threadcast")

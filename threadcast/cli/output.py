@@ -1,0 +1,125 @@
+"""How every command speaks: its result on stdout, everything else on stderr.
+
+With `--json` stdout holds exactly one JSON document: the result, or, when the command failed,
+`{"error": {"type", "message", "pointer"?}}`; the message is on stderr in both cases. Usage errors (exit code 2)
+are text on stderr only, as the options may not have been understood.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from threadcast.cli.progress import Progress
+
+PIPED_COLUMNS = 80
+"""Width of tables on a stdout that is no terminal, unless COLUMNS says otherwise."""
+
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command writes with. Made by `cli.options.common`, which gives it to the command."""
+
+    as_json: bool = False
+
+    def result(self, document: Any, *shown: RenderableType) -> None:
+        """Write the command's one result: `document` under --json, otherwise `shown` (text, tables) in order.
+
+        `document` is JSON; numpy scalars and arrays in it are converted. Not a number becomes null.
+        """
+        if self.as_json:
+            click.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
+            return
+        console = _console(sys.stdout)
+        for renderable in shown:
+            console.print(renderable, soft_wrap=isinstance(renderable, str))
+
+    def note(self, message: str) -> None:
+        """Tell the user something that is not the result, on stderr."""
+        click.echo(message, err=True)
+
+    def warn(self, message: str) -> None:
+        """Tell the user on stderr of something that they should know of the result."""
+        click.echo(f"threadcast: warning: {message}", err=True)
+
+    def progress(self, doing: str, *, total: int | None = None) -> Progress:
+        """A context manager that shows on stderr how far `doing` is and the time that remains."""
+        return Progress(doing, total=total)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
+    """A table for people: numbers to the right and to three significant digits, None as "-".
+
+    A column whose name ends in "_s" is shown with a time unit: it is in seconds.
+    """
+    cells = [list(row) for row in rows]
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for i, column in enumerate(columns):
+        numeric = any(_is_number(row[i]) for row in cells)
+        made.add_column(column.removesuffix("_s"), justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
+    return made
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """The number rounded to significant digits, without an exponent from 1e-4 up to 1e15."""
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}"
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def duration(seconds: float, digits: int = 3) -> str:
+    """Seconds with the unit that suits them: "1.25 ms"."""
+    if not math.isfinite(seconds):
+        return "-"
+    scale, unit = next(((s, u) for s, u in _TIME_UNITS if abs(seconds) >= s), _TIME_UNITS[-1])
+    return f"{significant(seconds / scale, digits)} {unit if seconds else 's'}"
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if not _is_number(value):
+        return str(value)
+    if column.endswith("_s"):
+        return duration(float(value))
+    return f"{value:,}" if isinstance(value, int | np.integer) else significant(float(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _console(file: Any) -> Console:
+    width = None if file.isatty() else PIPED_COLUMNS
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)

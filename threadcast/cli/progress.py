@@ -1,0 +1,74 @@
+"""A progress bar on stderr; plain lines where stderr is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_LINE_EVERY_S = 10.0  # between plain lines: seldom enough for a CI log, often enough to see that it lives
+
+
+class Progress:
+    """Shows how far a task is and how long it still takes. Enter it, then call `advance` or `update`.
+
+    `total` may be None while it is not known. Leaving it removes the bar.
+    """
+
+    def __init__(self, doing: str, *, total: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._doing, self._total, self._done = doing, total, 0
+        self._clock, self._started, self._told = clock, clock(), clock()
+        self._bar = _terminal_bar() if sys.stderr.isatty() else None
+        self._task = self._bar.add_task(doing, total=total) if self._bar else None
+
+    def __enter__(self) -> Self:
+        self._started = self._told = self._clock()
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def advance(self, steps: int = 1, *, doing: str | None = None) -> None:
+        """Say that `steps` more are done; `doing` renames the task."""
+        self.update(self._done + steps, doing=doing)
+
+    def update(self, done: int, *, total: int | None = None, doing: str | None = None) -> None:
+        """Say that `done` steps are done in all, out of `total` where that has changed."""
+        self._done, self._total, self._doing = done, total or self._total, doing or self._doing
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=done, total=self._total, description=self._doing)
+        elif self._clock() - self._told >= _LINE_EVERY_S:
+            self._told = self._clock()
+            click.echo(self._line(), err=True)
+
+    def _line(self) -> str:
+        if not self._total:
+            return f"{self._doing}: {self._done}"
+        elapsed_s = self._clock() - self._started
+        remaining_s = elapsed_s / self._done * (self._total - self._done) if self._done else None
+        rest = "" if remaining_s is None else f", about {remaining_s:.0f} s left"
+        return f"{self._doing}: {self._done} of {self._total}{rest}"
+
+
+def _terminal_bar() -> Bar:
+    from rich.console import Console  # here: most commands are done before a bar would be
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    return Bar(*columns, console=Console(file=sys.stderr), transient=True)
