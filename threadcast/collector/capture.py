@@ -1,0 +1,221 @@
+"""From a callable and example arguments to an op graph that can be measured, scheduled and executed.
+
+The callable is traced with fake tensors below autograd, so capturing costs no arithmetic and changes nothing.
+A training step is forward, backward and the optimizer's update in one graph. What one operator does for several
+purposes is split (`splitting`), which is the fine-grained task graph of TurboDL: gradients of inputs hold up the
+backward pass, gradients of weights only their own update.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from threadcast.collector.lowering import lower
+from threadcast.collector.optimizers import ready_state, updates_of
+from threadcast.collector.program import Input, Phase, Program
+from threadcast.core.errors import CaptureError
+from threadcast.core.graph import OpGraph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A graph, the program that executes it, and the live tensors that every run takes.
+
+    `held` are the values of all inputs that are not the caller's: parameters, buffers, optimizer state and
+    constants by identity, so that a run of a training step updates the model itself.
+    """
+
+    graph: OpGraph
+    program: Program
+    held: Mapping[int, Any]
+    arguments: tuple[Tensor, ...]
+    """The example arguments, flat, in the order in which `bind` takes them."""
+    optimizer: Optimizer | None = None
+
+    def bind(self, *arguments: Any) -> list[Any]:
+        """The inputs of one run on these arguments (nested as at capture; none: the example's)."""
+        flat = pytree.tree_leaves(arguments) if arguments else list(self.arguments)
+        tensors = iter([value for value in flat if isinstance(value, Tensor)])
+        if self.optimizer is not None:
+            self._renew_rates()
+        bound = []
+        for slot, entry in enumerate(self.program.inputs):
+            value = next(tensors, None) if entry.role == "input" else self.held[slot]
+            if value is None:
+                raise CaptureError(f"{len(flat)} arguments given, the graph takes more: {entry.name} is missing")
+            bound.append(value)
+        return bound
+
+    def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
+        """Execute the graph once on the calling thread; what the callable returned comes back."""
+        return self.program.run(self.bind(*arguments), order=order)
+
+    def _renew_rates(self) -> None:
+        assert self.optimizer is not None
+        rates = [slot for slot, entry in enumerate(self.program.inputs) if entry.role == "rate"]
+        for slot, group in zip(rates, self.optimizer.param_groups):
+            self.held[slot].fill_(float(group["lr"]))
+
+
+def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = True) -> Captured:
+    """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
+
+    CaptureError says why a callable cannot be captured.
+    """
+    state = _State(function)
+
+    def call(parameters: list[Tensor], buffers: list[Tensor], arguments: Any) -> Any:
+        with torch.no_grad():
+            return state.call(function, parameters, buffers, arguments)
+
+    groups = {"parameter": state.parameters, "buffer": state.buffers}
+    return _capture(call, groups, inputs, optimizer=None, split=split)
+
+
+def capture_training(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    optimizer: Optimizer,
+    inputs: Sequence[Any],
+    target: Any,
+    *,
+    gradients: bool = False,
+    split: bool = True,
+) -> Captured:
+    """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
+
+    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}.
+    SGD, Adam and AdamW are known; learning rates are read from the optimizer at every run. CaptureError says why a
+    step cannot be captured.
+    """
+    state = _State(model)
+    updates = updates_of(optimizer)
+    trained = [(n, p) for n, p in state.parameters.items() if p.requires_grad and p in updates]
+    if not trained:
+        raise CaptureError("no parameter requires a gradient and belongs to the optimizer: there is nothing to train")
+    moments = {name: ready_state(optimizer, parameter, updates[parameter]) for name, parameter in trained}
+    flat_moments = {f"{name}.{i}": tensor for name, tensors in moments.items() for i, tensor in enumerate(tensors)}
+    group_of = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
+    rates = {f"rate{i}": torch.tensor(float(g["lr"])) for i, g in enumerate(optimizer.param_groups)}
+    phases = _Phases()
+
+    def step(
+        parameters: list[Tensor], buffers: list[Tensor], moment_list: list[Tensor], rate_list: list[Tensor], data: Any
+    ) -> Any:
+        arguments, wanted = data
+        outputs = state.call(model, parameters, buffers, arguments)
+        value = loss(outputs, wanted)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
+        live = dict(zip(state.parameters, parameters))
+        phases.starts("backward")
+        found = torch.autograd.grad(value, [live[name] for name, _ in trained], allow_unused=True)
+        phases.starts("update")
+        remaining = dict(zip(flat_moments, moment_list))
+        with torch.no_grad():
+            for (name, parameter), gradient in zip(trained, found):
+                if gradient is not None:
+                    mine = [remaining[f"{name}.{i}"] for i in range(len(moments[name]))]
+                    updates[parameter].apply(live[name], gradient, mine, rate_list[group_of[parameter]])
+        result = {"loss": value, "outputs": outputs}
+        if gradients:
+            result["gradients"] = {name: g for (name, _), g in zip(trained, found) if g is not None}
+        return result
+
+    groups = {"parameter": state.parameters, "buffer": state.buffers, "state": flat_moments, "rate": rates}
+    return _capture(step, groups, (tuple(inputs), target), optimizer=optimizer, split=split, phases=phases)
+
+
+class _State:
+    """The parameters and buffers of a module, shared ones once; none for a plain function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        module = function if isinstance(function, nn.Module) else nn.Module()
+        self.parameters: dict[str, Tensor] = dict(module.named_parameters())
+        self.buffers: dict[str, Tensor] = dict(module.named_buffers())
+
+    def call(
+        self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
+    ) -> Any:
+        """Call the function on these values in place of its own."""
+        if not isinstance(function, nn.Module):
+            return function(*arguments)
+        values = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
+        return functional_call(function, values, arguments)
+
+
+def _capture(
+    function: Callable[..., Any],
+    groups: Mapping[str, Mapping[str, Tensor]],
+    arguments: tuple[Any, ...],
+    *,
+    optimizer: Optimizer | None,
+    split: bool,
+    phases: _Phases | None = None,
+) -> Captured:
+    module, structure = _trace(function, [list(group.values()) for group in groups.values()], arguments)
+    inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
+    held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
+    leaves, paths = pytree.tree_leaves(arguments), []
+    for i, leaf in enumerate(leaves):
+        if not isinstance(leaf, Tensor):
+            held[len(inputs) + i] = leaf
+        paths.append(Input("input" if isinstance(leaf, Tensor) else "constant", f"argument{i}"))
+    starts = phases.first_node if phases else {}
+    lowered = lower(module, [*inputs, *paths], structure, split=split, phase_starts=starts)
+    held.update(lowered.constants)
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+    return Captured(lowered.graph, lowered.program, held, tensors, optimizer)
+
+
+class _Phases:
+    """Where in the traced graph each phase begins, noted while tracing."""
+
+    def __init__(self) -> None:
+        self.first_node: dict[Phase, int] = {}
+
+    def starts(self, phase: Phase) -> None:
+        mode = get_proxy_mode()
+        if mode is not None:
+            self.first_node[phase] = len(mode.tracer.graph.nodes)
+
+
+def _trace(
+    function: Callable[..., Any], state: list[list[Tensor]], arguments: tuple[Any, ...]
+) -> tuple[fx.GraphModule, pytree.TreeSpec]:
+    """The traced function, which returns a flat list, and the structure of what it returned."""
+    structure: list[pytree.TreeSpec] = []
+
+    def flat(*inputs: Any) -> list[Any]:
+        leaves, spec = pytree.tree_flatten(function(*inputs))
+        structure.append(spec)
+        return leaves
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*state, arguments)
+    except CaptureError:
+        raise
+    except Exception as error:
+        # Whatever the user's code or the tracer raised is the reason, and comes along as the cause.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise CaptureError(
+            f"cannot capture: {type(error).__name__}: {reason}. Control flow and shapes must not depend on "
+            "tensor values (.item(), if tensor, boolean masks)"
+        ) from error
+    return module, structure[-1]
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -1,0 +1,112 @@
+"""Ordering edges: which ops must keep their order although no value flows between them.
+
+Two ops must when one writes memory that the other reads or writes, under whatever name (views, in-place results,
+parameters, running statistics), or when both draw random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from threadcast.collector.program import Node, Ref, find_refs
+from threadcast.core.cost import VIEW_KINDS
+from threadcast.core.graph import Edge
+
+UNDECLARED_WRITES = {"aten::native_batch_norm": ("running_mean", "running_var")}
+"""Arguments that an operator writes although its schema does not say so."""
+UNDECLARED_VIEWS = {"aten::_unsafe_view": "self", "aten::_reshape_alias": "self"}
+"""Arguments whose memory an operator returns although its schema does not say so."""
+RANDOM_STATE = -1
+"""Stands for the random generator among the memories that ops write."""
+
+
+def edges(nodes: Sequence[Node], n_inputs: int) -> tuple[Edge, ...]:
+    """Data and ordering edges of a program; an ordering edge that a data edge repeats is left out."""
+    data = {(ref.slot - n_inputs, i) for i, node in enumerate(nodes) for ref in node.refs() if ref.slot >= n_inputs}
+    ordering = _ordering(nodes, n_inputs) - data
+    return tuple(Edge(*pair) for pair in sorted(data)) + tuple(Edge(*pair, True) for pair in sorted(ordering))
+
+
+def writes(node: Node) -> list[Ref]:
+    """The values whose memory the node changes."""
+    return [ref for name, value, written in _arguments(node) if written for ref in find_refs(value)]
+
+
+def is_random(node: Node) -> bool:
+    """Whether the node draws from the random generator."""
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _ordering(nodes: Sequence[Node], n_inputs: int) -> set[tuple[int, int]]:
+    memory = _memories(nodes, n_inputs)
+    last_write: dict[int, int] = {}
+    reads_since: dict[int, list[int]] = {}
+    found: set[tuple[int, int]] = set()
+    for index, node in enumerate(nodes):
+        written = {memory[ref.slot] for ref in writes(node)} | ({RANDOM_STATE} if is_random(node) else set())
+        read = set() if _is_view(node) else {memory[ref.slot] for ref in node.refs()} - written
+        for place in read:
+            if place in last_write:
+                found.add((last_write[place], index))
+            reads_since.setdefault(place, []).append(index)
+        for place in written:
+            found.update((reader, index) for reader in reads_since.pop(place, []))
+            if place in last_write:
+                found.add((last_write[place], index))
+            last_write[place] = index
+    return found
+
+
+def _memories(nodes: Sequence[Node], n_inputs: int) -> list[int]:
+    """For every slot the lowest slot whose memory it may share."""
+    memory = list(range(n_inputs + len(nodes)))
+
+    def lowest(slot: int) -> int:
+        while memory[slot] != slot:
+            slot = memory[slot]
+        return slot
+
+    for index, node in enumerate(nodes):
+        together = {lowest(ref.slot) for ref in _returned(node)} | {n_inputs + index}
+        for slot in together:
+            memory[slot] = min(together)
+    return [lowest(slot) for slot in memory]
+
+
+def _is_view(node: Node) -> bool:
+    return _schema_name(node).removeprefix("aten::") in VIEW_KINDS
+
+
+def _schema_name(node: Node) -> str:
+    return node.target._schema.name if isinstance(node.target, OpOverload) else ""
+
+
+def _arguments(node: Node) -> Iterable[tuple[str, Any, bool]]:
+    """(name, value, whether the operator writes it) of each argument given."""
+    if not isinstance(node.target, OpOverload):
+        return
+    undeclared = UNDECLARED_WRITES.get(_schema_name(node), ())
+    for position, argument in enumerate(node.target._schema.arguments):
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        yield argument.name, value, declared or argument.name in undeclared
+
+
+def _returned(node: Node) -> list[Ref]:
+    """Values whose memory the node's result may share."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    aliased: set[str] = set()
+    for result in node.target._schema.returns:
+        if result.alias_info is not None:
+            aliased |= result.alias_info.before_set
+    shared: list[Ref] = []
+    for argument, (name, value, _) in zip(node.target._schema.arguments, _arguments(node)):
+        declared = argument.alias_info is not None and (argument.alias_info.before_set & aliased)
+        if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
+            shared.extend(find_refs(value))
+    return shared

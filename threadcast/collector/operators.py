@@ -1,0 +1,132 @@
+"""Running one op alone, on tensors made for it: what the collector times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from threadcast.collector.argument_json import decode
+from threadcast.collector.dependencies import writes
+from threadcast.collector.program import Node, Ref, find_refs
+from threadcast.core.errors import CaptureError, FormatError
+from threadcast.core.op import Op
+from threadcast.core.tensor import TensorSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedOp:
+    """An op with tensors of its own. Enter `program.below_autograd()` on the thread that calls `run`."""
+
+    op: Op
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    written: tuple[tuple[Tensor, Tensor], ...]
+    """Tensors that a run changes, each with its first value."""
+
+    def run(self) -> None:
+        """Execute the op once."""
+        self.target(*self.args, **self.kwargs)
+
+    def reset(self) -> None:
+        """Give the tensors that runs change their first values again, before they overflow or become denormal."""
+        for tensor, first in self.written:
+            tensor.copy_(first)
+
+
+def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
+    """Make tensors of the op's shapes, types and strides and find its operator.
+
+    Floats are standard normal, variances and the like positive where an operator needs it; indices lie in range.
+    CaptureError when the op names no operator of this PyTorch.
+    """
+    target = _find_operator(op)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [_make_tensor(spec, generator) for spec in op.inputs]
+    try:
+        args = tuple(decode(arg, tensors) for arg in op.attributes["args"])
+        kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
+        refs: list[Any] = [Ref(i) for i in range(len(tensors))]
+        call = Node(target, tuple(decode(a, refs) for a in op.attributes["args"]),
+                    {n: decode(v, refs) for n, v in op.attributes["kwargs"].items()}, "forward")  # fmt: skip
+    except (KeyError, FormatError) as error:
+        raise CaptureError(f"op {op.key} does not say how to call {target}: {error}") from error
+    _make_valid(target, call, tensors, generator)
+    changed = sorted({ref.slot for ref in writes(call)})
+    return PreparedOp(op, target, args, kwargs, tuple((tensors[i], tensors[i].clone()) for i in changed))
+
+
+def _find_operator(op: Op) -> OpOverload:
+    name = op.attributes.get("target")
+    if not isinstance(name, str) or name.count(".") != 2:
+        raise CaptureError(
+            f"op {op.key} names no operator to call: attributes must have a target like 'aten.mm.default'"
+        )
+    namespace, packet, overload = name.split(".")
+    try:
+        found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    except AttributeError as error:
+        raise CaptureError(f"op {op.key}: PyTorch {torch.__version__} has no operator {name}") from error
+    if not isinstance(found, OpOverload):
+        raise CaptureError(f"op {op.key}: {name} is not an operator")
+    return found
+
+
+def _make_tensor(spec: TensorSpec, generator: torch.Generator) -> Tensor:
+    dtype = getattr(torch, spec.dtype)
+    # Elements of a strided tensor lie within 1 + sum((side - 1) * stride) places.
+    strides = spec.strides
+    if strides is None:
+        return _fill(torch.empty(spec.shape, dtype=dtype), generator)
+    places = 1 + sum((side - 1) * stride for side, stride in zip(spec.shape, strides)) if spec.numel else 0
+    return _fill(torch.empty(places, dtype=dtype), generator).as_strided(spec.shape, strides)
+
+
+def _fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.normal_(generator=generator)
+    if tensor.dtype is torch.bool:
+        return tensor.copy_(torch.rand(tensor.shape, generator=generator) < 0.5)
+    return tensor.zero_()
+
+
+def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator: torch.Generator) -> None:
+    """Give tensors whose values an operator depends on values that it can meet in a network."""
+    name = target._schema.name.removeprefix("aten::")
+    given = {argument.name: value for argument, value in zip(target._schema.arguments, call.args)} | call.kwargs
+
+    def tensor(argument: str) -> Tensor | None:
+        return next((tensors[ref.slot] for ref in find_refs(given.get(argument))), None)
+
+    bounds = {"embedding": ("indices", "weight", 0), "nll_loss_forward": ("target", "self", 1),
+              "nll_loss_backward": ("target", "self", 1), "gather": ("index", "self", given.get("dim")),
+              "index_select": ("index", "self", given.get("dim"))}  # fmt: skip
+    if name in bounds:
+        index_name, bound_name, axis = bounds[name]
+        index, bounded = tensor(index_name), tensor(bound_name)
+        if index is not None and bounded is not None and index.dim():
+            index.random_(0, max(bounded.shape[int(axis or 0)], 1), generator=generator)
+    if name == "nll_loss_backward" and (weight := tensor("total_weight")) is not None:
+        weight.fill_(1.0)
+    if name == "embedding_dense_backward" and (index := tensor("indices")) is not None:
+        index.random_(0, max(int(given["num_weights"]), 1), generator=generator)
+    if name == "max_pool2d_with_indices_backward" and (source := tensor("self")) is not None:
+        window = [given.get(k) for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
+        indices = torch.ops.aten.max_pool2d_with_indices.default(source, *window)[1]
+        kept = tensor("indices")
+        if kept is not None:
+            kept.copy_(indices)
+    for argument in ("running_var", "save_invstd", "rstd", "exp_avg_sqs", "state_steps", "lr", "save_var"):
+        for ref in find_refs(given.get(argument)):
+            tensors[ref.slot].abs_().clamp_(1e-3)
+    if name in {"sqrt", "rsqrt", "log", "reciprocal", "div", "div_", "pow"}:
+        for one in tensors:
+            if one.is_floating_point():
+                one.abs_().clamp_(1e-3)
+            else:
+                one.fill_(1)

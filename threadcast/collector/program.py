@@ -1,0 +1,143 @@
+"""An op graph that can be executed: which operator each op calls, on which values.
+
+Values live in numbered slots: first the program's inputs, then one slot a node. A slot is emptied after its last
+use, so that memory does not grow past eager execution.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from threadcast.core.errors import ExecutionError, InvalidInput
+
+Role = Literal["parameter", "buffer", "state", "rate", "input", "constant"]
+Phase = Literal["forward", "backward", "update"]
+
+
+class Ref(NamedTuple):
+    """A value: what slot `slot` holds, or its member `item` where an operator returned several."""
+
+    slot: int
+    item: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One value that a run is given. `state` is the optimizer's, `rate` a learning rate."""
+
+    role: Role
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One call of an operator. `args` and `kwargs` hold `Ref`s where values go; node i belongs to op i."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    phase: Phase
+
+    def refs(self) -> Iterator[Ref]:
+        """Every value that the call reads or writes, as often as it appears."""
+        return find_refs((self.args, self.kwargs))
+
+    def call(self, slots: Sequence[Any]) -> Any:
+        """Call the operator on the values in `slots` and return what it returns."""
+        return self.target(
+            *[fill(arg, slots) for arg in self.args], **{k: fill(a, slots) for k, a in self.kwargs.items()}
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Nodes in an order that eager execution would take, their inputs, and where the outputs are found."""
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: Any
+    """A pytree of `Ref`s and constants."""
+    uses: tuple[int, ...] = field(init=False)
+    """How often each slot is read: by nodes, and once for being an output."""
+
+    def __post_init__(self) -> None:
+        counts = Counter(ref.slot for node in self.nodes for ref in set(node.refs()))
+        counts.update({ref.slot for ref in find_refs(self.outputs)})
+        object.__setattr__(self, "uses", tuple(counts[slot] for slot in range(len(self.inputs) + len(self.nodes))))
+
+    def slot_of(self, node: int) -> int:
+        """The slot that node number `node` fills."""
+        return len(self.inputs) + node
+
+    def new_slots(self, inputs: Sequence[Any]) -> list[Any]:
+        """Slots for one run, filled with its inputs; InvalidInput when their number is wrong."""
+        if len(inputs) != len(self.inputs):
+            raise InvalidInput(f"the program takes {len(self.inputs)} inputs, got {len(inputs)}")
+        return [*inputs, *[None] * len(self.nodes)]
+
+    def collect(self, slots: Sequence[Any]) -> Any:
+        """The outputs of a finished run."""
+        return pytree.tree_map_only(Ref, lambda ref: fill(ref, slots), self.outputs, is_leaf=is_ref)
+
+    def run(self, inputs: Sequence[Any], *, order: Sequence[int] | None = None) -> Any:
+        """Execute every node once on the calling thread and return the outputs.
+
+        `order` is any topological order of the graph (None: the order captured). ExecutionError when it leaves out
+        or repeats a node; an exception of an operator passes through, and nothing is kept of the failed run.
+        """
+        order = range(len(self.nodes)) if order is None else order
+        if len(order) != len(self.nodes) or len(set(order)) != len(order):
+            raise ExecutionError(
+                f"the order has {len(order)} entries; it must have each of {len(self.nodes)} nodes once"
+            )
+        slots, left = self.new_slots(inputs), list(self.uses)
+        with below_autograd():
+            for index in order:
+                node = self.nodes[index]
+                slots[self.slot_of(index)] = node.call(slots)
+                for ref in set(node.refs()):
+                    left[ref.slot] -= 1
+                    if left[ref.slot] == 0:
+                        slots[ref.slot] = None
+        return self.collect(slots)
+
+
+def below_autograd() -> AbstractContextManager[object]:
+    """A context in which the calling thread's operators skip autograd: nothing is recorded, calls are cheaper."""
+    guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def fill(template: Any, slots: Sequence[Any]) -> Any:
+    """Replace every `Ref` in `template` by its value."""
+    kind = type(template)
+    if kind is Ref:
+        value = slots[template.slot]
+        return value if template.item is None else value[template.item]
+    if kind is list or kind is tuple:
+        return kind(fill(part, slots) for part in template)
+    return template
+
+
+def is_ref(value: Any) -> bool:
+    """Whether `value` is a `Ref`, for pytree functions, which would take it for a tuple."""
+    return isinstance(value, Ref)
+
+
+def find_refs(template: Any) -> Iterator[Ref]:
+    """Every `Ref` in nested lists, tuples and dictionaries."""
+    if isinstance(template, Ref):
+        yield template
+    elif isinstance(template, list | tuple):
+        for part in template:
+            yield from find_refs(part)
+    elif isinstance(template, dict):
+        for part in template.values():
+            yield from find_refs(part)

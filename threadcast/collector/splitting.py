@@ -1,0 +1,77 @@
+"""Splitting an operator that computes several gradients into one task a gradient.
+
+The gradient of the input is what the rest of the backward pass waits for; those of weight and bias are needed
+only by their own parameter's update. Source: TurboDL's fine-grained sub-tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One operator call. `members` are the results of the unsplit operator that it gives."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    suffix: str = ""
+    members: tuple[int, ...] = ()
+    single: int | None = None
+    """The member that the call returns by itself, None when it returns all of them with gaps."""
+
+
+def split_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Part]:
+    """The parts that together do what the call does; empty when the operator is not split."""
+    if kwargs:
+        return []
+    if target is aten.convolution_backward.default:
+        return _convolution_backward(args)
+    if target is aten.native_layer_norm_backward.default:
+        return _layer_norm_backward(args)
+    return []
+
+
+def _convolution_backward(args: tuple[Any, ...]) -> list[Part]:
+    *fixed, mask = args
+    gradient, weight_rank, transposed = args[0], len(args[4]) + 2, args[7]
+    prefix = "convolution_transposed_backward" if transposed else "convolution_backward"
+    target = aten.convolution_backward.default
+    parts = []
+    if mask[0]:
+        parts.append(Part(target, (*fixed, [True, False, False]), kind=f"{prefix}_input", suffix="input", members=(0,)))
+    if mask[1]:
+        parts.append(
+            Part(target, (*fixed, [False, True, False]), kind=f"{prefix}_weight", suffix="weight", members=(1,))
+        )
+    if mask[2]:
+        # The operator asked for the bias alone would compute the weight's gradient too and throw it away.
+        axes = [0, *range(2, weight_rank)]
+        parts.append(
+            Part(
+                aten.sum.dim_IntList, (gradient, axes), kind=f"{prefix}_bias", suffix="bias", members=(2,), single=2
+            )
+        )  # fmt: skip
+    return parts
+
+
+def _layer_norm_backward(args: tuple[Any, ...]) -> list[Part]:
+    *fixed, mask = args
+    target = aten.native_layer_norm_backward.default
+    parts = []
+    if mask[0]:
+        first = (*fixed, [True, False, False])
+        parts.append(Part(target, first, kind="layer_norm_backward_input", suffix="input", members=(0,)))
+    if mask[1] or mask[2]:
+        rest = (*fixed, [False, mask[1], mask[2]])
+        members = tuple(i for i in (1, 2) if mask[i])
+        parts.append(Part(target, rest, kind="layer_norm_backward_weight", suffix="weight", members=members))
+    return parts if len(parts) > 1 else []
