@@ -123,10 +123,15 @@ def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator
             kept.copy_(indices)
     for argument in ("running_var", "save_invstd", "rstd", "exp_avg_sqs", "state_steps", "lr", "save_var"):
         for ref in find_refs(given.get(argument)):
-            tensors[ref.slot].abs_().clamp_(1e-3)
+            _memory(tensors[ref.slot]).abs_().clamp_(1e-3)
     if name in {"sqrt", "rsqrt", "log", "reciprocal", "div", "div_", "pow"}:
         for one in tensors:
             if one.is_floating_point():
-                one.abs_().clamp_(1e-3)
+                _memory(one).abs_().clamp_(1e-3)
             else:
-                one.fill_(1)
+                _memory(one).fill_(1)
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """All of the tensor's memory as one row, which can be written also where the tensor's elements overlap."""
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)

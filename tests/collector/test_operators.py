@@ -1,0 +1,79 @@
+"""Every op of every captured network can be run alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from threadcast import networks
+from threadcast.collector.capture import capture_forward, capture_training
+from threadcast.collector.operators import prepare
+from threadcast.collector.program import below_autograd
+from threadcast.core import Op, OpGraph, TensorSpec
+from threadcast.core.errors import CaptureError
+
+
+def shapes(result: object) -> list[tuple[int, ...]]:
+    results = result if isinstance(result, list | tuple) else [result]
+    return [tuple(tensor.shape) for tensor in results if isinstance(tensor, torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", networks.names())
+def test_every_op_of_a_training_step_runs_alone_and_gives_its_shapes(name: str) -> None:
+    work = networks.load(name, "tiny")
+    captured = capture_training(
+        work.model, work.loss, torch.optim.Adam(work.model.parameters()), work.inputs, work.target
+    )
+    again = OpGraph.from_json(captured.graph.to_json())
+    for op in again.distinct_ops().values():
+        prepared = prepare(op)
+        with below_autograd():
+            result = prepared.target(*prepared.args, **prepared.kwargs)
+        assert shapes(result) == [spec.shape for spec in op.outputs]
+        assert [tuple(t.stride()) for t in _tensors(result)] == [
+            tuple(spec.strides or torch.empty(spec.shape, device="meta").stride()) for spec in op.outputs
+        ]
+
+
+def _tensors(result: object) -> list[torch.Tensor]:
+    results = result if isinstance(result, list | tuple) else [result]
+    return [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
+
+
+def test_reset_undoes_what_runs_changed() -> None:
+    captured = capture_forward(lambda x: x.clone().mul_(0.5), torch.ones(4))
+    prepared = prepare(next(op for op in captured.graph.ops if op.kind == "mul_"))
+    ((tensor, _),) = prepared.written
+    before = tensor.clone()
+    with below_autograd():
+        for _ in range(3):
+            prepared.run()
+    assert not torch.equal(tensor, before)
+    prepared.reset()
+    assert torch.equal(tensor, before)
+
+
+def test_indices_lie_in_range_and_vary() -> None:
+    embedding = nn.Embedding(50, 8)
+    captured = capture_forward(embedding, torch.zeros(40, dtype=torch.int64))
+    prepared = prepare(captured.graph.ops[0])
+    index = prepared.args[1]
+    assert int(index.min()) >= 0
+    assert int(index.max()) < 50
+    assert len(index.unique()) > 10
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({}, "names no operator"),
+        ({"target": "mm"}, "names no operator"),
+        ({"target": "aten.no_such_thing.default", "args": [], "kwargs": {}}, "has no operator"),
+        ({"target": "aten.mm.default"}, "how to call"),
+        ({"target": "aten.mm.default", "args": [{"t": 5}], "kwargs": {}}, "how to call"),
+    ],
+)
+def test_an_op_that_names_no_operator_is_refused(attributes: dict[str, object], message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        prepare(Op("mm", (TensorSpec((2, 2)),), attributes))
