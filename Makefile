@@ -1,0 +1,38 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench docs clean
+
+setup: $(READY)
+
+# PyTorch first and by version: a later install then finds it satisfied and does not exchange the build.
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "threadcast needs Python 3.11 to 3.13, this is %d.%d; try make PYTHON=python3.12" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/threadcast demo --output build/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Tables of the papers beside ours on the simulated Xeon Phi, then what is measured on this machine.
+bench: $(READY)
+	$(BIN)/python benchmarks/paper_tables.py
+	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/profile_sum.py
+
+clean:
+	rm -rf build $(VENV)
