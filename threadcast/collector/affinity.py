@@ -1,0 +1,179 @@
+"""Context managers that pin threads to cpus and hold torch's thread teams; each restores what it changed.
+
+OpenMP keeps one pool of workers for every thread that ever ran a parallel region, rebuilds it when the size asked
+for changes, and gives new workers the affinity of the thread that made them. So a team belongs to one set of cpus
+and one size, and is led by a thread of its own, with which its workers end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from threadcast.core.errors import InvalidInput, MeasurementError
+
+T = TypeVar("T")
+
+_FORMING_ELEMENTS = 1 << 16
+"""Elements of the addition that makes a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to
+which torch does not call OpenMP. OpenMP then makes the whole team whatever share of it has work."""
+
+
+def thread_ids() -> tuple[int, ...]:
+    """The kernel's ids of this process's threads, in the order in which they were made."""
+    return tuple(sorted(map(int, os.listdir("/proc/self/task"))))
+
+
+@contextmanager
+def pinned(cpus: Iterable[int], *, threads: Iterable[int] = (0,)) -> Iterator[None]:
+    """Let `threads` (kernel ids; 0 is the calling one) run on `cpus` alone inside the block.
+
+    Workers that one of them makes inside the block inherit the cpus and keep them. Threads that end inside it
+    are forgotten. Raises InvalidInput, with nothing changed, where a cpu is not this process's to use.
+    """
+    wanted = frozenset(cpus)
+    before: dict[int, set[int]] = {}
+    try:
+        for thread in threads:
+            before[thread] = os.sched_getaffinity(thread)
+            _pin(thread, wanted)
+        yield
+    finally:
+        for thread, mask in before.items():
+            try:
+                os.sched_setaffinity(thread, mask)
+            except ProcessLookupError:
+                continue
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads for ops that the calling thread runs inside the block.
+
+    Threads that first use torch inside the block start with `count` too: torch keeps one number for them all.
+    """
+    import torch
+
+    if count < 1:
+        raise InvalidInput(f"threads={count}: torch needs at least 1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class ThreadTeam:
+    """A team of torch threads, one a cpu, led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
+
+    Worker number i is pinned to `cpus[i]`, so that threads with neighbouring numbers lie as the caller placed
+    them. The leader starts on `cpus[0]` but is allowed on all: an op that asks for a smaller team makes OpenMP
+    end workers and later make new ones, which inherit the leader's cpus, and would else pile up on the first.
+    `place` pins such new workers. Leaving the block ends leader and workers. Only one thread may use a team.
+
+    Raises InvalidInput for cpus that this process may not use or names twice, MeasurementError where torch does
+    not make a team of OpenMP workers.
+    """
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self.cpus = tuple(cpus)
+        if not self.cpus or len(set(self.cpus)) != len(self.cpus):
+            raise InvalidInput(f"cpus={self.cpus}: a team needs at least one, each once")
+        self._leader = 0
+        self._others: frozenset[int] = frozenset()
+        self._workers: tuple[int, ...] = ()
+
+    def __enter__(self) -> Self:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="threadcast-team")
+        try:
+            self.run(self._form)
+        except BaseException:
+            self._executor.shutdown()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(self._disband)
+        self._executor.shutdown()
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Kernel ids of the team's threads, the leader first, then the workers by their OpenMP number."""
+        return (self._leader, *self._workers)
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call `function` in the leader and return what it returns or raise what it raises."""
+        return self._executor.submit(function).result()
+
+    def place(self) -> None:
+        """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
+        new = [thread for thread in thread_ids() if thread not in self._others]
+        workers = tuple(thread for thread in new if thread != self._leader and _name(thread) == self._thread_name)
+        if workers == self._workers:
+            return
+        for worker, cpu in zip(workers, self.cpus[1:]):
+            _pin(worker, {cpu})
+        self._workers = workers
+
+    def _form(self) -> None:
+        import torch
+
+        self._leader = threading.get_native_id()
+        self._thread_name = f"tc-{self._leader}"
+        self._torch_threads_before = torch.get_num_threads()
+        # Before pinning: it also makes a pool of torch's that outlives the team and must not inherit its cpus.
+        torch.set_num_threads(len(self.cpus))
+        try:
+            _pin(0, self.cpus)
+            self._others = frozenset(thread_ids()) - {self._leader}
+            Path(f"/proc/self/task/{self._leader}/comm").write_text(self._thread_name)  # its workers inherit it
+            torch.zeros(_FORMING_ELEMENTS).add_(1.0)
+            self.place()
+            if len(self._workers) != len(self.cpus) - 1:
+                raise MeasurementError(
+                    f"torch made {len(self._workers)} workers for a team of {len(self.cpus)}; teams need torch built "
+                    f"with OpenMP (torch.__config__.parallel_info()) and no OMP_THREAD_LIMIT below the cores"
+                )
+            _pin(0, self.cpus[:1])  # moves the leader there at once; nothing else wants that cpu
+            _pin(0, self.cpus)
+        except BaseException:
+            self._disband()
+            raise
+
+    def _disband(self) -> None:
+        import torch
+
+        torch.set_num_threads(self._torch_threads_before)
+
+
+def _pin(thread: int, cpus: Iterable[int]) -> None:
+    wanted = set(cpus)
+    before = os.sched_getaffinity(thread)
+    try:
+        os.sched_setaffinity(thread, wanted)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{_refusal(wanted)}: {error}") from error
+    got = os.sched_getaffinity(thread)
+    if got != wanted:  # the kernel drops, without an error, what the cpuset forbids
+        os.sched_setaffinity(thread, before)
+        raise InvalidInput(f"{_refusal(wanted)}: only {sorted(got)} of them are this process's")
+
+
+def _name(thread: int) -> str:
+    try:
+        return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # ended meanwhile
+
+
+def _refusal(cpus: set[int]) -> str:
+    return f"cpus={sorted(cpus)} cannot be used; see `taskset -p {os.getpid()}` and the cgroup's cpuset"
