@@ -7,6 +7,7 @@ from threadcast.core.measurement import Measurement, Sample
 from threadcast.core.op import Op
 from threadcast.core.plan import Placement, Plan, Trace
 from threadcast.core.tensor import TensorSpec
+from threadcast.core.topology import UsableCores, read_machine, usable_cores
 
 __all__ = [
     "Affinity",
@@ -26,4 +27,7 @@ __all__ = [
     "Source",
     "TensorSpec",
     "Trace",
+    "UsableCores",
+    "read_machine",
+    "usable_cores",
 ]

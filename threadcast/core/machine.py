@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -151,12 +151,24 @@ class Machine:
         return tuple(by_id[c].cpus[min(hardware_thread, len(by_id[c].cpus) - 1)] for c in cores)
 
     def limited_to(self, cores: Iterable[int]) -> Machine:
-        """The same machine with only these core ids to be used."""
+        """The same machine with only these core ids to be used.
+
+        Where caches are known, groups are formed anew: two cores of one tile have no cache that only some share.
+        """
         keep = set(cores)
         unknown = keep - {core.id for core in self.cores}
         if unknown:
             raise InvalidInput(f"cores {sorted(unknown)} are not among those of {self.name}")
-        return replace(self, cores=tuple(core for core in self.cores if core.id in keep))
+        kept = [core for core in self.cores if core.id in keep]
+        if not self.caches:
+            return replace(self, cores=tuple(kept))
+        caches = tuple(
+            replace(cache, cores=sharers)
+            for cache in self.caches
+            if (sharers := tuple(core for core in cache.cores if core in keep))
+        )
+        grouped = tuple(replace(core, group=g) for core, g in zip(kept, cache_groups(kept, caches), strict=True))
+        return replace(self, cores=grouped, caches=caches)
 
     @classmethod
     def uniform(cls, name: str, cores: int, *, group_size: int | None = None, threads_per_core: int = 1) -> Machine:
@@ -183,3 +195,22 @@ class Machine:
         cores = tuple(Core(i, tuple(cpus), *rest) for i, cpus, *rest in document["cores"])
         caches = tuple(Cache(level, size, tuple(shared)) for level, size, shared in document["caches"])
         return cls(document["name"], cores, caches)
+
+
+def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, ...]:
+    """The cache group of each core, numbered in order of appearance.
+
+    The innermost level with a cache that some but not all of the cores share forms the groups; cores that share
+    no cache of that level (performance cores beside clusters of small ones) are groups of one. Without such a
+    level there is one group.
+    """
+    ids = {core.id for core in cores}
+    by_level: dict[int, list[set[int]]] = {}
+    for cache in caches:
+        by_level.setdefault(cache.level, []).append(ids.intersection(cache.cores))
+    for _, shared in sorted(by_level.items()):
+        if any(1 < len(sharers) < len(ids) for sharers in shared):
+            numbers: dict[int, int] = {}
+            leader = {core: min(sharers) for sharers in shared for core in sharers}
+            return tuple(numbers.setdefault(leader.get(core.id, core.id), len(numbers)) for core in cores)
+    return (0,) * len(cores)

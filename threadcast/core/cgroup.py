@@ -1,0 +1,111 @@
+"""What control groups, version 1 and 2, leave a process of the CPUs: its quota and its cpuset.
+
+A limit may sit on the process's own group or on any group above it, so each is looked at up to the top of what is
+mounted. Inside a container the path in /proc/self/cgroup may be the host's and not exist under the mount; then
+the mount's own top directory is the container's group.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from threadcast.core.sysfs import read_cpus, read_int, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted hierarchy. `controllers` is empty for version 2; `top` is the group that `point` shows."""
+
+    controllers: frozenset[str]
+    top: PurePosixPath
+    point: Path
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs' worth of time that this process may use, the smallest over its groups; None without a quota."""
+    found = [quota for group in _groups(root, "cpu") for quota in (_quota_v1(group), _quota_v2(group)) if quota]
+    return min(found, default=None)
+
+
+def cpuset(root: Path = Path("/")) -> frozenset[int] | None:
+    """CPUs that this process's cpuset allows; None where there is none."""
+    allowed: frozenset[int] | None = None
+    for group in _groups(root, "cpuset"):
+        names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
+        cpus = next((cpus for name in names if (cpus := read_cpus(group / name))), None)
+        if cpus:
+            allowed = cpus if allowed is None else allowed & cpus
+    return allowed or None
+
+
+def _quota_v1(group: Path) -> float | None:
+    return _ratio(read_int(group / "cpu.cfs_quota_us"), read_int(group / "cpu.cfs_period_us"))
+
+
+def _quota_v2(group: Path) -> float | None:
+    match = re.fullmatch(r"(\d+)(?:\s+(\d+))?", read_text(group / "cpu.max") or "")  # "max 100000": no quota
+    return _ratio(int(match[1]), int(match[2] or 100_000)) if match else None
+
+
+def _ratio(quota_us: int | None, period_us: int | None) -> float | None:
+    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:  # -1: no quota
+        return None
+    ratio = quota_us / period_us
+    return ratio if math.isfinite(ratio) else None
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Directories of the process's group and all above it that can be seen, in every hierarchy with `controller`."""
+    membership = _membership(root)
+    for mount in _mounts(root):
+        if mount.controllers and controller not in mount.controllers:
+            continue
+        own = membership.get(controller if mount.controllers else "", PurePosixPath("/"))
+        try:
+            below = own.relative_to(mount.top)
+        except ValueError:  # another namespace's path
+            below = PurePosixPath()
+        if ".." in below.parts:
+            below = PurePosixPath()
+        yield mount.point / below
+        yield from (mount.point / parent for parent in below.parents)
+
+
+def _membership(root: Path) -> dict[str, PurePosixPath]:
+    """The process's group by controller; "" is version 2."""
+    found = {}
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        found.update(dict.fromkeys(controllers.split(","), PurePosixPath(path)))
+    return found
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    mounts = []
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")  # see proc_pid_mountinfo(5)
+        place, kind = before.split(" "), after.split(" ")
+        if len(place) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        controllers = frozenset(kind[2].split(",")) if kind[0] == "cgroup" else frozenset()
+        mounts.append(_Mount(controllers, PurePosixPath(_unescape(place[3])), _under(root, _unescape(place[4]))))
+    return mounts or _usual_mounts(root)
+
+
+def _usual_mounts(root: Path) -> list[_Mount]:
+    base, top = root / "sys/fs/cgroup", PurePosixPath("/")
+    v1 = [_Mount(frozenset({name}), top, base / name) for name in ("cpu", "cpuset")]
+    return [*v1, _Mount(frozenset(), top, base / "unified"), _Mount(frozenset(), top, base)]
+
+
+def _unescape(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+def _under(root: Path, absolute: str) -> Path:
+    return root / absolute.lstrip("/")

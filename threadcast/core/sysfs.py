@@ -1,0 +1,55 @@
+"""Reading the small files of /proc and /sys: what is missing, unreadable or garbled is None, never an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MAX_CPU = 1 << 16
+"""CPU numbers above this are taken for a garbled file; Linux can be built for at most 8,192."""
+
+
+def read_text(path: Path) -> str | None:
+    """The stripped text of a file; None if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def read_int(path: Path) -> int | None:
+    """The one whole number that a file holds."""
+    try:
+        return int(read_text(path) or "")
+    except ValueError:
+        return None
+
+
+def read_cpus(path: Path) -> frozenset[int] | None:
+    """The CPUs that a file lists; None where it cannot be read or lists none."""
+    return parse_cpus(read_text(path) or "")
+
+
+def parse_cpus(text: str) -> frozenset[int] | None:
+    """The CPUs of a kernel list such as "0-3,8"; None where it is empty or garbled."""
+    cpus: set[int] = set()
+    try:
+        for part in text.split(",") if text else ():
+            first, _, last = part.partition("-")
+            start, stop = int(first), int(last or first)
+            if not 0 <= start <= stop < MAX_CPU:
+                return None
+            cpus.update(range(start, stop + 1))
+    except ValueError:
+        return None
+    return frozenset(cpus) or None
+
+
+def format_cpus(cpus: frozenset[int]) -> str:
+    """The kernel's list form of these CPUs: "0-3,8"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1][1:] = [cpu]
+        else:
+            runs.append([cpu])
+    return ",".join("-".join(map(str, run)) for run in runs)
