@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _FORMING_ELEMENTS = 1 << 16
 """Elements of the addition that makes a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to
 which torch does not call OpenMP. OpenMP then makes the whole team whatever share of it has work."""
+
+_ENDING_S = 1.0
+"""Longest wait for workers to end after their leader: OpenMP tells them to and does not wait (microseconds)."""
 
 
 def thread_ids() -> tuple[int, ...]:
@@ -104,6 +108,9 @@ class ThreadTeam:
     ) -> None:
         self.run(self._disband)
         self._executor.shutdown()
+        deadline_s = time.monotonic() + _ENDING_S
+        while not set(self._workers).isdisjoint(thread_ids()) and time.monotonic() < deadline_s:
+            time.sleep(1e-4)
 
     @property
     def threads(self) -> tuple[int, ...]:
