@@ -1,0 +1,358 @@
+"""What the machine offers, on trees of machines that are not here and on the one that is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core import trees
+from threadcast.core import Affinity, Case, read_machine, usable_cores
+from threadcast.core.errors import InvalidInput
+from threadcast.core.sysfs import format_cpus, parse_cpus
+
+V1_CPU = Path("/sys/fs/cgroup/cpu")
+
+
+def test_xeon_phi_has_68_cores_and_exactly_the_papers_68_cases(tmp_path):
+    cpus = trees.xeon_phi_7250(tmp_path)
+    assert len(cpus) == 272
+    machine = read_machine(tmp_path, affinity=cpus)
+    cases = machine.cases()
+    assert len(machine) == 68
+    assert machine.threads_per_core == 4
+    assert [len(group) for group in machine.groups] == [2] * 34
+    assert [c.threads for c in cases if c.affinity is Affinity.SPREAD] == list(range(1, 35))
+    assert [c.threads for c in cases if c.affinity is Affinity.COMPACT] == list(range(2, 69, 2))
+    assert machine.cores[0].cpus == (0, 68, 136, 204)
+    assert {core.node for core in machine.cores} == {0}
+
+
+def test_compact_threads_of_the_xeon_phi_share_tiles_and_spread_ones_do_not(tmp_path):
+    machine = read_machine(tmp_path, affinity=trees.xeon_phi_7250(tmp_path))
+    tile_of = {core: i for i, group in enumerate(machine.groups) for core in group}
+    compact = [tile_of[core] for core in machine.place(Case(34))]
+    spread = [tile_of[core] for core in machine.place(Case(34, Affinity.SPREAD))]
+    assert (len(set(compact)), len(set(spread))) == (17, 34)
+
+
+def test_epyc_groups_are_its_ccds_and_stay_in_their_socket(tmp_path):
+    machine = read_machine(tmp_path, affinity=trees.epyc_two_sockets(tmp_path))
+    assert (len(machine), machine.threads_per_core) == (128, 2)
+    assert [len(group) for group in machine.groups] == [8] * 16
+    socket = {core.id: core.socket for core in machine.cores}
+    assert [socket[group[0]] for group in machine.groups] == [0] * 8 + [1] * 8
+    assert {core.node for core in machine.cores} == {0, 1}
+    assert machine.cores[0].max_hz == 3_529_052_000.0
+    l3 = [cache for cache in machine.caches if cache.level == 3]
+    assert (len(l3), l3[0].size_bytes, l3[0].cores) == (16, 32 << 20, tuple(range(8)))
+
+
+@pytest.mark.parametrize("capacities", [False, True])
+def test_fast_cores_of_a_hybrid_come_first_in_groups_of_one_and_small_ones_in_fours(tmp_path, capacities):
+    machine = read_machine(tmp_path, affinity=trees.hybrid_laptop(tmp_path, capacities=capacities))
+    assert [len(group) for group in machine.groups] == [1] * 6 + [4] * 2
+    assert [len(core.cpus) for core in machine.cores] == [2] * 6 + [1] * 8
+    first_cpus = [core.cpus[0] for core in machine.cores]
+    assert first_cpus == [8, 10, 12, 14, 16, 18, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_arm_without_smt_has_one_affinity_and_a_name(tmp_path):
+    machine = read_machine(tmp_path, affinity=trees.graviton3(tmp_path))
+    assert machine.name == "Neoverse V1"
+    assert (len(machine), len(machine.groups), machine.threads_per_core) == (64, 1, 1)
+    assert machine.cases() == tuple(Case(n) for n in range(1, 65))
+
+
+def test_an_unknown_arm_part_is_named_by_its_numbers(tmp_path):
+    cpus = trees.graviton3(tmp_path)
+    trees.put(tmp_path, "proc/cpuinfo", "CPU implementer\t: 0x77\nCPU part\t: 0xabc")
+    assert read_machine(tmp_path, affinity=cpus).name == "Arm 0x77 0xabc"
+
+
+def test_hardware_threads_of_one_core_count_once(tmp_path):
+    cpus = trees.epyc_two_sockets(tmp_path)
+    assert usable_cores(tmp_path, affinity=cpus).cores == 128
+    usable = usable_cores(tmp_path, affinity=[0, 128, 1])
+    assert (usable.cpus, usable.cores, usable.limited_by) == ((0, 1, 128), 2, "affinity mask 0-1,128")
+    assert read_machine(tmp_path, affinity=[0, 128, 1]).cores[0].cpus == (0, 128)
+
+
+def test_two_cores_of_one_ccd_share_everything_so_there_is_one_group(tmp_path):
+    trees.epyc_two_sockets(tmp_path)
+    machine = read_machine(tmp_path, affinity=[0, 1])
+    assert machine.groups == ((0, 1),)
+    assert {cache.cores for cache in machine.caches if cache.level == 3} == {(0, 1)}
+
+
+def test_offline_cpus_are_not_used(tmp_path):
+    cpus = trees.epyc_two_sockets(tmp_path, offline=[*range(128, 256), 5])
+    machine = read_machine(tmp_path, affinity=range(256))
+    assert (len(cpus), len(machine), machine.threads_per_core) == (127, 127, 1)
+    assert 5 not in {cpu for core in machine.cores for cpu in core.cpus}
+    assert [len(group) for group in machine.groups][:2] == [7, 8]
+
+
+def test_asking_for_fewer_cores_regroups_them(tmp_path):
+    cpus = trees.hybrid_laptop(tmp_path)
+    assert read_machine(tmp_path, affinity=cpus, cores=6).groups == ((0, 1, 2, 3, 4, 5),)
+
+
+@pytest.mark.parametrize("cores", [0, -1, 9])
+def test_asking_for_more_cores_than_usable_names_what_limits_them(tmp_path, cores):
+    trees.plain(tmp_path, 64)
+    with pytest.raises(InvalidInput, match=rf"cores={cores} must be from 1 to the 8 .*affinity mask 0-7"):
+        read_machine(tmp_path, affinity=range(8), cores=cores)
+
+
+def test_an_empty_affinity_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="at least one CPU"):
+        usable_cores(tmp_path, affinity=[])
+
+
+def test_a_cpuset_limits_the_machine_and_is_named(tmp_path):
+    trees.epyc_two_sockets(tmp_path)
+    trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": "8-15,136-143"})
+    usable = usable_cores(tmp_path, affinity=range(256))
+    assert (usable.cores, usable.limited_by) == (8, "cpuset 8-15,136-143")
+    machine = read_machine(tmp_path, affinity=range(256))
+    assert (len(machine), len(machine.groups)) == (8, 1)
+
+
+def test_a_version_1_cpuset_limits_the_machine(tmp_path):
+    trees.plain(tmp_path, 16)
+    files = {"cpuset/cpuset.effective_cpus": "0-15", "cpuset/docker/a/cpuset.effective_cpus": "4-7"}
+    trees.cgroup_v1(tmp_path, "/docker/a", files)
+    assert usable_cores(tmp_path, affinity=range(16)).cpus == (4, 5, 6, 7)
+
+
+def test_an_affinity_narrower_than_the_cpuset_is_what_limits(tmp_path):
+    trees.plain(tmp_path, 16)
+    trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": "0-7"})
+    usable = usable_cores(tmp_path, affinity=[2, 3])
+    assert (usable.cores, usable.limited_by) == (2, "affinity mask 2-3")
+
+
+def test_a_quota_of_one_and_a_half_cpus_leaves_one_whole_core(tmp_path):
+    trees.plain(tmp_path, 8)
+    trees.cgroup_v2(tmp_path, "/", {"cpu.max": "150000 100000"})
+    usable = usable_cores(tmp_path, affinity=range(8))
+    assert (usable.cores, usable.quota, usable.limited_by) == (1, 1.5, "cgroup quota of 1.5 CPUs")
+    assert len(usable.cpus) == 8
+    assert len(read_machine(tmp_path, affinity=range(8))) == 1
+
+
+def test_a_quota_below_one_cpu_leaves_one_core(tmp_path):
+    trees.plain(tmp_path, 8)
+    trees.cgroup_v2(tmp_path, "/", {"cpu.max": "20000 100000"})
+    assert usable_cores(tmp_path, affinity=range(8)).cores == 1
+
+
+def test_a_quota_above_the_cores_limits_nothing(tmp_path):
+    trees.plain(tmp_path, 2)
+    trees.cgroup_v2(tmp_path, "/", {"cpu.max": "400000 100000"})
+    usable = usable_cores(tmp_path, affinity=range(2))
+    assert (usable.cores, usable.quota, usable.limited_by) == (2, 4.0, None)
+
+
+def test_a_quota_counts_cpus_while_cores_have_two_threads_each(tmp_path):
+    cpus = trees.epyc_two_sockets(tmp_path)
+    trees.cgroup_v2(tmp_path, "/", {"cpu.max": "400000 100000"})
+    assert usable_cores(tmp_path, affinity=cpus).cores == 4
+
+
+@pytest.mark.parametrize("controllers", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
+def test_a_version_1_quota_is_read_whatever_is_mounted_with_it(tmp_path, controllers):
+    trees.plain(tmp_path, 8)
+    files = {
+        f"{controllers}/docker/a/cpu.cfs_quota_us": 250000,
+        f"{controllers}/docker/a/cpu.cfs_period_us": 100000,
+        f"{controllers}/cpu.cfs_quota_us": -1,
+        f"{controllers}/cpu.cfs_period_us": 100000,
+    }
+    trees.cgroup_v1(tmp_path, "/docker/a", files, controllers=controllers)
+    usable = usable_cores(tmp_path, affinity=range(8))
+    assert (usable.cores, usable.quota) == (2, 2.5)
+
+
+def test_the_smallest_quota_above_a_nested_group_wins(tmp_path):
+    trees.plain(tmp_path, 16)
+    files = {
+        "kubepods/cpu.max": "1200000 100000",
+        "kubepods/pod1/cpu.max": "300000 100000",
+        "kubepods/pod1/main/cpu.max": "max 100000",
+    }
+    trees.cgroup_v2(tmp_path, "/kubepods/pod1/main", files)
+    assert usable_cores(tmp_path, affinity=range(16)).quota == 3.0
+
+
+def test_a_quota_on_a_sibling_group_does_not_count(tmp_path):
+    trees.plain(tmp_path, 4)
+    trees.cgroup_v2(tmp_path, "/a", {"b/cpu.max": "100000 100000", "a/cpu.max": "max 100000"})
+    assert usable_cores(tmp_path, affinity=range(4)).quota is None
+
+
+def test_a_container_sees_its_quota_where_the_hosts_path_is_not_mounted(tmp_path):
+    """Docker without a cgroup namespace: the mount shows only the container's own group."""
+    trees.plain(tmp_path, 8)
+    trees.cgroup_v2(tmp_path, "/docker/abc", {"cpu.max": "200000 100000"}, shown="/docker/abc")
+    assert usable_cores(tmp_path, affinity=range(8)).quota == 2.0
+
+
+def test_a_container_sees_its_quota_where_proc_and_mount_disagree(tmp_path):
+    trees.plain(tmp_path, 8)
+    trees.cgroup_v2(tmp_path, "/system.slice/docker-abc.scope", {"cpu.max": "200000 100000"}, shown="/elsewhere")
+    assert usable_cores(tmp_path, affinity=range(8)).quota == 2.0
+
+
+@pytest.mark.parametrize(("own", "shown"), [("/", "/../.."), ("/../other", "/"), ("/deep/er", "/")])
+def test_a_group_out_of_sight_leaves_the_mounts_own_limits(tmp_path, own, shown):
+    trees.plain(tmp_path, 8)
+    trees.cgroup_v2(tmp_path, own, {"cpu.max": "200000 100000"}, shown=shown)
+    assert usable_cores(tmp_path, affinity=range(8)).quota == 2.0
+
+
+def test_a_mount_point_with_a_space_is_found(tmp_path):
+    trees.plain(tmp_path, 8)
+    trees.cgroup_v2(tmp_path, "/a", {"a/cpu.max": "300000 100000"}, point="/mnt/my cgroups")
+    assert usable_cores(tmp_path, affinity=range(8)).quota == 3.0
+
+
+def test_the_usual_mount_points_serve_where_mountinfo_is_missing(tmp_path):
+    trees.plain(tmp_path, 8)
+    trees.put(tmp_path, "proc/self/cgroup", "0::/a")
+    trees.put(tmp_path, "sys/fs/cgroup/a/cpu.max", "300000")
+    assert usable_cores(tmp_path, affinity=range(8)).quota == 3.0
+
+
+@pytest.mark.parametrize("text", ["", "max", "max 100000", "0 100000", "100000 0", "lots", "-1 100000", "1 2 3"])
+def test_what_is_no_quota_does_not_limit(tmp_path, text):
+    trees.plain(tmp_path, 4)
+    trees.cgroup_v2(tmp_path, "/", {"cpu.max": text})
+    usable = usable_cores(tmp_path, affinity=range(4))
+    assert (usable.cores, usable.quota) == (4, None)
+
+
+def test_without_any_file_every_cpu_of_the_mask_is_a_core(tmp_path):
+    usable = usable_cores(tmp_path, affinity=[0, 1, 2])
+    assert (usable.cores, usable.cpus, usable.limited_by) == (3, (0, 1, 2), None)
+    machine = read_machine(tmp_path, affinity=[0, 1, 2])
+    assert (len(machine), len(machine.groups), machine.caches) == (3, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("missing", "cores", "groups"),
+    [("cpufreq", 128, 16), ("cache", 128, 1), ("topology", 256, 128)],  # the last: threads that share a first level
+)
+def test_a_missing_directory_costs_only_what_it_tells(tmp_path, missing, cores, groups):
+    cpus = trees.epyc_two_sockets(tmp_path)
+    for cpu in cpus:
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}" / missing
+        folder.rename(folder.with_name("gone"))
+    machine = read_machine(tmp_path, affinity=cpus)
+    assert (len(machine), len(machine.groups)) == (cores, groups)
+
+
+def test_core_numbers_serve_where_sibling_lists_are_missing(tmp_path):
+    cpus = trees.epyc_two_sockets(tmp_path)
+    for cpu in cpus:
+        (tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").unlink()
+    assert usable_cores(tmp_path, affinity=cpus).cores == 128
+
+
+def test_garbled_files_are_as_good_as_missing(tmp_path):
+    cpus = trees.plain(tmp_path, 4)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"\xff\xfe garbage 9-1,")
+    machine = read_machine(tmp_path, affinity=cpus)
+    assert (len(machine), machine.caches) == (4, ())
+
+
+def test_unreadable_files_are_as_good_as_missing(tmp_path):
+    cpus = trees.plain(tmp_path, 4)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.chmod(0)
+    user = os.geteuid()
+    try:
+        if user == 0:  # root reads every file
+            os.seteuid(65534)
+        machine = read_machine(tmp_path, affinity=cpus)
+    finally:
+        os.seteuid(user)
+    assert (len(machine), machine.caches) == (4, ())
+
+
+def test_directories_in_place_of_files_are_as_good_as_missing(tmp_path):
+    cpus = trees.plain(tmp_path, 4)
+    for path in [p for p in tmp_path.rglob("*") if p.is_file()]:
+        path.unlink()
+        path.mkdir()
+    assert len(read_machine(tmp_path, affinity=cpus)) == 4
+
+
+@given(st.frozensets(st.integers(0, 300)))
+def test_cpu_lists_round_trip(cpus):
+    assert (parse_cpus(format_cpus(cpus)) or frozenset()) == cpus
+
+
+@given(st.text(alphabet="0123456789-, x", max_size=12))
+def test_no_cpu_list_raises(text):
+    cpus = parse_cpus(text)
+    assert cpus is None or all(cpu >= 0 for cpu in cpus)
+
+
+def test_this_machine_is_read_within_its_affinity():
+    mask = os.sched_getaffinity(0)
+    usable = usable_cores()
+    assert set(usable.cpus) <= mask
+    assert 1 <= usable.cores <= len(mask)
+    machine = read_machine()
+    assert len(machine) == usable.cores
+    assert {cpu for core in machine.cores for cpu in core.cpus} <= mask
+    assert machine == read_machine()
+
+
+def test_this_threads_affinity_is_what_counts():
+    mask = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mask)})
+        assert usable_cores().cpus == (min(mask),)
+    finally:
+        os.sched_setaffinity(0, mask)
+
+
+@pytest.mark.needs_root
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not (V1_CPU / "cpu.cfs_quota_us").parent.is_dir() or not os.access(V1_CPU, os.W_OK),
+    reason="needs root and a version 1 cpu hierarchy",
+)
+def test_a_real_version_1_quota_is_seen_from_inside():
+    group = V1_CPU / f"threadcast-test-{os.getpid()}"
+    inner = group / "inner"
+    program = (
+        "import os, sys, pathlib\n"
+        "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
+        "from threadcast.core import usable_cores\n"
+        "usable = usable_cores()\n"
+        "print(usable.cores, usable.quota, usable.limited_by, sep=';')\n"
+    )
+    try:
+        inner.mkdir(parents=True)
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text("150000")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(inner)], capture_output=True, text=True, check=True, timeout=60
+        )
+    finally:
+        inner.rmdir()
+        group.rmdir()
+    cores = 1 if len(os.sched_getaffinity(0)) > 1 else len(os.sched_getaffinity(0))
+    expected = f"{cores};1.5;" + ("cgroup quota of 1.5 CPUs" if len(os.sched_getaffinity(0)) > 1 else "None")
+    assert done.stdout.strip() == expected
