@@ -29,6 +29,16 @@ def read_cpus(path: Path) -> frozenset[int] | None:
     return parse_cpus(read_text(path) or "")
 
 
+def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """What lies in `folder` under `prefix` and a number ("cpu0", "cpu1"), by number."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
+    found = [(name.removeprefix(prefix), name) for name in names if name.startswith(prefix)]
+    return sorted((int(number), folder / name) for number, name in found if number.isdecimal())
+
+
 def parse_cpus(text: str) -> frozenset[int] | None:
     """The CPUs of a kernel list such as "0-3,8"; None where it is empty or garbled."""
     cpus: set[int] = set()

@@ -16,7 +16,7 @@ from pathlib import Path
 from threadcast.core.cgroup import cpu_quota, cpuset
 from threadcast.core.errors import InvalidInput
 from threadcast.core.machine import Cache, Core, Machine, cache_groups
-from threadcast.core.sysfs import format_cpus, read_cpus, read_int, read_text
+from threadcast.core.sysfs import format_cpus, numbered, read_cpus, read_int, read_text
 
 _CPU = "sys/devices/system/cpu"
 
@@ -55,7 +55,8 @@ def usable_cores(root: Path = Path("/"), *, affinity: Iterable[int] | None = Non
     `affinity` is the mask to go by; None asks the kernel for the calling thread's.
     """
     mask = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
-    online = read_cpus(root / _CPU / "online") or _present(root) or mask
+    present = frozenset(cpu for cpu, _ in numbered(root / _CPU, "cpu"))
+    online = read_cpus(root / _CPU / "online") or present or mask
     allowed = online & (cpuset(root) or online) or online
     cpus = allowed & mask or mask
     if not cpus:
@@ -97,10 +98,6 @@ def read_machine(root: Path = Path("/"), *, affinity: Iterable[int] | None = Non
     return machine.limited_to(range(count))
 
 
-def _present(root: Path) -> frozenset[int]:
-    return frozenset(int(path.name[3:]) for path in (root / _CPU).glob("cpu[0-9]*") if path.name[3:].isdigit())
-
-
 def _hardware_threads(root: Path, cpus: frozenset[int]) -> list[tuple[int, ...]]:
     """`cpus` by core, in order of each core's first one."""
     threads: dict[object, list[int]] = {}
@@ -129,10 +126,9 @@ def _cores(root: Path, cpus: frozenset[int]) -> list[Core]:
 
 
 def _nodes(root: Path) -> dict[int, int]:
-    nodes = {}
-    for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
-        if path.name[4:].isdigit():
-            nodes.update(dict.fromkeys(read_cpus(path / "cpulist") or (), int(path.name[4:])))
+    nodes: dict[int, int] = {}
+    for node, path in numbered(root / "sys/devices/system/node", "node"):
+        nodes.update(dict.fromkeys(read_cpus(path / "cpulist") or (), node))
     return nodes
 
 
@@ -141,7 +137,7 @@ def _caches(root: Path, cores: list[Core]) -> tuple[Cache, ...]:
     core_of = {cpu: core.id for core in cores for cpu in core.cpus}
     found: dict[tuple[int, tuple[int, ...]], Cache] = {}
     for core in cores:
-        for index in sorted((root / _CPU / f"cpu{core.cpus[0]}/cache").glob("index[0-9]*")):
+        for _, index in numbered(root / _CPU / f"cpu{core.cpus[0]}/cache", "index"):
             level, size = read_int(index / "level"), _size_bytes(read_text(index / "size") or "")
             if level is None or level < 1 or read_text(index / "type") == "Instruction":
                 continue
