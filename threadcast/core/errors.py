@@ -14,6 +14,7 @@ ThreadcastError
 ├── ModelError (ValueError)            too little or unusable data to learn from
 ├── StoreError (RuntimeError)          the measurement store cannot be read or written
 ├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
+├── IllegalLaunch (RuntimeError)       a policy launched what must not start now
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
 └── ServiceError (RuntimeError)        the prediction service gave no usable answer
     ├── ServiceUnavailable (ConnectionError)
@@ -82,6 +83,10 @@ class StoreError(ThreadcastError, RuntimeError):
 
 class ArtefactError(ThreadcastError, RuntimeError):
     """A model artefact that is damaged, foreign, or holds something that must not be loaded."""
+
+
+class IllegalLaunch(ThreadcastError, RuntimeError):
+    """A policy launched what is not ready, where it does not fit, or nothing when it had to; with the history."""
 
 
 class ExecutionError(ThreadcastError, RuntimeError):

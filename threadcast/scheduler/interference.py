@@ -19,6 +19,9 @@ SMT_THROUGHPUT = 1.03
 """Work of a core with two busy hardware threads over its work with one: two convolution gradients of 41.1 s in
 turn take 39.9 s side by side on the same 68 cores (Liu et al. 2018, Table III)."""
 
+KNOWN = 10_000
+"""Sets of running ops whose factors are kept: some MB; teams that stay where they are come back to few sets."""
+
 
 class Interference(Protocol):
     """Slow-down of each running op, given all that runs.
@@ -29,15 +32,15 @@ class Interference(Protocol):
     """
 
     core_throughput: float
-    """The most work that a core does with all hardware threads busy, over its work with one; at least 1. Lower
-    bounds on schedules with hyper-threading divide by it."""
+    """The most work that a core does with several hardware threads busy, over its work with one; at least 1. Lower
+    bounds on schedules that use them divide by it."""
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
         """Return one factor per running op, in their order: seconds that a second of its lone work takes now.
 
         Lone work is the curve's time at `len(cores)` threads, also where `threads` is larger: the factor holds what
-        the further hardware threads or time slices do. Every factor is finite and above 0, and 1 for an op alone
-        with one thread a core.
+        the further hardware threads or time slices do. Every factor is finite, at least 1 / core_throughput, and
+        1 for an op alone with one thread a core.
         """
         ...
 
@@ -57,18 +60,25 @@ class CoreSharing:
             raise InvalidInput(f"core_throughput={core_throughput}: at least 1 (1: hyper-threading gains nothing)")
         self._hardware_threads = machine.threads_per_core
         self.core_throughput = core_throughput if machine.threads_per_core > 1 else 1.0
+        self._known: dict[tuple[tuple[tuple[int, ...], int], ...], list[float]] = {}
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
-        load: dict[int, float] = {}
-        for op in running:
-            share = max(1.0, op.threads / len(op.cores))
-            for core in op.cores:
-                load[core] = load.get(core, 0.0) + share
-        factors = []
-        for op in running:
-            share = max(1.0, op.threads / len(op.cores))
-            factors.append(max(self._slowdown(share, load[core]) for core in op.cores))
+        """Return max(1, threads on the slowest core / (own threads there x throughput)) for each op."""
+        key = tuple([(at.cores, at.threads) for at in running])
+        factors = self._known.get(key)
+        if factors is None:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            factors = self._known[key] = self._compute(running)
         return factors
+
+    def _compute(self, running: Sequence[Running]) -> list[float]:
+        shares = [max(1.0, at.threads / len(at.cores)) for at in running]
+        load: dict[int, float] = {}
+        for at, share in zip(running, shares):
+            for core in at.cores:
+                load[core] = load.get(core, 0.0) + share
+        return [max(self._slowdown(share, load[core]) for core in at.cores) for at, share in zip(running, shares)]
 
     def _slowdown(self, share: float, load: float) -> float:
         throughput = self.core_throughput if 1.0 < load <= self._hardware_threads else 1.0

@@ -1,1 +1,20 @@
+"""Policies, one file each: events in, launches out.
 
+A third party adds one with `register("mine", MyPolicy)`, as the built-in ones below are added.
+"""
+
+from threadcast.scheduler.policies.base import Launch, Policy, Problem, Running, State
+from threadcast.scheduler.policies.registry import create, names, register
+
+__all__ = ["Launch", "Policy", "Problem", "Running", "State", "create", "names", "register"]
+
+_HERE = "threadcast.scheduler.policies"
+register("fifo", f"{_HERE}.fifo:Fifo")
+register("uniform", f"{_HERE}.uniform:Uniform")
+register("manual_grid", f"{_HERE}.manual_grid:ManualGrid")
+register("strategies_1", f"{_HERE}.strategies:strategies_1")
+register("strategies_1_3", f"{_HERE}.strategies:strategies_1_3")
+register("strategies_1_2", f"{_HERE}.strategies:strategies_1_2")
+register("strategies_1_2_3", f"{_HERE}.strategies:strategies_1_2_3")
+register("strategies", f"{_HERE}.strategies:Strategies")
+register("critical_path", f"{_HERE}.critical_path:CriticalPath")

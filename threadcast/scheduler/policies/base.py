@@ -15,7 +15,8 @@ from threadcast.scheduler.times import Times
 class Problem:
     """A graph, the predicted curve of each of its ops (row i for op i) and the machine to run it on.
 
-    `times` answers how long an op takes on given cores. PlanError where an op offers no case that fits.
+    `times` answers how long an op takes on given cores. PlanError for an empty graph and where an op offers no case
+    that fits.
     """
 
     graph: OpGraph
@@ -24,6 +25,8 @@ class Problem:
     times: Times = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not len(self.graph):
+            raise PlanError("the graph has no ops: there is nothing to plan")
         if len(self.curves) != len(self.graph):
             raise PlanError(f"{len(self.curves)} curves for {len(self.graph)} ops: there must be one an op")
         object.__setattr__(self, "times", Times(self.curves, self.machine, ids=self.graph.ids))

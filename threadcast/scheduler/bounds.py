@@ -1,0 +1,37 @@
+"""What no schedule can beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from threadcast.scheduler.levels import levels
+from threadcast.scheduler.policies.base import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds on the makespan of any schedule of a problem, in seconds.
+
+    `critical_path_s`: the longest path with every op in its fastest case. `area_s`: the core-seconds of every op
+    in its most frugal case, over the cores. They hold with one op at a time on a core; where ops share cores,
+    divide by the throughput that sharing gains (`Interference.core_throughput`).
+    """
+
+    critical_path_s: float
+    area_s: float
+
+    @property
+    def best_s(self) -> float:
+        """The higher, that is the better one."""
+        return max(self.critical_path_s, self.area_s)
+
+
+def lower_bounds(problem: Problem) -> Bounds:
+    """Return the bounds of `problem` over the cases that fit its machine."""
+    times = problem.times
+    fastest_s = times.seconds.min(axis=1)
+    frugal_core_s = (times.seconds * np.asarray(times.counts)).min(axis=1)
+    path_s = float(levels(problem.graph, fastest_s).max())
+    return Bounds(path_s, float(frugal_core_s.sum()) / len(problem.machine))

@@ -1,0 +1,73 @@
+"""Whether a schedule is one: an independent check that shares no code with the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from threadcast.core import Machine, OpGraph, Placement, Plan, Trace
+from threadcast.core.errors import PlanError
+
+
+def check_schedule(
+    graph: OpGraph, schedule: Plan | Trace, *, machine: Machine | None = None, oversubscribed: bool = False
+) -> None:
+    """Raise PlanError, naming the ops, unless `schedule` runs `graph` as it must be run.
+
+    All ops run once; none starts before its predecessors have finished; no hardware thread of a core is used twice at a
+    time; thread counts are at least one a core. With `machine`, cores are its own and hardware threads exist,
+    unless `oversubscribed` allows more threads than that (the framework's settings).
+    """
+    by_id = _once_each(graph, schedule.ops)
+    for edge in graph.edges:
+        before, after = by_id[graph.ids[edge.source]], by_id[graph.ids[edge.target]]
+        if after.start_s < before.finish_s:
+            raise PlanError(
+                f"op {after.id!r} starts at {after.start_s} s, before {before.id!r}, "
+                f"which it waits for, finishes at {before.finish_s} s"
+            )
+    cores = {core.id: len(core.cpus) for core in machine.cores} if machine else None
+    for op in schedule.ops:
+        if op.threads < len(op.cores) or op.hardware_thread < 0:
+            raise PlanError(f"op {op.id!r} has {op.threads} threads on {len(op.cores)} cores: at least one a core")
+        for core in op.cores:
+            if cores is not None and core not in cores:
+                raise PlanError(f"op {op.id!r} runs on core {core}, which the machine has not")
+            if cores is not None and not oversubscribed and _slots(op)[-1] >= cores[core]:
+                raise PlanError(f"op {op.id!r} uses hardware thread {_slots(op)[-1]} of core {core}: it has not")
+    _check_exclusive(schedule.ops)
+
+
+def _once_each(graph: OpGraph, ops: Iterable[Placement]) -> dict[str, Placement]:
+    by_id: dict[str, Placement] = {}
+    for op in ops:
+        if op.id in by_id:
+            raise PlanError(f"op {op.id!r} runs twice")
+        by_id[op.id] = op
+    unknown, missing = set(by_id) - set(graph.ids), set(graph.ids) - set(by_id)
+    if unknown or missing:
+        which, what = (unknown, "not in the graph") if unknown else (missing, "never run")
+        raise PlanError(f"{len(which)} ops are {what}, such as {min(which)!r}")
+    return by_id
+
+
+def _check_exclusive(ops: Iterable[Placement]) -> None:
+    users: dict[tuple[int, int], list[Placement]] = {}
+    for op in ops:
+        for core in op.cores:
+            for slot in _slots(op):
+                users.setdefault((core, slot), []).append(op)
+    for (core, slot), sharing in users.items():
+        sharing.sort(key=lambda op: (op.start_s, op.finish_s))
+        until = sharing[0]
+        for op in sharing[1:]:
+            if op.start_s < until.finish_s:
+                raise PlanError(
+                    f"ops {until.id!r} and {op.id!r} both use hardware thread {slot} of core {core} at {op.start_s} s"
+                )
+            if op.finish_s > until.finish_s:
+                until = op
+
+
+def _slots(op: Placement) -> range:
+    each = (op.threads + len(op.cores) - 1) // len(op.cores)
+    return range(op.hardware_thread, op.hardware_thread + each)

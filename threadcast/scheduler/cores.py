@@ -1,0 +1,89 @@
+"""Which cores an op gets: teams that share a cache, or that share none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from threadcast.core import Machine
+
+
+class CorePicker:
+    """Picks idle cores of one machine by their cache groups; the same arguments always give the same cores."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._group = {core.id: core.group for core in machine.cores}
+        self._order = {core: i for i, core in enumerate(c for group in machine.groups for c in group)}
+        self._found: dict[tuple[tuple[int, ...], int, bool], tuple[int, ...]] = {}
+
+    def pick(self, idle: tuple[int, ...], count: int, *, spread: bool = False) -> tuple[int, ...]:
+        """Return `count` of the `idle` core ids, which must be at least as many.
+
+        COMPACT: all from the smallest group that suffices, else the fullest groups whole and the rest from the
+        smallest group that suffices, so that large holes stay. `spread`: one a group, groups without a busy
+        neighbour first, and second cores of a group only where there are too few groups.
+        """
+        key = (idle, count, spread)
+        found = self._found.get(key)
+        if found is None:
+            if count > len(idle):
+                raise ValueError(f"{count} cores were asked of {len(idle)} idle ones")
+            chosen = _spread(self._by_group(idle), count) if spread else _compact(self._by_group(idle), count)
+            found = self._found[key] = tuple(sorted(chosen, key=self._order.__getitem__))
+        return found
+
+    def _by_group(self, idle: tuple[int, ...]) -> list[list[int]]:
+        groups: dict[int, list[int]] = {}
+        for core in sorted(idle, key=self._order.__getitem__):
+            groups.setdefault(self._group[core], []).append(core)
+        return sorted(groups.values(), key=len, reverse=True)
+
+
+def _compact(groups: list[list[int]], count: int) -> list[int]:
+    """`groups`: idle cores by group, most first."""
+    chosen: list[int] = []
+    for i, group in enumerate(groups):
+        left = count - len(chosen)
+        if left <= len(group):
+            sufficient = [other for other in groups[i:] if len(other) >= left]
+            return chosen + min(sufficient, key=len)[:left]
+        chosen += group
+    return chosen
+
+
+def _spread(groups: list[list[int]], count: int) -> list[int]:
+    rounds = range(max(map(len, groups), default=0))
+    one_a_group = [group[i] for i in rounds for group in groups if i < len(group)]
+    return one_a_group[:count]
+
+
+def teams(machine: Machine, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return `count` teams of equal size, as large as the cores allow, that share no cache group where possible.
+
+    A team is whole groups, or several teams lie in one group, even if that leaves cores over: an odd team would
+    share its last cache with the next (Tang et al. 2018, section 5). Where `count` is too large for that, the
+    cores are dealt out in order.
+    """
+    order = [core for group in machine.groups for core in group]
+    width = len(order) // count
+    if width < 1:
+        raise ValueError(f"{count} teams were asked of {len(order)} cores")
+    size = min(map(len, machine.groups))
+    for narrower in dict.fromkeys((width, width - width % size)):
+        found = _apart(machine.groups, narrower) if narrower else []
+        if len(found) >= count:
+            return tuple(found[:count])
+    return tuple(tuple(order[i * width : (i + 1) * width]) for i in range(count))
+
+
+def _apart(groups: Sequence[Sequence[int]], width: int) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    team: list[int] = []  # of groups smaller than `width`
+    for group in groups:
+        if len(group) >= width:
+            found += [tuple(group[i : i + width]) for i in range(0, len(group) - width + 1, width)]
+            continue
+        team += group
+        if len(team) >= width:
+            found.append(tuple(team[:width]))
+            team = []
+    return found

@@ -1,0 +1,64 @@
+"""The curve table of a graph file that brings its own curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core import CurveTable, Machine, OpGraph, Source
+from threadcast.core.errors import PlanError
+
+_MEASURED, _INTERPOLATED = list(Source).index(Source.MEASURED), list(Source).index(Source.INTERPOLATED)
+
+
+def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
+    """Return the curves that `graph` brings, one row an op, over all cases of `machine` that any of them reaches.
+
+    Given counts are "measured" under either affinity; counts between two given ones are interpolated in log-log
+    (linearly where a time is 0) and flagged so. Below an op's first and above its last given count nothing is
+    guessed: those cases are not offered, `seconds` is infinite there, and policies run the op on fewer cores.
+    PlanError where an op has no curve, or no curve has a case that fits.
+    """
+    missing = [op_id for op_id in graph.ids if op_id not in graph.curves]
+    if missing:
+        raise PlanError(
+            f"{len(missing)} of {len(graph)} ops have no curve in the graph, the first is {missing[0]!r}; "
+            "give each op a curve or let a model predict them all"
+        )
+    reached = max(max(curve) for curve in graph.curves.values())
+    cases = tuple(case for case in machine.cases() if case.threads <= reached)
+    if not cases:
+        fewest = min(case.threads for case in machine.cases())
+        raise PlanError(f"the curves end at {reached} threads; this machine's cases start at {fewest}")
+    seconds = np.full((len(graph), len(cases)), np.inf)
+    source = np.full(seconds.shape, _INTERPOLATED, dtype=np.int8)
+    threads = np.array([case.threads for case in cases], dtype=np.float64)
+    rows: dict[int, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
+    for i, op_id in enumerate(graph.ids):
+        curve = graph.curves[op_id]
+        if id(curve) not in rows:
+            rows[id(curve)] = _row(curve, threads)
+        seconds[i], given = rows[id(curve)]
+        source[i, given] = _MEASURED
+    return CurveTable(cases, seconds, seconds, seconds, source, "file")
+
+
+def farthest_count(table: CurveTable) -> int:
+    """Return the highest thread count that some op of the table offers."""
+    offered = np.isfinite(table.seconds).any(axis=0)
+    return max(table.cases[column].threads for column in np.flatnonzero(offered))
+
+
+def _row(curve: Mapping[int, float], threads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    counts = np.array(sorted(curve), dtype=np.float64)
+    times = np.array([curve[int(count)] for count in counts])
+    if np.all(times > 0):
+        seconds = np.exp(np.interp(np.log(threads), np.log(counts), np.log(times)))
+    else:
+        seconds = np.interp(threads, counts, times)
+    given = np.isin(threads, counts)
+    seconds[given] = times[np.searchsorted(counts, threads[given])]  # exactly, not through a logarithm
+    seconds[(threads < counts[0]) | (threads > counts[-1])] = np.inf
+    return seconds, given

@@ -1,0 +1,68 @@
+"""The best of several settings of a policy, found with the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from threadcast.core.errors import PlanError
+from threadcast.scheduler.interference import Interference
+from threadcast.scheduler.levels import levels
+from threadcast.scheduler.policies.base import Policy, Problem
+from threadcast.scheduler.policies.team_policy import team_times
+from threadcast.scheduler.simulator import makespan_s
+
+P = TypeVar("P", bound=Policy)
+
+
+def fastest_setting(
+    problem: Problem,
+    settings: Sequence[tuple[int, int]],
+    make: Callable[[tuple[int, int]], P],
+    *,
+    interference: Interference | None = None,
+) -> P:
+    """Return the policy of the shortest simulated makespan among `make(setting)`; among equals the first tried.
+
+    A setting is (teams, threads of a team, of which at most the machine's cores count). Settings are tried in
+    order of a lower bound on their makespan: the critical path, the sum of all ops over the teams, and their
+    core-seconds over the cores, all at the team's width. What cannot beat the best found is left out, which
+    changes nothing in the answer. PlanError where no setting can run every op.
+    """
+    bounds = _bounds(problem, settings, 1.0 if interference is None else interference.core_throughput)
+    best: P | None = None
+    best_s = float("inf")
+    for bound_s, setting in sorted(bounds, key=lambda pair: pair[0]):
+        if bound_s >= best_s:
+            break
+        policy = make(setting)
+        found_s = makespan_s(policy, interference=interference, give_up_s=best_s)
+        if best is None or found_s < best_s:
+            best, best_s = policy, found_s
+    if best is None:
+        raise PlanError(f"none of the settings {list(settings)} can run every op: their teams are too narrow")
+    return best
+
+
+def _bounds(
+    problem: Problem, settings: Sequence[tuple[int, int]], throughput: float
+) -> list[tuple[float, tuple[int, int]]]:
+    cores = len(problem.machine)
+    seconds, area_s = {}, {}
+    for width in {min(threads, cores) for _, threads in settings}:
+        try:
+            positions, seconds[width] = team_times(problem, width)
+            area_s[width] = float(seconds[width] @ np.asarray(problem.times.counts)[positions]) / cores
+        except PlanError:  # too narrow for some op: the setting drops out
+            continue
+    if not seconds:
+        return []
+    path_s = dict(zip(seconds, levels(problem.graph, np.stack(list(seconds.values()), axis=1)).max(axis=0)))
+    work_s = {width: float(s.sum()) for width, s in seconds.items()}
+    return [
+        (max(float(path_s[width]), work_s[width] / count, area_s[width]) / throughput, (count, threads))
+        for count, threads in settings
+        if (width := min(threads, cores)) in seconds
+    ]

@@ -1,0 +1,69 @@
+"""Strategy 3 of Liu et al. 2018, III-D: which thread counts an op may co-run with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.times import Integers
+
+CANDIDATES = 3
+"""Thread counts tried per op (Liu et al. 2018, III-D, "an empirical number")."""
+
+TOLERANCE = 2
+"""Threads by which a candidate may differ from strategy 2's choice before that is used instead (same place)."""
+
+
+class Candidate(NamedTuple):
+    """A thread count of an op, its predicted seconds and whether these hold for one thread a cache group."""
+
+    threads: int
+    seconds: float
+    spread: bool
+
+
+def candidates_of(problem: Problem, chosen: Integers, *, keep_near: bool) -> list[tuple[Candidate, ...]]:
+    """Return each op's candidates, fewest threads first; made once, so every co-run decision reuses them.
+
+    They are its fastest thread counts. With `keep_near`, one more than `TOLERANCE` away from the `chosen` position
+    in `times.counts` gives way to that (strategy 2). One that is slower than another with fewer threads is left
+    out: fewer threads are preferred, so it would never be taken.
+    """
+    times = problem.times
+    threads = np.asarray(times.counts)
+    found = np.argsort(times.seconds, axis=1, kind="stable")[:, :CANDIDATES]
+    if keep_near:
+        far = np.abs(threads[found] - threads[chosen][:, None]) > TOLERANCE
+        found = np.where(far, chosen[:, None], found)
+    found = np.sort(found, axis=1)
+    seconds = np.take_along_axis(times.seconds, found, axis=1)
+    spread = np.take_along_axis(times.spread, found, axis=1)
+    rows = zip(threads[found].tolist(), seconds.tolist(), spread.tolist())
+    return [_improving([Candidate(*point) for point in zip(*row)]) for row in rows]
+
+
+def fitting(candidates: Sequence[Candidate], *, idle: int, within_s: float) -> Candidate | None:
+    """Return the candidate of fewest threads that fits `idle` cores and takes at most `within_s`, if any.
+
+    Fewer threads leave cores to another op, which the paper found to be worth more than ending this one sooner:
+    18 threads for 1.5 s rather than 20 for 1.3 s while another op runs 1.9 s more, but not 16 for 2.1 s.
+    """
+    for candidate in candidates:
+        if candidate.threads > idle:
+            return None
+        if candidate.seconds <= within_s:
+            return candidate
+    return None
+
+
+def _improving(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    kept: list[Candidate] = []
+    best_s = float("inf")
+    for candidate in candidates:
+        if candidate.seconds < best_s:
+            kept.append(candidate)
+            best_s = candidate.seconds
+    return tuple(kept)

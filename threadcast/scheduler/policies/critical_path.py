@@ -1,0 +1,100 @@
+"""Critical path first on symmetric executors: the scheduler of Graphi."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.cores import teams
+from threadcast.scheduler.interference import Interference
+from threadcast.scheduler.levels import levels, rank_by_level
+from threadcast.scheduler.policies.base import Launch, Problem, State
+from threadcast.scheduler.policies.best_setting import fastest_setting
+from threadcast.scheduler.policies.team_policy import Team, TeamPolicy, team_times
+
+TINY_S = 10e-6
+"""Seconds on one thread up to which the light executor takes an op: waking a team costs about as much as such an op
+lasts. Tang et al. 2018 name no figure; nothing was tuned for this one."""
+
+LOOK_AHEAD = 64
+"""Ready ops that are searched for a tiny one, so that a decision stays short on wide graphs."""
+
+
+class CriticalPath(TeamPolicy):
+    """The ready op with the longest path behind it goes to the first free of equal executors.
+
+    An op's level is the longest path from it to the end of the graph, in its time at the executors' width. With
+    `executors` None their number is the best of the powers of two, the cache groups and the cores, found with the
+    simulator. `light_executor` reserves the last core for ops of at most `tiny_s` on one thread, which
+    leave the other executors only while it is busy. Source: Tang et al. 2018, 4.2 to 4.4 and section 5. Graphi
+    also reserves a core for its scheduler; give a machine without it for that.
+    """
+
+    name = "critical_path"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        executors: int | None = None,
+        light_executor: bool = False,
+        tiny_s: float = TINY_S,
+        interference: Interference | None = None,
+    ) -> None:
+        order = [core for group in problem.machine.groups for core in group]
+        if light_executor and len(order) < 2:
+            raise InvalidInput("the light executor needs a core of its own; this machine has one core")
+        machine = problem.machine.limited_to(order[:-1]) if light_executor else problem.machine
+        if executors is None:
+            settings = [(n, len(teams(machine, n)[0])) for n in executor_counts(len(machine), len(machine.groups))]
+            best = fastest_setting(
+                problem,
+                settings,
+                lambda setting: CriticalPath(
+                    problem, executors=setting[0], light_executor=light_executor, tiny_s=tiny_s
+                ),
+                interference=interference,
+            )
+            executors = len(best.teams)
+        elif not 1 <= executors <= len(machine):
+            raise InvalidInput(f"executors={executors}: from 1 to the {len(machine)} cores there are for them")
+        cores = teams(machine, executors)
+        super().__init__(problem, [Team(team) for team in cores], threads=len(cores[0]))
+        seconds = team_times(problem, len(cores[0]))[1]
+        self.level = levels(problem.graph, seconds)
+        self.rank = rank_by_level(self.level)
+        self._light_core = order[-1] if light_executor else None
+        self._tiny = _tiny(problem, tiny_s) if light_executor else bytes(len(problem.graph))
+
+    def decide(self, state: State) -> Sequence[Launch]:
+        if self._light_core is None or self._light_core not in state.idle:
+            return super().decide(state)
+        free = self.free_teams(state.running)
+        team = next(free, None)
+        launches: list[Launch] = []
+        light_is_free = True
+        for seen, op in enumerate(state.ready):
+            if light_is_free and self._tiny[op]:
+                launches.append(Launch(op, (self._light_core,), 1))
+                light_is_free = False
+            elif team is not None:
+                launches.append(self.launch(op, team))
+                team = next(free, None)
+            if team is None and (not light_is_free or seen >= LOOK_AHEAD):
+                break
+        return launches
+
+
+def executor_counts(cores: int, groups: int) -> list[int]:
+    """The numbers of executors to try: powers of two up to the cores, the cache groups, the cores."""
+    return sorted({1 << i for i in range(cores.bit_length()) if 1 << i <= cores} | {groups, cores})
+
+
+def _tiny(problem: Problem, tiny_s: float) -> bytes:
+    """One byte an op: whether the light executor may take it."""
+    times = problem.times
+    one_thread = times.counts[0] == 1
+    tiny = times.seconds[:, 0] <= tiny_s if one_thread else np.zeros(len(problem.graph), dtype=bool)
+    return tiny.astype(np.uint8).tobytes()

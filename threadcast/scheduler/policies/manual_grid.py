@@ -1,0 +1,53 @@
+"""What a patient user finds by hand: the best inter x intra setting for the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.interference import Interference
+from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
+from threadcast.scheduler.policies.best_setting import fastest_setting
+from threadcast.scheduler.policies.uniform import Uniform
+
+INTER = (1, 2, 4, 8)
+"""Ops at once. Liu et al. 2018 search 1, 2 and 4 (Table I); 8 covers graphs with wider branches."""
+
+
+class ManualGrid(Policy):
+    """The best of the grid `inter` x `intra` of `Uniform`, found with the simulator.
+
+    `intra` defaults to the powers of two up to the cores, a quarter, half and all of them; the best settings by
+    hand in Liu et al. 2018, IV are such. `setting` is the (inter, intra) that won.
+    """
+
+    name = "manual_grid"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        inter: Sequence[int] = INTER,
+        intra: Sequence[int] | None = None,
+        interference: Interference | None = None,
+    ) -> None:
+        super().__init__(problem)
+        cores = len(problem.machine)
+        widths = _powers_and_parts(cores) if intra is None else sorted(set(intra))
+        if not inter or not widths or min(inter) < 1 or min(widths) < 1:
+            raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: give at least one of each, 1 or more")
+        self._best = fastest_setting(
+            problem,
+            [(count, width) for count in sorted(set(inter)) for width in widths],
+            lambda setting: Uniform(problem, inter=setting[0], intra=setting[1]),
+            interference=interference,
+        )
+        self.setting = (self._best.inter, self._best.intra)
+
+    def decide(self, state: State) -> Sequence[Launch]:
+        return self._best.decide(state)
+
+
+def _powers_and_parts(cores: int) -> list[int]:
+    powers = {1 << i for i in range(cores.bit_length()) if 1 << i <= cores}
+    return sorted(powers | {max(1, cores // 4), max(1, cores // 2), cores})

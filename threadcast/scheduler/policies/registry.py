@@ -1,0 +1,61 @@
+"""Policies by name: the built-in ones and those of third parties."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.scheduler.policies.base import Policy, Problem
+
+Factory = Callable[..., Policy]
+"""Called as `factory(problem, **options)`."""
+
+_factories: dict[str, Factory | str] = {}
+
+
+def register(name: str, factory: Factory | str) -> None:
+    """Make `create(name, ...)` call `factory`, or what "module:name" names, imported when first used.
+
+    InvalidInput if the name is taken by something else.
+    """
+    if not name or _factories.get(name, factory) != factory:
+        raise InvalidInput(f"policy name {name!r} is empty or taken; taken are {', '.join(names())}")
+    _factories[name] = factory
+
+
+def names() -> tuple[str, ...]:
+    """The registered names, in order of registration."""
+    return tuple(_factories)
+
+
+def create(name: str, problem: Problem, **options: Any) -> Policy:
+    """Return the policy of this name for `problem`; NotFound for an unknown name, InvalidInput for a wrong option."""
+    factory = _resolve(name)
+    try:
+        inspect.signature(factory).bind(problem, **options)
+    except TypeError as error:
+        allowed = ", ".join(options_of(name)) or "none"
+        raise InvalidInput(f"policy {name!r}: {error}; its options are: {allowed}") from error
+    return factory(problem, **options)
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """The names of the options that `create` takes for a registered policy."""
+    return tuple(inspect.signature(_resolve(name)).parameters)[1:]
+
+
+def _resolve(name: str) -> Factory:
+    if name not in _factories:
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f", did you mean {near[0]!r}" if near else ""
+        raise NotFound(f"no policy is called {name!r}{hint}; known are {', '.join(names())}")
+    factory = _factories[name]
+    if isinstance(factory, str):
+        module, _, member = factory.partition(":")
+        resolved: Factory = getattr(importlib.import_module(module), member)
+        return resolved
+    return factory

@@ -1,0 +1,77 @@
+"""What policies with fixed teams of cores share: each team runs one op at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from threadcast.core.errors import PlanError
+from threadcast.scheduler.policies.base import Launch, Policy, Problem, Running, State
+from threadcast.scheduler.times import Floats, Integers
+
+
+class Team(NamedTuple):
+    """Cores that run one op at a time, on the hardware threads from `hardware_thread` on."""
+
+    cores: tuple[int, ...]
+    hardware_thread: int = 0
+
+
+class TeamPolicy(Policy):
+    """Gives the ready ops, in order, to the free teams, in order.
+
+    An op whose curve does not reach the team's size runs on as many of its cores as the curve offers; a view runs
+    on one. A subclass may set `rank`.
+    """
+
+    def __init__(self, problem: Problem, teams: Sequence[Team], *, threads: int) -> None:
+        """`threads`: of every op, at most; beyond the team's cores they share them."""
+        super().__init__(problem)
+        self.teams = tuple(teams)
+        self.threads = threads
+        width = len(self.teams[0].cores)
+        positions, _ = team_times(problem, width)
+        counts = problem.times.counts
+        self._width = [counts[p] for p in positions.tolist()]
+        self._launch_threads = {n: threads if n == width else n for n in counts}
+        self._prefixes: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def decide(self, state: State) -> Sequence[Launch]:
+        if not state.ready:
+            return ()
+        return [self.launch(op, number) for op, number in zip(state.ready, self.free_teams(state.running))]
+
+    def free_teams(self, running: Sequence[Running]) -> Iterator[int]:
+        """Numbers of the teams that run nothing, ascending."""
+        busy = {(at.cores[0], at.hardware_thread) for at in running}
+        return (i for i, team in enumerate(self.teams) if (team.cores[0], team.hardware_thread) not in busy)
+
+    def launch(self, op: int, team_number: int) -> Launch:
+        """Return the launch of `op` on this team."""
+        width = self._width[op]
+        key = (team_number, width)
+        cores = self._prefixes.get(key)
+        team = self.teams[team_number]
+        if cores is None:
+            cores = self._prefixes[key] = team.cores[:width]
+        return Launch(op, cores, self._launch_threads[width], team.hardware_thread)
+
+
+def team_times(problem: Problem, width: int) -> tuple[Integers, Floats]:
+    """Return for each op the position in `times.counts` and the seconds that it has on a team of `width` cores.
+
+    PlanError where the curve of an op starts above `width` threads.
+    """
+    times = problem.times
+    views = np.array([op.is_view for op in problem.graph.ops], dtype=bool)
+    positions = np.where(views, times.within(1), times.within(width))
+    too_wide = np.flatnonzero(np.asarray(times.counts)[positions] > width)
+    if too_wide.size:
+        op = int(too_wide[0])
+        fewest = times.counts[positions[op]]
+        raise PlanError(
+            f"the curve of op {problem.graph.ids[op]!r} starts at {fewest} threads; teams of {width} cannot run it"
+        )
+    return positions, times.at(positions)

@@ -1,0 +1,40 @@
+"""One inter-op and one intra-op thread count for the whole graph, as frameworks let their users set."""
+
+from __future__ import annotations
+
+from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.policies.team_policy import Team, TeamPolicy
+
+
+class Uniform(TeamPolicy):
+    """First in, first out: up to `inter` ops at once, each with `intra` threads.
+
+    Where inter x intra exceeds the cores, teams lie on top of each other as evenly as they can and share cores,
+    and intra above the cores puts several threads of an op on each: the settings of Liu et al. 2018, Table I. How
+    much that costs is for the simulator's interference to say.
+    """
+
+    name = "uniform"
+
+    def __init__(self, problem: Problem, *, inter: int, intra: int) -> None:
+        for what, value in (("inter", inter), ("intra", intra)):
+            if value < 1:
+                raise InvalidInput(f"{what}={value}: at least 1 is needed")
+        self.inter, self.intra = inter, intra
+        super().__init__(problem, _teams(problem, inter, intra), threads=intra)
+
+
+def _teams(problem: Problem, inter: int, intra: int) -> list[Team]:
+    """Deal the cores out in turn; a team takes the lowest hardware threads that are free on all of its cores."""
+    order = [core for group in problem.machine.groups for core in group]
+    width = min(intra, len(order))
+    depth = -(-intra // width)  # hardware threads that an op takes of each of its cores
+    teams: list[Team] = []
+    for number in range(min(inter, len(problem.graph))):
+        start = number * width % len(order)
+        cores = (order + order)[start : start + width]
+        taken = {team.hardware_thread for team in teams if not set(cores).isdisjoint(team.cores)}
+        lane = next(lane for lane in range(0, depth * (len(teams) + 1), depth) if lane not in taken)
+        teams.append(Team(tuple(cores), lane))
+    return teams
