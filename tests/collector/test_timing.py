@@ -1,0 +1,187 @@
+"""The timing loop on a clock of our own: when it stops, what it returns, what it leaves out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadcast.collector.timing import (
+    MIN_BATCHES,
+    Goal,
+    is_settled,
+    median_interval,
+    next_length,
+    time_callable,
+)
+from threadcast.core.errors import InvalidInput
+
+
+class Workbench:
+    """A clock that only moves when the op runs or the caches are emptied; `runs` lists every run's seconds."""
+
+    def __init__(self, durations_s: Iterable[float]) -> None:
+        self.now_ns, self.runs = 0, list[float]()
+        self.evictions = 0
+        self._durations_s: Iterator[float] = iter(durations_s)
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def run(self) -> None:
+        self.runs.append(next(self._durations_s))
+        self.now_ns += round(self.runs[-1] * 1e9)
+
+    def evict(self) -> None:
+        self.evictions += 1
+        self.now_ns += 1_000_000
+
+
+def forever(draw: Callable[[], float]) -> Iterator[float]:
+    while True:
+        yield draw()
+
+
+def test_a_steady_op_is_settled_after_the_fewest_samples_that_bound_a_median():
+    bench = Workbench(forever(lambda: 1e-5))
+    timing = time_callable(bench.run, clock=bench.clock)
+    assert timing.converged
+    assert len(timing.samples) == 6
+    assert [sample.seconds for sample in timing.samples] == pytest.approx([1e-5] * 6)
+
+
+def test_batches_are_long_enough_for_the_clock():
+    bench = Workbench(forever(lambda: 1e-6))
+    timing = time_callable(bench.run, goal=Goal(budget_s=0.01), clock=bench.clock)
+    assert timing.runs_a_batch * 1e-6 >= Goal(budget_s=0.01).batch_s
+
+
+def test_warm_up_is_left_out():
+    bench = Workbench([0.03, *[1e-3] * 100])
+    timing = time_callable(bench.run, goal=Goal(budget_s=0.2), clock=bench.clock)
+    assert max(sample.seconds for sample in timing.samples) == pytest.approx(1e-3)
+    assert len(bench.runs) > timing.runs_a_batch * len(timing.samples)
+
+
+def test_a_long_op_is_run_once_for_warm_up_and_once_a_batch():
+    bench = Workbench(forever(lambda: 0.5))
+    timing = time_callable(bench.run, goal=Goal(budget_s=10), clock=bench.clock)
+    assert timing.runs_a_batch == 1
+    assert len(bench.runs) == 1 + len(timing.samples)
+
+
+def test_a_noisy_op_stops_at_the_budget_and_is_flagged():
+    rng = np.random.default_rng(1)
+    bench = Workbench(forever(lambda: rng.choice([1e-3, 2e-3])))
+    timing = time_callable(bench.run, goal=Goal(budget_s=0.1), clock=bench.clock)
+    assert not timing.converged
+    assert 0.1 <= timing.elapsed_s < 0.15
+
+
+def test_more_samples_are_taken_of_a_noisier_op():
+    def samples(noise: float) -> int:
+        rng = np.random.default_rng(3)
+        bench = Workbench(forever(lambda: 3.0 * (1 + rng.normal(0, noise))))
+        timing = time_callable(bench.run, goal=Goal(budget_s=250), clock=bench.clock)
+        assert timing.converged
+        return len(timing.samples)
+
+    assert samples(0.001) < samples(0.03) < samples(0.06)
+
+
+def test_a_spent_budget_still_gives_the_fewest_samples():
+    bench = Workbench(forever(lambda: 3.0))
+    timing = time_callable(bench.run, goal=Goal(budget_s=0.1), clock=bench.clock)
+    assert len(timing.samples) == MIN_BATCHES
+    assert not timing.converged
+
+
+def test_a_cold_sample_is_one_run_right_after_an_eviction_that_is_not_timed():
+    bench = Workbench(forever(lambda: 2e-6))
+    timing = time_callable(bench.run, evict=bench.evict, clock=bench.clock)
+    assert timing.runs_a_batch == 1
+    assert bench.evictions == len(bench.runs) == len(timing.samples) + 1
+    assert timing.samples[0].seconds == pytest.approx(2e-6)
+
+
+def test_counts_are_a_run_and_a_counter_that_was_not_read_stays_none():
+    class Counters:
+        def __init__(self) -> None:
+            self.runs_before = 0
+
+        def start(self) -> None:
+            self.runs_before = len(bench.runs)
+
+        def read(self) -> dict[str, float | None]:
+            return {"instructions": 7.0 * (len(bench.runs) - self.runs_before), "cycles": None}
+
+    bench = Workbench(forever(lambda: 1e-5))
+    timing = time_callable(bench.run, counters=Counters(), clock=bench.clock)
+    assert timing.runs_a_batch > 1
+    assert {dict(sample.counters)["instructions"] for sample in timing.samples} == {7.0}
+    assert all(sample.counters["cycles"] is None for sample in timing.samples)
+
+
+def test_an_error_of_the_op_is_the_callers():
+    def run() -> None:
+        raise RuntimeError("bad shape")
+
+    with pytest.raises(RuntimeError, match="bad shape"):
+        time_callable(run)
+
+
+def test_a_callable_is_timed_by_the_real_clock():
+    timing = time_callable(lambda: sum(range(100)), goal=Goal(budget_s=0.02))
+    assert len(timing.samples) >= MIN_BATCHES
+    assert statistics.median(sample.seconds for sample in timing.samples) > 0
+
+
+@pytest.mark.parametrize("bad", [{"tolerance": 0}, {"confidence": 1.0}, {"budget_s": 0}, {"budget_s": float("inf")}])
+def test_an_impossible_goal_is_refused(bad):
+    with pytest.raises(InvalidInput, match=next(iter(bad))):
+        Goal(**bad)
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1e-3, allow_subnormal=False))
+def test_batch_length_grows_until_the_batch_is_long_enough(length, took_s):
+    longer = next_length(length, took_s, 2e-4)
+    assert (longer is None) == (took_s >= 2e-4)
+    assert longer is None or length < longer <= 10 * length + 1
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"), [(6, 0, 5), (8, 0, 7), (9, 1, 7), (10, 1, 8), (20, 5, 14), (25, 7, 17)]
+)
+def test_interval_ranks_are_those_of_the_binomial_tables(count, low, high):
+    # Conover, Practical Nonparametric Statistics, table of order statistics for the median at 95 %.
+    assert median_interval([float(i) for i in range(count)]) == (low, high)
+
+
+def test_five_samples_bound_no_median_at_95_percent():
+    assert median_interval([1.0] * 5) is None
+    assert not is_settled([1.0] * 5, Goal())
+
+
+def test_interval_of_many_samples_is_computable():
+    low, high = median_interval([float(i) for i in range(3000)]) or (0.0, 0.0)
+    assert 1440 < low < 1500 < high < 1560
+
+
+def test_the_interval_holds_the_true_median_as_often_as_promised():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2000):
+        low, high = median_interval(sorted(rng.lognormal(0, 1, size=15))) or (0.0, 0.0)
+        hits += low <= 1.0 <= high  # the median of this distribution is 1
+    assert hits / 2000 >= 0.95 - 0.01  # exact coverage at 15 samples is 0.965
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=6, max_size=60))
+def test_the_interval_encloses_the_sample_median(values):
+    ordered = sorted(values)
+    low, high = median_interval(ordered) or (0.0, -1.0)
+    assert low <= statistics.median(ordered) <= high

@@ -1,0 +1,176 @@
+"""Timing a callable until the median of its time is known well enough, or a time budget ends.
+
+Warm-up comes first; then batches, each long enough that reading the clock does not matter, until the confidence
+interval of the median over batches lies within the tolerance. The interval is the distribution-free one between
+two order statistics, whose coverage is binomial (David and Nagaraja, Order Statistics, 7.1): operation times are
+skewed and have outliers, so no normal distribution is assumed. It is looked at after every batch, so its true
+coverage is somewhat below the one asked for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from threadcast.core.errors import InvalidInput
+from threadcast.core.measurement import Sample
+
+BATCH_S = 2e-4
+"""Shortest batch in seconds: some 4,000 times what reading `perf_counter_ns` costs (about 50 ns on Linux)."""
+
+BATCHES_A_BUDGET = 100
+"""Batches are made longer where more than these would fit into the budget: more of them narrow the interval no
+faster than the time spent does, and all are stored."""
+
+MIN_BATCHES = 3
+"""Taken even where the budget is spent already, so that one outlier is not the median."""
+
+FIRST_RUN_EXTRA_S = 0.05
+"""What a first run does once (choosing and making a kernel, mapping memory) takes less than this (oneDNN's
+convolutions of ResNet-18: below 35 ms). A first run longer by this than a batch shows that a batch is one run."""
+
+_MARGIN = 1.2  # over the length wanted, so that one guess commonly is enough
+_MAX_GROWTH = 10
+_MAX_RUNS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How well a time is to be known, and how long that may take at most."""
+
+    tolerance: float = 0.02
+    """Distance of either end of the interval from the median, relative to it."""
+    confidence: float = 0.95
+    budget_s: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, value in (("tolerance", self.tolerance), ("confidence", self.confidence)):
+            if not 0 < value < 1:
+                raise InvalidInput(f"{name}={value!r} must be between 0 and 1")
+        if not 0 < self.budget_s < math.inf:
+            raise InvalidInput(f"budget_s={self.budget_s!r} must be a positive number of seconds")
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds that a batch is to last."""
+        return max(BATCH_S, self.budget_s / BATCHES_A_BUDGET)
+
+
+class CounterSource(Protocol):
+    """Counts events of the threads that run the op."""
+
+    def start(self) -> None:
+        """Count from here."""
+
+    def read(self) -> Mapping[str, float | None]:
+        """Counts since `start`; None for what was not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The samples taken, without warm-up; `converged` says whether the goal was reached within the budget."""
+
+    samples: tuple[Sample, ...]
+    converged: bool
+    runs_a_batch: int
+    elapsed_s: float
+    """All time spent: warm-up, samples, and emptying the caches."""
+
+
+def time_callable(
+    run: Callable[[], object],
+    *,
+    goal: Goal | None = None,
+    counters: CounterSource | None = None,
+    evict: Callable[[], object] | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> Timing:
+    """Time `run` and return seconds and counts a run, batch by batch.
+
+    With `evict` the time is that of a cold cache: every sample is one run, right after `evict()`, which is not
+    timed. `clock` gives nanoseconds. What `run` raises is not caught.
+    """
+    goal = goal or Goal()
+    started = clock()
+
+    def batch(length: int) -> Sample:
+        if evict:
+            evict()
+        if counters:
+            counters.start()
+        runs = itertools.repeat(None, length)
+        begin = clock()
+        for _ in runs:
+            run()
+        end = clock()
+        counts = counters.read() if counters else {}
+        a_run = {name: None if count is None else count / length for name, count in counts.items()}
+        return Sample((end - begin) * 1e-9 / length, a_run)
+
+    length = 1
+    first_s = batch(1).seconds
+    while evict is None and first_s < goal.batch_s + FIRST_RUN_EXTRA_S:
+        longer = next_length(length, batch(length).seconds * length, goal.batch_s)
+        if longer is None:
+            break
+        length = longer
+    samples: list[Sample] = []
+    ordered: list[float] = []
+    while True:
+        samples.append(batch(length))
+        bisect.insort(ordered, samples[-1].seconds)
+        elapsed_s = (clock() - started) * 1e-9
+        settled = is_settled(ordered, goal)
+        if settled or (elapsed_s >= goal.budget_s and len(samples) >= MIN_BATCHES):
+            return Timing(tuple(samples), settled, length, elapsed_s)
+
+
+def next_length(length: int, took_s: float, batch_s: float) -> int | None:
+    """Runs of the next warm-up batch after one of `length` runs took `took_s`; None when that was long enough."""
+    if took_s >= batch_s or length >= _MAX_RUNS:
+        return None
+    growth = min(_MARGIN * batch_s / took_s, _MAX_GROWTH) if took_s > 0 else _MAX_GROWTH
+    return min(max(math.ceil(length * growth), length + 1), _MAX_RUNS)
+
+
+def is_settled(ordered: Sequence[float], goal: Goal) -> bool:
+    """Whether the interval of the median of these sorted seconds lies within the goal's tolerance."""
+    interval = median_interval(ordered, goal.confidence)
+    if interval is None:
+        return False
+    middle = _median(ordered)
+    return max(interval[1] - middle, middle - interval[0]) <= goal.tolerance * middle
+
+
+def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Bounds that hold the true median with at least `confidence`; None where the samples are too few (below 6)."""
+    rank = _rank(len(ordered), confidence)
+    return None if rank is None else (ordered[rank], ordered[-1 - rank])
+
+
+@functools.lru_cache(maxsize=1024)
+def _rank(count: int, confidence: float) -> int | None:
+    """Largest k such that the k-th smallest and the k-th largest (from 0) of `count` samples enclose the median.
+
+    The median lies below the k-th smallest when at most k samples fall under it: the lower tail of Binomial(n, 1/2).
+    """
+    tail = Fraction(1 - confidence) / 2 * 2**count
+    below, found = 0, None
+    for k in range(count // 2):
+        below += math.comb(count, k)
+        if below > tail:
+            break
+        found = k
+    return found
+
+
+def _median(ordered: Sequence[float]) -> float:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
