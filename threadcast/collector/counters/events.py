@@ -1,0 +1,59 @@
+"""The generic events of Linux that are counted, by the name they have in measurements.
+
+Generic hardware events mean the nearest thing that each processor has; numbers are those of
+`include/uapi/linux/perf_event.h`, which never change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+HARDWARE, SOFTWARE, HARDWARE_CACHE = 0, 1, 3
+"""Values of `perf_event_attr.type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One countable event: `type` and `config` as the kernel numbers it.
+
+    `in_kernel`: it happens while the kernel runs, so that leaving the kernel out would count 0 for ever.
+    Hardware events are counted in user mode alone, which needs no privilege up to perf_event_paranoid 2 and
+    leaves out what interrupts do.
+    """
+
+    name: str
+    type: int
+    config: int
+    in_kernel: bool = False
+
+    @property
+    def kind(self) -> Literal["hardware", "software"]:
+        """What counts it: the processor or the kernel."""
+        return "software" if self.type == SOFTWARE else "hardware"
+
+
+def _cache(cache: int, *, miss: bool) -> int:
+    return cache | 0 << 8 | int(miss) << 16  # 0 << 8: loads
+
+
+_L1D, _LAST_LEVEL = 0, 2
+
+EVENTS: tuple[Event, ...] = (
+    Event("cycles", HARDWARE, 0),
+    Event("instructions", HARDWARE, 1),
+    Event("cache_references", HARDWARE, 2),
+    Event("cache_misses", HARDWARE, 3),
+    Event("branches", HARDWARE, 4),
+    Event("branch_misses", HARDWARE, 5),
+    Event("stalled_cycles_frontend", HARDWARE, 7),
+    Event("stalled_cycles_backend", HARDWARE, 8),
+    Event("l1d_loads", HARDWARE_CACHE, _cache(_L1D, miss=False)),
+    Event("l1d_load_misses", HARDWARE_CACHE, _cache(_L1D, miss=True)),
+    Event("llc_loads", HARDWARE_CACHE, _cache(_LAST_LEVEL, miss=False)),
+    Event("task_clock_ns", SOFTWARE, 1),
+    Event("page_faults", SOFTWARE, 2),
+    Event("context_switches", SOFTWARE, 3, in_kernel=True),
+    Event("cpu_migrations", SOFTWARE, 4, in_kernel=True),
+)
+"""Everything that is counted around an op, hardware events first."""

@@ -1,0 +1,61 @@
+"""Counters in the metadata of pyperf's runs: `python -m pyperf timeit --hook threadcast_counters "..."`.
+
+Each run's metadata gets `threadcast_<event>`: the mean count over its timed values, each of which is `loops` times
+the statement. Events that could not be counted are listed, with the reason, in `threadcast_unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from types import TracebackType
+from typing import Any
+
+from pyperf._hooks import HookBase, HookError  # pyperf documents these names for hooks and has no public module
+
+from threadcast.collector.counters.perf_event import CounterGroup
+
+
+class CountersHook(HookBase):  # type: ignore[misc]
+    """Counts the events of every thread of pyperf's worker while the benchmark runs.
+
+    pyperf makes one for the warm-ups and one for the values of each worker, enters it around every value, and
+    calls `teardown` at the end. HookError, which ends the benchmark with its message, where nothing can be counted.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counted: dict[str, int] = {}
+        self._unavailable: dict[str, str] = {}
+        with CounterGroup() as group:
+            group.start()
+            if all(count is None for count in group.read().values()):
+                reasons = "; ".join(sorted(set(group.unavailable.values())))
+                raise HookError(f"no event can be counted: {reasons}")
+
+    def __enter__(self) -> None:
+        self._group = CounterGroup()  # anew, so that threads made meanwhile are counted
+        self._group.__enter__()
+        self._group.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        counts = self._group.stop()
+        self._unavailable |= self._group.unavailable
+        self._group.__exit__(kind, error, trace)
+        for name, count in counts.items():
+            if count is not None:
+                self._totals[name] = self._totals.get(name, 0.0) + count
+                self._counted[name] = self._counted.get(name, 0) + 1
+
+    def teardown(self, metadata: MutableMapping[str, Any]) -> None:
+        """Write the means and the reasons into the run's metadata."""
+        for name, total in self._totals.items():
+            metadata[f"threadcast_{name}"] = total / self._counted[name]
+        names_by_reason: dict[str, list[str]] = {}
+        for name, reason in self._unavailable.items():
+            names_by_reason.setdefault(reason, []).append(name)
+        if names_by_reason:
+            metadata["threadcast_unavailable"] = "; ".join(
+                f"{', '.join(names)}: {reason}" for reason, names in names_by_reason.items()
+            )
