@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from threadcast.core import Affinity, Case, Edge, Machine, Measurement, Op, OpGraph, Sample
+from threadcast.core.errors import InvalidInput, NotFound, StoreError
+from threadcast.store import Store
+from threadcast.store.store import Counts
+
+Measure = Callable[..., Measurement]
+
+
+def test_everything_measured_comes_back_equal_and_in_order(store_path: Path, measure: Measure) -> None:
+    added = [measure(3), measure(1), measure(2, threads=4), measure(1)]
+    with Store.open(store_path) as store:
+        assert store.add(added) == 4
+    with Store.open(store_path) as store:
+        read = store.measurements()
+    assert read == added
+    assert [m.op.key for m in read] == [m.op.key for m in added]
+    assert [m.op.outputs for m in read] == [m.op.outputs for m in added]
+    assert [m.op.flops for m in read] == [m.op.flops for m in added]
+
+
+finite = st.floats(min_value=0, max_value=1e300, allow_nan=False)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measurement:
+    names = draw(st.lists(st.text(min_size=1, max_size=9), unique=True, max_size=3))
+    sample = st.builds(Sample, finite, st.fixed_dictionaries({name: st.none() | finite for name in names}))
+    attributes = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | finite, max_size=3)
+    op = Op(draw(st.text(min_size=1, max_size=9)), attributes=draw(attributes))
+    cores = draw(st.integers(1, 9))
+    case = Case(draw(st.integers(1, cores)), draw(st.sampled_from(Affinity)))
+    taken = tuple(draw(st.lists(sample, min_size=1, max_size=4)))
+    return Measurement(op, Machine.uniform(draw(st.text(max_size=9)), cores), case, taken, draw(attributes))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(measurements(), max_size=5))
+def test_any_measurement_survives_the_store(tmp_path_factory: pytest.TempPathFactory, added: list[Measurement]) -> None:
+    with Store.open(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
+        store.add(added)
+        assert store.measurements() == added
+
+
+def test_attributes_that_json_has_no_number_for_keep_the_key(store_path: Path, machine: Machine) -> None:
+    op = Op("clamp", attributes={"max": math.inf, "fill": math.nan})
+    with Store.open(store_path) as store:
+        store.add([Measurement(op, machine, Case(1), (Sample(1.0),))])
+        assert store.measurements()[0].op == op
+
+
+def test_a_counter_that_only_some_samples_have_is_none_in_the_others(store_path: Path, machine: Machine) -> None:
+    ragged = Measurement(Op("relu"), machine, Case(1), (Sample(1.0, {"cycles": 5.0}), Sample(2.0)))
+    with Store.open(store_path) as store:
+        store.add([ragged])
+        assert [s.counters for s in store.measurements()[0].samples] == [{"cycles": 5.0}, {"cycles": None}]
+
+
+def test_measurements_are_narrowed_by_machine_key_kind_and_network(store_path: Path, measure: Measure) -> None:
+    other = Machine.uniform("other", 4)
+    here, there = [measure(i) for i in (1, 2)], [measure(i, on=other) for i in (1, 3)]
+    relu = measure(4, kind="relu")
+    with Store.open(store_path) as store:
+        store.add([*here, *there, relu])
+        store.add_graph("tiny", OpGraph(("a", "b"), (here[1].op, relu.op)))
+        assert store.measurements(machine=other.fingerprint) == there
+        assert store.measurements(keys=[here[0].op.key]) == [here[0], there[0]]
+        assert store.measurements(keys={here[0].op.key}, machine=other.fingerprint) == [there[0]]
+        assert store.measurements(kinds=["relu"]) == [relu]
+        assert store.measurements(network="tiny") == [here[1], relu]
+        assert store.measurements(network="tiny", kinds=["mm"]) == [here[1]]
+        assert store.measurements(keys=[]) == store.measurements(machine="unknown") == []
+        assert store.machines() == [here[0].machine, other]
+        assert store.ops(kinds=["relu"]) == store.ops(network="tiny", kinds=["relu"]) == [relu.op]
+        assert store.ops() == [here[0].op, here[1].op, there[1].op, relu.op]
+
+
+def test_more_keys_than_one_statement_takes_are_looked_up(store_path: Path, measure: Measure) -> None:
+    keys = [f"mm-{i:016x}" for i in range(70_000)]
+    with Store.open(store_path) as store:
+        store.add([measure()])
+        assert store.measurements(keys=[*keys, measure().op.key, measure().op.key]) == [measure()]
+
+
+def test_a_batch_with_a_key_is_added_once(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        assert store.add([measure(1), measure(2)], idempotency_key="k") == 2
+        assert store.add([measure(1), measure(2)], idempotency_key="k") == 0
+        assert store.add([measure(1)], idempotency_key="other") == 1
+        assert store.counts() == Counts(machines=1, ops=2, measurements=3, samples=9, graphs=0)
+
+
+def test_a_batch_that_fails_leaves_its_key_free(store_path: Path, measure: Measure, machine: Machine) -> None:
+    unstorable = Measurement(Op("mm"), machine, Case(1), (Sample(1.0),), {"bad": object()})
+    with Store.open(store_path) as store:
+        with pytest.raises(InvalidInput, match="object"):
+            store.add([measure(), unstorable], idempotency_key="k")
+        assert store.counts() == Counts(0, 0, 0, 0, 0)
+        assert store.add([measure()], idempotency_key="k") == 1
+
+
+def test_adding_nothing_changes_nothing(store_path: Path) -> None:
+    with Store.open(store_path) as store:
+        assert store.add([]) == 0
+        assert store.counts() == Counts(0, 0, 0, 0, 0)
+
+
+def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_path: Path, measure: Measure) -> None:
+    a, b, c = (measure(i).op for i in (1, 2, 3))
+    graph = OpGraph(("x", "y", "z"), (a, b, a), (Edge(0, 1), Edge(1, 2, True)), {"x": {1: 0.5, 2: 0.3}})
+    with Store.open(store_path) as store:
+        store.add_graph("net", graph)
+        store.add_graph("other", OpGraph(("q",), (b,)))
+        assert store.graph("net").to_json() == graph.to_json()
+        assert store.graphs() == ["net", "other"]
+        assert store.networks_of() == {a.key: {"net"}, b.key: {"net", "other"}}
+        store.add_graph("net", OpGraph(("only",), (c,)))
+        assert store.networks_of() == {c.key: {"net"}, b.key: {"other"}}
+        assert store.counts().graphs == 2
+        with pytest.raises(NotFound, match=r"'absent'.*net, other"):
+            store.graph("absent")
+
+
+def test_threads_of_one_process_share_a_store(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        threads = [threading.Thread(target=lambda i=i: store.add([measure(i + 1)])) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.counts().measurements == 8
+
+
+def test_a_closed_store_says_so(store_path: Path) -> None:
+    store = Store.open(store_path)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.measurements()
+
+
+def test_check_finds_nothing_in_a_sound_store(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        store.add([measure(i) for i in range(1, 4)])
+        store.add_graph("net", OpGraph(("a",), (measure(1).op,)))
+        assert store.check() == []

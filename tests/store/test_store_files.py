@@ -1,0 +1,204 @@
+"""What becomes of files: found, made, migrated, refused."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+
+from threadcast.core import Measurement, OpGraph
+from threadcast.core.errors import StoreError
+from threadcast.store import Store
+from threadcast.store.database import default_path
+from threadcast.store.schema import REVISIONS, VERSION_TABLE, metadata
+
+Measure = Callable[..., Measurement]
+OLD_STORE = Path(__file__).parent / "stored" / "schema_0001.sql"
+
+
+def test_the_default_store_is_in_the_users_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with Store.open() as store:
+        assert store.counts().measurements == 0
+    assert (tmp_path / "threadcast" / "store.sqlite").is_file()
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for ignored in ("relative/path", ""):
+        monkeypatch.setenv("XDG_DATA_HOME", ignored)
+        assert default_path() == Path("/home/somebody/.local/share/threadcast/store.sqlite")
+
+
+@pytest.mark.parametrize("spelling", [Path, str, "sqlite:///{}".format])
+def test_a_path_and_its_url_are_one_store(store_path: Path, measure: Measure, spelling: Callable[[Path], str]) -> None:
+    with Store.open(store_path) as store:
+        store.add([measure()])
+    with Store.open(spelling(store_path)) as store:
+        assert store.counts().measurements == 1
+
+
+def test_closing_leaves_one_file_in_wal_mode(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        store.add([measure()])
+    assert os.listdir(store_path.parent) == [store_path.name]
+    with closing(sqlite3.connect(store_path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_store_that_is_not_there_is_not_made_unless_asked(store_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        Store.open(store_path, create=False)
+    assert os.listdir(store_path.parent) == []
+
+
+def test_the_migrations_make_the_schema_that_the_code_expects(store_path: Path) -> None:
+    Store.open(store_path).close()
+    engine = create_engine(f"sqlite:///{store_path}")
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_the_known_revisions_are_those_that_have_a_file() -> None:
+    config = Config()
+    config.set_main_option("script_location", "threadcast.store:migrations")
+    found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert tuple(reversed(found)) == REVISIONS
+
+
+def test_a_store_of_the_first_schema_is_migrated_with_all_that_it_holds(store_path: Path) -> None:
+    with closing(sqlite3.connect(store_path)) as connection:
+        connection.executescript(OLD_STORE.read_text())
+    with Store.open(store_path) as store:
+        assert store.revision == REVISIONS[-1]
+        assert [m.seconds for m in store.measurements()] == [0.25, 0.5]
+        assert [m.counter("page_faults") for m in store.measurements()] == [3.0, None]
+        assert store.check() == []
+        store.add_graph("new", OpGraph(("a",), (store.ops()[0],)))
+        assert store.measurements(network="new") == store.measurements()[:1]
+
+
+def test_a_newer_schema_is_refused_and_left_alone(store_path: Path) -> None:
+    Store.open(store_path).close()
+    with closing(sqlite3.connect(store_path)) as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        connection.commit()
+    before = store_path.read_bytes()
+    with pytest.raises(StoreError, match=r"'9999'.*newer threadcast.*upgrade"):
+        Store.open(store_path)
+    assert (store_path.read_bytes(), os.listdir(store_path.parent)) == (before, [store_path.name])
+
+
+def foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE measurements (x)")
+
+
+def foreign_in_wal_mode(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE alembic_version (version_num)")
+
+
+def whole(path: Path, *, keep: float) -> None:
+    Store.open(path).close()
+    with path.open("r+b") as file:
+        file.truncate(int(path.stat().st_size * keep))
+
+
+def damaged_inside(path: Path) -> None:
+    Store.open(path).close()
+    content = bytearray(path.read_bytes())
+    content[100:400] = b"\xff" * 300  # the root of the table of tables
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.write_text("m,k,n\n" * 50), "not a SQLite database"),
+        (lambda path: path.write_bytes(b""), "truncated"),
+        (lambda path: path.write_bytes(b"SQLite"), "truncated"),
+        (lambda path: whole(path, keep=0.5), "truncated"),
+        (lambda path: whole(path, keep=0.99), "truncated"),
+        (foreign, "not a measurement store"),
+        (foreign_in_wal_mode, "not a measurement store"),
+        (damaged_inside, "damaged"),
+        (Path.mkdir, "directory"),
+    ],
+)
+def test_what_is_no_store_is_refused_and_left_byte_for_byte(
+    store_path: Path, make: Callable[[Path], object], message: str
+) -> None:
+    make(store_path)
+    content = store_path.read_bytes() if store_path.is_file() else None
+    with pytest.raises(StoreError, match=message):
+        Store.open(store_path)
+    assert os.listdir(store_path.parent) == [store_path.name]
+    assert content is None or store_path.read_bytes() == content
+
+
+def test_a_foreign_database_that_is_in_use_is_left_alone(store_path: Path) -> None:
+    with closing(sqlite3.connect(store_path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE notes (x)")
+        files = {path.name: path.read_bytes() for path in store_path.parent.iterdir()}
+        assert len(files) == 3
+        with pytest.raises(StoreError, match="not a measurement store"):
+            Store.open(store_path)
+        assert {path.name: path.read_bytes() for path in store_path.parent.iterdir()} == files
+
+
+def test_a_place_where_no_store_can_be_made_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be created"):
+        Store.open(tmp_path / "file" / "store.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense://x/y", "driver"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///a.sqlite?mode=ro", "no options"),
+        ("://", "not a database URL"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_a_store_error(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        Store.open(url)
+
+
+def test_a_row_that_was_damaged_is_an_error_that_check_finds(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        store.add([measure()])
+        with closing(sqlite3.connect(store_path)) as connection:
+            connection.execute("UPDATE measurements SET samples = x'00'")
+            connection.commit()
+        with pytest.raises(StoreError, match="damaged row"):
+            store.measurements()
+        assert any("damaged row" in line for line in store.check())
+
+
+def test_check_finds_an_op_that_no_longer_has_its_key(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        store.add([measure()])
+        with closing(sqlite3.connect(store_path)) as connection:
+            connection.execute("UPDATE ops SET key = 'mm-0'")
+            connection.commit()
+        assert store.check() == [f"ops.key mm-0 would now be {measure().op.key}"]
+
+
+def test_the_package_is_imported_without_sqlalchemy() -> None:
+    code = "import sys, threadcast.store; sys.exit('sqlalchemy' in sys.modules or 'pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,138 @@
+"""Several processes on one store, full disks, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, event
+
+from threadcast.core import Measurement
+from threadcast.core.errors import StoreError
+from threadcast.store import Store
+from threadcast.store.store import Counts
+
+Measure = Callable[..., Measurement]
+
+WRITER = """
+import sys
+from pathlib import Path
+from threadcast.core import Case, Machine, Measurement, Op, Sample
+from threadcast.store import Store
+
+path, writer, batches = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+machine = Machine.uniform("bench", 4)
+with Store.open(path) as store:
+    for batch in range(batches):
+        ops = [Op("mm", attributes={"batch": batch, "shared": i}) for i in range(5)]  # every writer has the same ops
+        ops.append(Op("mm", attributes={"batch": batch, "writer": writer}))
+        store.add([Measurement(op, machine, Case(1), (Sample(1.0),) * 3) for op in ops])
+        print(batch, flush=True)
+"""
+
+
+def start_writer(path: Path, *, writer: int = 0, batches: int = 1_000_000) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", WRITER, str(path), str(writer), str(batches)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+
+
+def test_concurrent_writers_lose_nothing_even_when_they_all_start_the_store(store_path: Path) -> None:
+    writers = [start_writer(store_path, writer=i, batches=25) for i in range(4)]
+    for process in writers:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in writers] == [0] * 4
+    with Store.open(store_path) as store:
+        assert store.counts() == Counts(machines=1, ops=25 * (5 + 4), measurements=4 * 25 * 6, samples=1800, graphs=0)
+        assert store.check() == []
+    assert os.listdir(store_path.parent) == [store_path.name]
+
+
+@pytest.mark.parametrize("acknowledged", [1, 7, 20])
+def test_a_killed_writer_loses_only_what_was_not_acknowledged(store_path: Path, acknowledged: int) -> None:
+    with start_writer(store_path) as process:
+        assert process.stdout is not None
+        last = [int(process.stdout.readline()) for _ in range(acknowledged)][-1]
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split()
+    last = max([last, *map(int, rest)])
+    with Store.open(store_path) as store:
+        batches = store.counts().measurements // 6
+        assert batches * 6 == store.counts().measurements
+        assert batches in (last + 1, last + 2)
+        assert store.check() == []
+        assert store.add(store.measurements()) == batches * 6
+
+
+def test_a_killed_start_leaves_no_half_made_store(store_path: Path) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from threadcast.store import Store
+
+@event.listens_for(Engine, "before_cursor_execute")
+def kill(connection, cursor, statement, *rest):
+    if "CREATE TABLE measurements" in statement:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Store.open(Path(sys.argv[1]))
+"""
+    killed = subprocess.run([sys.executable, "-c", code, str(store_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not store_path.exists()
+    with Store.open(store_path) as store:
+        assert store.counts().measurements == 0
+
+
+def test_a_full_disk_is_an_error_that_loses_nothing(store_path: Path, measure: Measure) -> None:
+    def limit(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 40")
+
+    with Store.open(store_path) as store:
+        store.add([measure()])
+        event.listen(store._database._engine, "begin", limit)
+        with pytest.raises(StoreError, match=r"full.*what was there is intact"):
+            store.add([measure(i) for i in range(1, 1000)], idempotency_key="k")
+        assert store.measurements() == [measure()]
+        event.remove(store._database._engine, "begin", limit)
+    with Store.open(store_path) as store:
+        assert store.check() == []
+        assert store.add([measure(i) for i in range(1, 1000)], idempotency_key="k") == 999
+
+
+@pytest.mark.needs_root
+def test_a_full_file_system_is_an_error_that_loses_nothing(tmp_path: Path, measure: Measure) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs; the test above drives the same path by a page limit")
+    try:
+        with Store.open(tmp_path / "store.sqlite") as store:
+            store.add([measure()])
+            with pytest.raises(StoreError, match=r"full|I/O"):
+                store.add([measure(i) for i in range(1, 5000)])
+            assert store.measurements() == [measure()]
+            store.add([measure(2)])
+            assert store.check() == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_writer_waits_for_a_lock_and_then_says_who_holds_it(
+    store_path: Path, measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.store.database._BUSY_TIMEOUT_S", 0.05)
+    with Store.open(store_path) as store, Store.open(store_path) as holder:
+
+        def work(_connection: object) -> None:
+            assert store.measurements() == []  # readers are not held up
+            with pytest.raises(StoreError, match="locked by another process"):
+                store.add([measure()])
+
+        holder._database.write(work)
+        assert store.add([measure()]) == 1

@@ -1,0 +1,221 @@
+"""Connects to the database of a store, brings its schema up to date, and runs transactions on it.
+
+All that differs between SQLite and other databases is here and in `sqlite_file`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+
+from threadcast.core.errors import StoreError
+from threadcast.store import sqlite_file
+from threadcast.store.schema import REVISIONS, VERSION_TABLE
+
+T = TypeVar("T")
+
+_BUSY_TIMEOUT_S = 60.0
+"""How long a writer waits for the others' transactions, which take milliseconds each; past it something hangs."""
+_RETRIES = 20
+"""Of a transaction that another one's equal rows undo. Each failure means that another has succeeded."""
+
+
+def default_path() -> Path:
+    """Where the store is when nothing else is said: the user's data directory (XDG base directory rules)."""
+    home = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".local" / "share") / "threadcast" / "store.sqlite"
+
+
+class Database:
+    """One store's database, its schema current. Safe to use from several threads; not across a fork."""
+
+    def __init__(self, url: str | Path | None, *, create: bool) -> None:
+        """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema.
+
+        Raises StoreError, and has changed nothing, when it is no store, is damaged, has a newer schema, or does
+        not exist and `create` is False.
+        """
+        parsed, path = _locate(url)
+        self.url = parsed
+        if path is not None:
+            if not os.path.lexists(path):
+                if not create:
+                    raise StoreError(f"there is no store at {path}; profile a network or import a file to start one")
+                sqlite_file.create(path, _make_sqlite)
+            sqlite_file.require_store(path, version_table=VERSION_TABLE)
+        self._engine: Engine | None = _connect(parsed)
+        try:
+            self._bring_up_to_date(create=create or path is not None)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """Close all connections; a second time does nothing."""
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the store throughout."""
+        with self._errors(), self._connection() as connection, connection.begin():
+            yield connection
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and return its result once it is on disk; StoreError if it is not.
+
+        Runs it again when a concurrent transaction has inserted an equal row in the meantime.
+        """
+        for _ in range(_RETRIES):
+            with self._errors(), suppress(IntegrityError):
+                return self._write_once(work)
+        with self._errors():
+            return self._write_once(work)
+
+    def revision(self) -> str | None:
+        """The schema revision of the database, None where it holds no store."""
+        with self._errors(), self._connection() as connection, connection.begin():
+            return _revision(connection)
+
+    def damage(self) -> list[str]:
+        """What the database itself finds wrong with its file; empty when all is well or when it cannot say."""
+        if self.url.get_backend_name() != "sqlite":
+            return []
+        with self.read() as connection:
+            found = [str(line) for line in connection.exec_driver_sql("PRAGMA integrity_check").scalars()]
+            found += [
+                f"dangling reference in {row[0]} row {row[1]}"
+                for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
+            ]
+        return [line for line in found if line != "ok"]
+
+    def _write_once(self, work: Callable[[Connection], T]) -> T:
+        with self._connection() as connection:
+            connection = connection.execution_options(threadcast_writes=True)
+            with connection.begin():
+                return work(connection)
+
+    def _connection(self) -> Connection:
+        if self._engine is None:
+            raise StoreError(f"the store {self.name} is closed; open it again")
+        return self._engine.connect()
+
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        found = self.revision()
+        if found == REVISIONS[-1]:
+            return
+        if found is None and not create:
+            raise StoreError(f"{self.name} holds no measurement store; profile a network or import a file to start one")
+        if found is not None and found not in REVISIONS:
+            raise StoreError(
+                f"{self.name} has schema {found!r}, written by a newer threadcast (this one knows up to "
+                f"{REVISIONS[-1]}); upgrade threadcast, or name another store"
+            )
+        try:
+            self.write(_upgrade)
+        except StoreError:
+            if self.revision() != REVISIONS[-1]:  # else another process has done it first
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise StoreError(f"{self.name}: {_reason(error)}") from error
+
+
+def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
+    """The URL, and the path if it is a SQLite file."""
+    if url is None or isinstance(url, Path) or "://" not in url:
+        path = Path(url).expanduser() if url else default_path()
+        return URL.create("sqlite", database=str(path)), path
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StoreError(f"{url!r} is not a database URL; give a path, or dialect://user@host/database") from error
+    if parsed.get_backend_name() != "sqlite":
+        return parsed, None
+    if parsed.query or parsed.database in (None, "", ":memory:"):
+        raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
+    path = Path(str(parsed.database))
+    return parsed, path
+
+
+def _connect(url: URL) -> Engine:
+    sqlite = url.get_backend_name() == "sqlite"
+    try:
+        engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S} if sqlite else {})
+    except (ModuleNotFoundError, NoSuchModuleError, ArgumentError) as error:
+        raise StoreError(f"no driver for {url.drivername}: {error}; install the database's Python driver") from error
+    if sqlite:
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # else Python's module runs schema changes outside of transactions
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later fails at once when another wrote in between; one that
+    # takes the write lock at its start waits for its turn.
+    writes = connection.get_execution_options().get("threadcast_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _make_sqlite(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    engine = _connect(URL.create("sqlite", database=str(path)))
+    try:
+        with engine.begin() as transaction:
+            _upgrade(transaction)
+    except SQLAlchemyError as error:
+        raise StoreError(f"{path}: {_reason(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    versions = table(VERSION_TABLE, column("version_num"))
+    return connection.execute(select(versions.c.version_num)).scalar()
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "threadcast.store:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _reason(error: SQLAlchemyError) -> str:
+    if not isinstance(error, DBAPIError):
+        return str(error)
+    cause = str(error.orig)
+    if "disk is full" in cause or "disk I/O error" in cause:
+        return f"{cause}; nothing of this transaction was stored and what was there is intact; free some space"
+    if "locked" in cause:
+        return f"{cause} by another process for {_BUSY_TIMEOUT_S:.0f} s; end it and try again"
+    return cause.strip()

@@ -1,0 +1,1 @@
+"""One file a schema revision; released ones are never edited."""

@@ -1,0 +1,70 @@
+"""The SQL that the store's methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, Connection, Select, Table, insert, select
+
+from threadcast.store import schema
+from threadcast.store.rows import Row
+
+T = TypeVar("T")
+
+_VALUES_AT_ONCE = 10_000
+"""Values in one IN list: SQLite takes 32,766, PostgreSQL's drivers 65,535."""
+
+
+def documents(connection: Connection, table: Table, ids: Collection[int]) -> dict[int, str]:
+    """Documents of these rows by id."""
+    found: dict[int, str] = {}
+    for some in chunks(ids):
+        found.update(map(tuple, connection.execute(select(table.c.id, table.c.document).where(table.c.id.in_(some)))))
+    return found
+
+
+def ids(column: Column[Any], values: Collection[Any]) -> Select[Any]:
+    """The ids of the rows whose `column` has one of these values."""
+    return select(column.table.c.id).where(column.in_(values))
+
+
+def of_ops(
+    query: Select[Any], op_id: Column[Any], *, kinds: Collection[str] | None, network: str | None
+) -> Select[Any]:
+    """`query` narrowed to rows whose op is of these kinds and in this network."""
+    if kinds is not None:
+        query = query.where(op_id.in_(ids(schema.ops.c.kind, kinds)))
+    if network is not None:
+        members = select(schema.graph_ops.c.op_id).where(
+            schema.graph_ops.c.graph_id.in_(ids(schema.graphs.c.name, [network]))
+        )
+        query = query.where(op_id.in_(members))
+    return query
+
+
+def ensure(
+    connection: Connection, column: Column[Any], things: Mapping[str, T], row_of: Callable[[T], Row]
+) -> dict[str, int]:
+    """Ids by identity of these things, inserting those that are not there yet."""
+    known = _known(connection, column, things)
+    missing = [row_of(thing) for identity, thing in things.items() if identity not in known]
+    if missing:
+        connection.execute(insert(column.table), missing)
+        known |= _known(connection, column, [row[column.name] for row in missing])
+    return known
+
+
+def _known(connection: Connection, column: Column[Any], identities: Collection[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for some in chunks(identities):
+        query = select(column, column.table.c.id).where(column.in_(some))
+        found.update((identity, row_id) for identity, row_id in connection.execute(query))
+    return found
+
+
+def chunks(values: Collection[T]) -> Iterator[list[T]]:
+    """Lists of `values` that are short enough for one statement."""
+    ordered = list(values)
+    for start in range(0, len(ordered), _VALUES_AT_ONCE):
+        yield ordered[start : start + _VALUES_AT_ONCE]

@@ -1,0 +1,73 @@
+"""The tables of a measurement store, and the revisions that its files may have."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
+
+REVISIONS = ("0001", "0002")
+"""Schema revisions, oldest first; each has a file in `migrations/versions`. A store of the last one is current."""
+
+VERSION_TABLE = "threadcast_schema"
+"""alembic's version table, under our own name so that another program's alembic database is not taken for a store."""
+
+metadata = MetaData()
+
+machines = Table(
+    "machines",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("fingerprint", Text, nullable=False, unique=True),
+    Column("document", Text, nullable=False),  # JSON of Machine.to_json
+)
+
+ops = Table(
+    "ops",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("document", Text, nullable=False),  # JSON of Op.to_json
+    Index("ix_ops_kind", "kind"),
+)
+
+# One row a measurement: a row a sample would take several times the space and the time, and samples are never asked
+# for one by one. Documents are text and not JSON columns, because attributes may hold NaN or infinity, which
+# PostgreSQL's JSON refuses.
+measurements = Table(
+    "measurements",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("op_id", Integer, ForeignKey("ops.id"), nullable=False),
+    Column("machine_id", Integer, ForeignKey("machines.id"), nullable=False),
+    Column("threads", Integer, nullable=False),
+    Column("affinity", Text, nullable=False),
+    Column("sample_count", Integer, nullable=False),
+    Column("counters", Text, nullable=False),  # [names of the counters]
+    # (1 + counters, samples) float64, little-endian: seconds, then each counter, NaN where it could not be read
+    Column("samples", LargeBinary, nullable=False),
+    Column("conditions", Text, nullable=False),  # {name: JSON scalar}
+    Index("ix_measurements_op", "op_id"),
+    Index("ix_measurements_machine_op", "machine_id", "op_id"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("idempotency_key", Text, primary_key=True),
+)
+
+graphs = Table(
+    "graphs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("document", Text, nullable=False),  # JSON of OpGraph.to_json
+)
+
+graph_ops = Table(
+    "graph_ops",
+    metadata,
+    Column("graph_id", Integer, ForeignKey("graphs.id", ondelete="CASCADE"), primary_key=True),
+    Column("op_id", Integer, ForeignKey("ops.id"), primary_key=True),
+    Index("ix_graph_ops_op", "op_id"),
+)

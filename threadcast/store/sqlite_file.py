@@ -1,0 +1,78 @@
+"""What can be told of a SQLite file, and how one comes to be, without ever changing a file that is not a store."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from threadcast.core.errors import StoreError
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100  # https://sqlite.org/fileformat.html, section 1.3, whence the offsets below too
+
+
+def require_store(path: Path, *, version_table: str) -> None:
+    """Raise StoreError unless `path` is a whole SQLite database that has a table named `version_table`.
+
+    Reads without locks and leaves no file behind: a plain read-only connection to a database in WAL mode would
+    leave its -wal and -shm files there. It cannot see what is in another process's WAL, and need not, because
+    `create` never lets a store appear without that table.
+    """
+    try:
+        _check_header(path)
+        uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+            found = connection.execute(query, (version_table,)).fetchone()[0]
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} is damaged ({error}); restore it from a copy, or name another file") from error
+    if not found:
+        raise StoreError(f"{path} is a SQLite database, but not a measurement store; name another file")
+
+
+def _check_header(path: Path) -> None:
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+        size = os.fstat(file.fileno()).st_size
+    if not header.startswith(_MAGIC[: len(header)]):
+        raise StoreError(f"{path} is not a SQLite database; name another file, or none for the default store")
+    pages = _number(header, 28, 4)
+    page_bytes = _number(header, 16, 2) or 1
+    expected = pages * (65536 if page_bytes == 1 else page_bytes)
+    pages_valid = _number(header, 24, 4) == _number(header, 92, 4)
+    wal = path.with_name(path.name + "-wal")
+    in_use = wal.exists() and wal.stat().st_size > 0  # the missing pages may still be in the WAL
+    if size < _HEADER_BYTES or (pages_valid and size < expected and not in_use):
+        lost = f"{size} bytes of {expected}" if size >= _HEADER_BYTES else f"{size} bytes"
+        raise StoreError(f"{path} is truncated ({lost}); restore it from a copy, or delete it to start a new store")
+
+
+def _number(header: bytes, offset: int, length: int) -> int:
+    return int.from_bytes(header[offset : offset + length], "big")
+
+
+def create(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` make a database, and put it at `path` only when it is whole.
+
+    Where another process was faster, its file stays and ours is dropped. A hard link, unlike a rename, never
+    replaces a file that is there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
+            draft = Path(directory, path.name)
+            fill(draft)
+            if not path.exists():
+                os.link(draft, path)
+    except FileExistsError:
+        if not path.exists():  # it was the parent that is no directory
+            raise StoreError(f"{path} cannot be created: {path.parent} is not a directory") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be created: {error.strerror}; choose another place with --store") from error

@@ -1,0 +1,228 @@
+"""Where measurements live: raw samples of ops on machines, and which network an op belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Column, Connection, Select, delete, func, insert, select
+
+from threadcast.core import Machine, Measurement, Op, OpGraph
+from threadcast.core.errors import NotFound, StoreError
+from threadcast.store import schema
+from threadcast.store.database import Database
+from threadcast.store.queries import chunks, documents, ensure, ids, of_ops
+from threadcast.store.rows import D, graph_row, machine_row, measurement_reader, measurement_row, op_row, read
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a store holds."""
+
+    machines: int
+    ops: int
+    measurements: int
+    samples: int
+    graphs: int
+
+
+class Store:
+    """Measurements on disk, for many threads and processes at once.
+
+    Whatever a writing method has returned for survives the end of the process, `kill -9` included; what it has not
+    returned for is there whole or not at all. Every method raises StoreError when the database cannot be read or
+    written. Use it as a context manager; open one anew after a fork.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str | Path | None = None, *, create: bool = True) -> Self:
+        """Open a store, by default the user's own, and bring an older schema up to date.
+
+        `url` is a path to a SQLite file or any SQLAlchemy URL. Where there is no store one is made, unless `create`
+        is False. Raises StoreError, and leaves everything as it was, for a file that is not a store, is damaged,
+        or was written by a newer threadcast.
+        """
+        return cls(Database(url, create=create))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database; a second time does nothing."""
+        self._database.close()
+
+    @property
+    def name(self) -> str:
+        """The store's URL without its password."""
+        return self._database.name
+
+    @property
+    def revision(self) -> str | None:
+        """The schema revision of the database."""
+        return self._database.revision()
+
+    def add(self, measurements: Iterable[Measurement], *, idempotency_key: str | None = None) -> int:
+        """Store measurements in one transaction and return how many; 0 when the key has been used before.
+
+        A counter that only some samples of a measurement have comes back as None in the others.
+        """
+        added = list(measurements)
+        rows = [measurement_row(m) for m in added]
+        ops = {m.op.key: m.op for m in added}
+        machines = {m.machine.fingerprint: m.machine for m in added}
+
+        def work(connection: Connection) -> int:
+            if idempotency_key is not None:
+                used = select(schema.batches).where(schema.batches.c.idempotency_key == idempotency_key)
+                if connection.execute(used).first():
+                    return 0
+                connection.execute(insert(schema.batches).values(idempotency_key=idempotency_key))
+            op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
+            machine_ids = ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
+            for m, row in zip(added, rows):
+                row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
+            if rows:
+                connection.execute(insert(schema.measurements), rows)
+            return len(rows)
+
+        return self._database.write(work)
+
+    def measurements(
+        self,
+        *,
+        machine: str | None = None,
+        keys: Collection[str] | None = None,
+        kinds: Collection[str] | None = None,
+        network: str | None = None,
+    ) -> list[Measurement]:
+        """Measurements in the order in which they were added, narrowed by what is given.
+
+        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph.
+        """
+        table = schema.measurements
+        query = of_ops(select(table), table.c.op_id, kinds=kinds, network=network)
+        if machine is not None:
+            query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+        with self._database.read() as connection:
+            if keys is None:
+                rows = list(connection.execute(query))
+            else:
+                rows = [
+                    row
+                    for some in chunks(set(keys))
+                    for row in connection.execute(query.where(table.c.op_id.in_(ids(schema.ops.c.key, some))))
+                ]
+            ops = documents(connection, schema.ops, {row.op_id for row in rows})
+            machines = documents(connection, schema.machines, {row.machine_id for row in rows})
+        rows.sort(key=lambda row: row.id)
+        with self._decoding():
+            return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
+
+    def machines(self) -> list[Machine]:
+        """Every machine that something was measured on, in the order of first appearance."""
+        table = schema.machines
+        return list(self._read_all(select(table.c.id, table.c.document), Machine).values())
+
+    def ops(self, *, kinds: Collection[str] | None = None, network: str | None = None) -> list[Op]:
+        """Every op that was measured or belongs to a graph, in the order of first appearance."""
+        table = schema.ops
+        query = select(table.c.id, table.c.document)
+        return list(self._read_all(of_ops(query, table.c.id, kinds=kinds, network=network), Op).values())
+
+    def add_graph(self, name: str, graph: OpGraph) -> None:
+        """Store `graph` under `name`, in place of the one that had this name before; measurements stay."""
+        row = graph_row(name, graph)
+        distinct = graph.distinct_ops()
+
+        def work(connection: Connection) -> None:
+            op_ids = ensure(connection, schema.ops.c.key, distinct, op_row)
+            connection.execute(delete(schema.graphs).where(schema.graphs.c.name == name))
+            connection.execute(insert(schema.graphs).values(**row))
+            graph_id = connection.execute(ids(schema.graphs.c.name, [name])).scalar_one()
+            members = [{"graph_id": graph_id, "op_id": op_id} for op_id in op_ids.values()]
+            if members:
+                connection.execute(insert(schema.graph_ops), members)
+
+        self._database.write(work)
+
+    def graph(self, name: str) -> OpGraph:
+        """The graph of this name; NotFound, naming those that there are, if there is none."""
+        table = schema.graphs
+        found = self._read_all(select(table.c.id, table.c.document).where(table.c.name == name), OpGraph)
+        if not found:
+            raise NotFound(
+                f"no graph is named {name!r} in {self.name}; there are: {', '.join(self.graphs()) or 'none'}"
+            )
+        return found.popitem()[1]
+
+    def graphs(self) -> list[str]:
+        """The names of the stored graphs, sorted."""
+        with self._database.read() as connection:
+            return sorted(connection.execute(select(schema.graphs.c.name)).scalars())
+
+    def networks_of(self) -> dict[str, set[str]]:
+        """The names of the graphs that each op belongs to, by op key; ops of no graph are left out."""
+        query = (
+            select(schema.ops.c.key, schema.graphs.c.name)
+            .join(schema.graph_ops, schema.graph_ops.c.op_id == schema.ops.c.id)
+            .join(schema.graphs, schema.graphs.c.id == schema.graph_ops.c.graph_id)
+        )
+        networks: dict[str, set[str]] = {}
+        with self._database.read() as connection:
+            for key, name in connection.execute(query):
+                networks.setdefault(key, set()).add(name)
+        return networks
+
+    def counts(self) -> Counts:
+        """How much there is of everything."""
+        tables = (schema.machines, schema.ops, schema.measurements, schema.graphs)
+        with self._database.read() as connection:
+            n = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
+            samples = connection.execute(select(func.sum(schema.measurements.c.sample_count))).scalar() or 0
+        return Counts(machines=n[0], ops=n[1], measurements=n[2], samples=int(samples), graphs=n[3])
+
+    def check(self) -> list[str]:
+        """Whatever is wrong with the store, one line each; empty when all of it can be read back."""
+        found = self._database.damage()
+        if found:
+            return found
+        try:
+            self.measurements()
+            for name in self.graphs():
+                self.graph(name)
+            found += self._renamed(schema.ops.c.key, [op.key for op in self.ops()])
+            found += self._renamed(schema.machines.c.fingerprint, [m.fingerprint for m in self.machines()])
+        except StoreError as error:
+            found.append(str(error))
+        return found
+
+    def _renamed(self, column: Column[Any], now: list[str]) -> Iterator[str]:
+        """Identities that are no longer what they were when they were stored."""
+        with self._database.read() as connection:
+            stored = connection.execute(select(column).order_by(column.table.c.id)).scalars().all()
+        return (f"{column} {was} would now be {is_}" for was, is_ in zip(stored, now) if was != is_)
+
+    def _read_all(self, query: Select[Any], kind: type[D]) -> dict[int, D]:
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        with self._decoding():
+            return read(kind, {row.id: row.document for row in sorted(rows, key=lambda row: int(row.id))})
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"{self.name} holds a damaged row: {error!r}; run `threadcast db check`") from error
