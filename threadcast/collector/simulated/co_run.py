@@ -1,0 +1,79 @@
+"""How much ops that run at the same time slow each other down on the simulated Xeon Phi.
+
+An implementation of the scheduler's interference contract (`threadcast.scheduler.interference`), written against
+what it needs of a running op, since the collector knows nothing of the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from threadcast.collector.simulated.constants import CORES, HARDWARE_THREADS
+from threadcast.collector.simulated.xeon_phi import XeonPhi
+from threadcast.core import OpGraph
+
+
+class RunningOp(Protocol):
+    """An op's position in the graph, its cores and its threads."""
+
+    @property
+    def op(self) -> int: ...
+    @property
+    def cores(self) -> tuple[int, ...]: ...
+    @property
+    def threads(self) -> int: ...
+
+
+class XeonPhiCoRun:
+    """Slow-down factors for the ops of one graph, from the two co-run rows of Liu et al. 2018, Table III.
+
+    On the same cores, ops share them by threads: a core with up to four threads busy does `smt_throughput` of one
+    thread's work, with more (time slices) that of one. An op counts with the threads that it keeps busy, spread
+    over its cores, and goes as fast as its fullest core lets it, as an OpenMP loop of equal parts does. On other
+    cores, each that is busy slows an op in proportion: 34 of them by `contention`. Left out: context switches,
+    preempted barriers and the choice of neighbour, so oversubscribed settings look better than they are.
+    """
+
+    def __init__(self, model: XeonPhi, graph: OpGraph) -> None:
+        self._model, self._graph = model, graph
+        self.core_throughput = model.constants.smt_throughput
+        self._per_core = model.constants.contention / (CORES / 2)
+        self._known: dict[tuple[int, int, int], tuple[float, float]] = {}
+
+    def slowdowns(self, running: Sequence[RunningOp]) -> list[float]:
+        """One factor an op, in their order: seconds that a second of its lone work takes beside the others."""
+        own = [self._alone(at) for at in running]
+        load: dict[int, float] = {}
+        for at, (_, share) in zip(running, own):
+            for core in at.cores:
+                load[core] = load.get(core, 0.0) + share
+        busy = sum(min(1.0, threads) for threads in load.values())
+        return [
+            extra * self._sharing(at, share, load) * self._contention(at, busy, load)
+            for at, (extra, share) in zip(running, own)
+        ]
+
+    def _alone(self, at: RunningOp) -> tuple[float, float]:
+        """What its further threads a core cost the op by itself, and its threads on each core."""
+        key = (at.op, at.threads, len(at.cores))
+        if key not in self._known:
+            op, (_, threads, cores) = self._graph.ops[at.op], key
+            lone_s = self._model.crowded_seconds(op, cores, cores)
+            extra = self._model.crowded_seconds(op, threads, cores) / lone_s if threads > cores else 1.0
+            share = self._model.active_threads(op, threads) / cores
+            self._known[key] = max(extra, 1.0 / self.core_throughput), share
+        return self._known[key]
+
+    def _contention(self, at: RunningOp, busy: float, load: dict[int, float]) -> float:
+        elsewhere = busy - sum(min(1.0, load[core]) for core in at.cores)
+        return 1.0 + self._per_core * max(0.0, elsewhere)
+
+    def _sharing(self, at: RunningOp, share: float, load: dict[int, float]) -> float:
+        fullest = max(load[core] for core in at.cores)
+        others = fullest - share
+        if others <= 0:
+            return 1.0
+        threads = max(1.0, share) + others
+        throughput = self.core_throughput if threads <= HARDWARE_THREADS else 1.0
+        return max(1.0, threads / (max(1.0, share) * throughput))

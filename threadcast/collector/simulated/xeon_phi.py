@@ -1,0 +1,133 @@
+"""An analytic model of the paper's machine, a Xeon Phi 7250: how long an op takes with p threads.
+
+    seconds = dispatch                                    TensorFlow's own work, every op
+            + fork * p                                    starting and joining an OpenMP team
+            + reorder * filter bytes                      what one thread does before and after the loop
+            + tiles * min(shared bytes, L2) / share rate  each tile gets its copy, one tile after the other
+            + max(flops / (p * rate * fill),              the loop itself: arithmetic or traffic, whichever is longer
+                  bytes / bandwidth(p, tiles))
+
+The third and fourth line limit scaling: the paper names non-parallel code and the cost of more threads as what
+does (II-C). A tile is two cores with one L2: p threads fill p / 2 tiles under COMPACT, p under SPREAD, which
+therefore pays twice for shared data and has twice the bandwidth. Time, memory and counters of real hardware are
+none of this: everything here is simulated. docs/simulated-xeon-phi.md says how well it fits and where it does not.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from threadcast.collector.simulated.calibrated import CALIBRATED
+from threadcast.collector.simulated.constants import (
+    CLOCK_HZ,
+    CORE_BYTES_PER_S,
+    CORES,
+    DISPATCH_S,
+    FORK_JOIN_S_PER_THREAD,
+    HARDWARE_THREADS,
+    L2_BYTES,
+    MEMORY_BYTES_PER_S,
+    TILES,
+    Constants,
+)
+from threadcast.collector.simulated.demand import Demand, Library, demand
+from threadcast.core import Affinity, Cache, Case, Core, Machine, Op
+from threadcast.core.errors import InvalidInput
+
+Floats = NDArray[np.float64]
+
+EIGEN_CYCLES_PER_BYTE = 11 / 64
+EIGEN_STARTUP_CYCLES = 100_000
+EIGEN_CYCLES_PER_THREAD = 100_000
+"""Eigen's estimate of an op's cost and of the threads it is worth (unsupported/Eigen/CXX11/src/Tensor/
+TensorCostModel.h, the same from 2016 on)."""
+
+
+@lru_cache
+def xeon_phi_machine() -> Machine:
+    """The 68 cores, two to a tile, four hardware threads each; its `cases()` are the paper's 68."""
+    cores = tuple(
+        Core(i, tuple(i + thread * CORES for thread in range(HARDWARE_THREADS)), group=i // 2, max_hz=CLOCK_HZ)
+        for i in range(CORES)
+    )
+    caches = (
+        *(Cache(1, 32 << 10, (i,)) for i in range(CORES)),
+        *(Cache(2, L2_BYTES, (2 * i, 2 * i + 1)) for i in range(TILES)),
+    )
+    return Machine("Simulated Xeon Phi 7250", cores, caches)
+
+
+class XeonPhi:
+    """Seconds of any op at any case, without noise; one answer for one question, always."""
+
+    def __init__(self, constants: Constants = CALIBRATED) -> None:
+        self.constants = constants
+        self.machine = xeon_phi_machine()
+
+    def seconds(self, op: Op, case: Case) -> float:
+        """Lone seconds of `op` with one thread a core; InvalidInput where the machine has no such place."""
+        limit = TILES if case.affinity is Affinity.SPREAD else CORES
+        if case.threads > limit:
+            raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {limit} of {self.machine.name}")
+        return float(self.curve(op, case.threads, affinity=case.affinity))
+
+    def curve(self, op: Op, threads: ArrayLike, *, affinity: Affinity = Affinity.COMPACT) -> Floats:
+        """Lone seconds of `op` at each thread count, one thread a core; float64 of the shape of `threads`."""
+        p = np.asarray(threads, dtype=np.float64)
+        asked = demand(op)
+        tiles = p if affinity is Affinity.SPREAD else np.ceil(p / 2)
+        if asked.library is Library.MKL_BLAS:
+            return self._fewer_if_faster(asked, p, affinity)
+        return self._law(asked, p, tiles)
+
+    def crowded_seconds(self, op: Op, threads: int, cores: int) -> float:
+        """Lone seconds of `op` with `threads` threads on `cores` cores, COMPACT, several to a core."""
+        asked = demand(op)
+        if asked.library is Library.MKL_BLAS or threads <= cores:
+            return float(self.curve(op, min(threads, cores)))
+        p = np.asarray(cores, dtype=np.float64)
+        return float(self._law(asked, p, np.ceil(p / 2), per_core=threads / cores))
+
+    def active_threads(self, op: Op, threads: int) -> int:
+        """How many of `threads` the op keeps busy: all of an OpenMP team, what Eigen thinks the op is worth."""
+        asked = demand(op)
+        return int(_eigen_threads(asked, threads)) if asked.library is Library.EIGEN else threads
+
+    def _law(self, asked: Demand, p: Floats, tiles: Floats, per_core: float = 1.0) -> Floats:
+        """The law of the module; `per_core` threads on each of `p` cores."""
+        known = self.constants
+        if asked.library is Library.EIGEN:
+            p = _eigen_threads(asked, p)
+            return DISPATCH_S + asked.bytes / _bandwidth(p, p)
+        fixed = DISPATCH_S + FORK_JOIN_S_PER_THREAD * p * per_core
+        shared = tiles * min(asked.shared_bytes, L2_BYTES) / known.share_bytes_per_s
+        loop = asked.bytes / _bandwidth(p, tiles)
+        if asked.kernel is None:
+            return np.asarray(fixed + shared + loop)
+        throughput = known.smt_throughput if 1 < per_core <= HARDWARE_THREADS else 1.0
+        arithmetic = asked.flops / (p * known.flops_per_s[asked.kernel] * asked.fill * throughput)
+        blocked = asked.library is Library.MKL_DNN
+        reorder = known.reorder_s_per_byte[asked.kernel] * asked.shared_bytes if blocked else 0.0
+        return np.asarray(fixed + reorder + shared + np.maximum(arithmetic, loop))
+
+    def _fewer_if_faster(self, asked: Demand, p: Floats, affinity: Affinity) -> Floats:
+        """MKL_DYNAMIC: the best of all counts up to p."""
+        every = np.arange(1, CORES + 1, dtype=np.float64)
+        tiles = every if affinity is Affinity.SPREAD else np.ceil(every / 2)
+        best = np.minimum.accumulate(self._law(asked, every, tiles))
+        return np.asarray(best[np.minimum(p, CORES).astype(int) - 1])
+
+
+def _bandwidth(threads: Floats, tiles: Floats) -> Floats:
+    """Bytes a second: what the cores can draw, and what their tiles' share of the memory gives."""
+    of_tiles = np.minimum(tiles, TILES) * (MEMORY_BYTES_PER_S / TILES)
+    return np.minimum(threads * CORE_BYTES_PER_S, of_tiles)
+
+
+def _eigen_threads(asked: Demand, pool: ArrayLike) -> Floats:
+    cycles = asked.bytes * EIGEN_CYCLES_PER_BYTE + asked.flops
+    worth = np.floor((cycles - EIGEN_STARTUP_CYCLES) / EIGEN_CYCLES_PER_THREAD + 0.9)
+    return np.minimum(pool, np.maximum(1.0, worth))
