@@ -108,6 +108,14 @@ def test_a_cold_sample_is_one_run_right_after_an_eviction_that_is_not_timed():
     assert timing.samples[0].seconds == pytest.approx(2e-6)
 
 
+def test_every_batch_starts_from_a_reset_that_is_not_timed():
+    bench = Workbench(forever(lambda: 1e-3))
+    seen = []
+    timing = time_callable(bench.run, reset=lambda: (seen.append(len(bench.runs)), bench.evict()), clock=bench.clock)
+    assert [len(bench.runs) - timing.runs_a_batch * left for left in range(6, 0, -1)] == seen[-6:]
+    assert timing.samples[0].seconds == pytest.approx(1e-3)
+
+
 def test_counts_are_a_run_and_a_counter_that_was_not_read_stays_none():
     class Counters:
         def __init__(self) -> None:

@@ -89,18 +89,22 @@ def time_callable(
     *,
     goal: Goal | None = None,
     counters: CounterSource | None = None,
+    reset: Callable[[], object] | None = None,
     evict: Callable[[], object] | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Timing:
     """Time `run` and return seconds and counts a run, batch by batch.
 
-    With `evict` the time is that of a cold cache: every sample is one run, right after `evict()`, which is not
-    timed. `clock` gives nanoseconds. What `run` raises is not caught.
+    `reset()` is called before every batch, untimed, to undo what the runs before it changed. With `evict` the
+    time is that of a cold cache: every sample is one run, right after `evict()`, which is not timed either. `clock`
+    gives nanoseconds. What `run` raises is not caught.
     """
     goal = goal or Goal()
     started = clock()
 
     def batch(length: int) -> Sample:
+        if reset:
+            reset()
         if evict:
             evict()
         if counters:
