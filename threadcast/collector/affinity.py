@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -77,19 +78,23 @@ def torch_threads(count: int) -> Iterator[None]:
 class ThreadTeam:
     """A team of torch threads, one a cpu, led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
 
-    Worker number i is pinned to `cpus[i]`, so that threads with neighbouring numbers lie as the caller placed
-    them. The leader starts on `cpus[0]` but is allowed on all: an op that asks for a smaller team makes OpenMP
-    end workers and later make new ones, which inherit the leader's cpus, and would else pile up on the first.
-    `place` pins such new workers. Leaving the block ends leader and workers. Only one thread may use a team.
+    With `size` above the number of cpus the further threads share the cpus in turn. Worker number i is pinned to
+    `cpus[i]`, so that threads with neighbouring numbers lie as the caller placed them. The leader starts on
+    `cpus[0]` but is allowed on all: an op that asks for a smaller team makes OpenMP end workers and later make new
+    ones, which inherit the leader's cpus, and would else pile up on the first. `place` pins such new workers.
+    Leaving the block ends leader and workers. Only one thread may use a team.
 
     Raises InvalidInput for cpus that this process may not use or names twice, MeasurementError where torch does
     not make a team of OpenMP workers.
     """
 
-    def __init__(self, cpus: Sequence[int]) -> None:
+    def __init__(self, cpus: Sequence[int], *, size: int | None = None) -> None:
         self.cpus = tuple(cpus)
+        self.size = len(self.cpus) if size is None else size
         if not self.cpus or len(set(self.cpus)) != len(self.cpus):
             raise InvalidInput(f"cpus={self.cpus}: a team needs at least one, each once")
+        if self.size < len(self.cpus):
+            raise InvalidInput(f"size={size}: a team on {len(self.cpus)} cpus has at least a thread for each")
         self._leader = 0
         self._others: frozenset[int] = frozenset()
         self._workers: tuple[int, ...] = ()
@@ -119,7 +124,11 @@ class ThreadTeam:
 
     def run(self, function: Callable[[], T]) -> T:
         """Call `function` in the leader and return what it returns or raise what it raises."""
-        return self._executor.submit(function).result()
+        return self.submit(function).result()
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Let the leader call `function` after all that was submitted before, and return at once."""
+        return self._executor.submit(function)
 
     def place(self) -> None:
         """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
@@ -127,7 +136,7 @@ class ThreadTeam:
         workers = tuple(thread for thread in new if thread != self._leader and _name(thread) == self._thread_name)
         if workers == self._workers:
             return
-        for worker, cpu in zip(workers, self.cpus[1:]):
+        for worker, cpu in zip(workers, islice(cycle(self.cpus), 1, self.size)):
             _pin(worker, {cpu})
         self._workers = workers
 
@@ -138,16 +147,16 @@ class ThreadTeam:
         self._thread_name = f"tc-{self._leader}"
         self._torch_threads_before = torch.get_num_threads()
         # Before pinning: it also makes a pool of torch's that outlives the team and must not inherit its cpus.
-        torch.set_num_threads(len(self.cpus))
+        torch.set_num_threads(self.size)
         try:
             _pin(0, self.cpus)
             self._others = frozenset(thread_ids()) - {self._leader}
             Path(f"/proc/self/task/{self._leader}/comm").write_text(self._thread_name)  # its workers inherit it
             torch.zeros(_FORMING_ELEMENTS).add_(1.0)
             self.place()
-            if len(self._workers) != len(self.cpus) - 1:
+            if len(self._workers) != self.size - 1:
                 raise MeasurementError(
-                    f"torch made {len(self._workers)} workers for a team of {len(self.cpus)}; teams need torch built "
+                    f"torch made {len(self._workers)} workers for a team of {self.size}; teams need torch built "
                     f"with OpenMP (torch.__config__.parallel_info()) and no OMP_THREAD_LIMIT below the cores"
                 )
             _pin(0, self.cpus[:1])  # moves the leader there at once; nothing else wants that cpu
