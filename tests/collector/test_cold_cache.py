@@ -1,0 +1,50 @@
+"""Which buffer empties the caches."""
+
+from __future__ import annotations
+
+import os
+
+from threadcast.collector.affinity import ThreadTeam
+from threadcast.collector.cold_cache import UNKNOWN_CACHE_BYTES, eviction_bytes, make_evictor
+from threadcast.core.machine import Cache, Core, Machine
+
+MIB = 2**20
+TWO_SOCKETS = Machine(
+    "two sockets",
+    tuple(Core(i, (i,), group=i // 2, socket=i // 2) for i in range(4)),
+    (*(Cache(2, MIB, (i,)) for i in range(4)), Cache(3, 16 * MIB, (0, 1)), Cache(3, 16 * MIB, (2, 3))),
+)
+
+
+def test_one_thread_fills_the_whole_last_cache_twice():
+    assert eviction_bytes(TWO_SOCKETS, (0,)) == 32 * MIB
+
+
+def test_threads_of_one_cache_share_its_filling():
+    assert eviction_bytes(TWO_SOCKETS, (0, 1)) == 32 * MIB
+
+
+def test_every_last_cache_in_use_is_filled():
+    assert eviction_bytes(TWO_SOCKETS, (0, 2)) == 2 * 32 * MIB
+    assert eviction_bytes(TWO_SOCKETS, (0, 1, 2)) == 3 * 32 * MIB  # core 2 has a cache to itself; parts are equal
+
+
+def test_private_caches_are_filled_where_they_are_larger_than_a_share():
+    big = Machine("big private", TWO_SOCKETS.cores, (*(Cache(2, 20 * MIB, (i,)) for i in range(4)),))
+    assert eviction_bytes(big, (0, 1)) == 2 * 40 * MIB
+
+
+def test_without_known_caches_a_large_one_is_assumed():
+    assert eviction_bytes(Machine.uniform("unknown", 2), (0, 1)) == 4 * UNKNOWN_CACHE_BYTES
+
+
+def test_the_evictor_streams_through_all_of_its_buffer():
+    cpu = min(os.sched_getaffinity(0))
+    small = Machine("small", (Core(0, (cpu,), group=0),), (Cache(2, MIB, (0,)),))
+    with ThreadTeam([cpu]) as team:
+        evict = team.run(lambda: make_evictor(small, (0,)))
+        team.run(evict)
+        team.run(evict)
+    (buffer,) = [cell.cell_contents for cell in evict.__closure__ or ()]
+    assert buffer.nbytes == 2 * MIB
+    assert buffer.min() == buffer.max() == 2.0

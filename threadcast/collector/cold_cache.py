@@ -1,0 +1,41 @@
+"""Emptying the caches of an op's data before each run, for cold timings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from threadcast.core.machine import Machine
+
+UNKNOWN_CACHE_BYTES = 64 * 2**20
+"""A thread's share of the last cache where the machine says nothing of its caches: more than most have."""
+
+_FLOAT_BYTES = 4
+
+
+def eviction_bytes(machine: Machine, cores: tuple[int, ...]) -> int:
+    """Bytes that threads on these core ids must stream together so that nothing else stays in any of their caches.
+
+    They stream equal parts, so each must fill twice its share of the cache of which it has most: caches that are
+    not inclusive, and replacement that is not strictly oldest first, let some lines survive a single filling.
+    """
+    shares = []
+    for cache in machine.caches:
+        users = sum(core in cache.cores for core in cores)
+        if users:
+            shares.append(cache.size_bytes / users)
+    return round(2 * max(shares, default=UNKNOWN_CACHE_BYTES) * len(cores))
+
+
+def make_evictor(machine: Machine, cores: tuple[int, ...]) -> Callable[[], None]:
+    """Return a function that streams a buffer of its own through the caches. Call both in the team's leader.
+
+    The calling thread's team shares the streaming, since the private caches of its workers hold the op's data too.
+    """
+    import torch
+
+    buffer = torch.zeros(eviction_bytes(machine, cores) // _FLOAT_BYTES)
+
+    def evict() -> None:
+        buffer.add_(1.0)
+
+    return evict
