@@ -19,6 +19,9 @@ VIEW_KINDS = frozenset({
 })  # fmt: skip
 """Kinds that only make a new description of the same memory: no arithmetic and no traffic."""
 
+_LOOK_UPS = frozenset({"embedding", "index_select", "gather"})
+"""Kinds that read of their first input no more than they write."""
+
 
 def analytic_cost(kind: str, inputs: Specs, outputs: Specs) -> tuple[float, float]:
     """Return (flops, bytes moved) of one run of the op."""
@@ -26,7 +29,10 @@ def analytic_cost(kind: str, inputs: Specs, outputs: Specs) -> tuple[float, floa
         return 0.0, 0.0
     count = _FLOPS.get(kind)
     flops = count(inputs, outputs) if count else _pointwise(inputs, outputs)
-    return float(flops), float(sum(spec.size_bytes for spec in (*inputs, *outputs)))
+    moved = sum(spec.size_bytes for spec in (*inputs, *outputs))
+    if kind in _LOOK_UPS and inputs and outputs:
+        moved -= max(inputs[0].size_bytes - outputs[0].size_bytes, 0)
+    return float(flops), float(moved)
 
 
 def _pointwise(inputs: Specs, outputs: Specs) -> int:
@@ -63,10 +69,12 @@ def _convolution_transposed_gradient(inputs: Specs, outputs: Specs) -> int:
 
 
 def _matrix_product(inputs: Specs, outputs: Specs) -> int:
-    """The last two inputs are (..., m, k) and (..., k, n) or (..., k)."""
+    """The last two inputs are (..., m, k) and (..., k, n) or (k,); each output element takes k multiply-adds."""
     if len(inputs) < 2 or not inputs[-2].shape:
         return _pointwise(inputs, outputs)
     left, right = inputs[-2], inputs[-1]
+    if outputs:
+        return 2 * outputs[0].numel * left.shape[-1]
     columns = right.shape[-1] if len(right.shape) > 1 else 1
     return 2 * left.numel * columns
 
@@ -78,14 +86,14 @@ def _linear(inputs: Specs, outputs: Specs) -> int:
     return 2 * inputs[0].numel * inputs[1].shape[0]
 
 
-def _attention(products: int) -> Callable[[Specs, Specs], int]:
-    """Query (b, h, l, e) with keys (b, h, s, e): `products` matrix products of 2 b h l s e operations."""
+def _attention(products: int, key: int) -> Callable[[Specs, Specs], int]:
+    """Query (b, h, l, e) with keys (b, h, s, e), input `key`: `products` matrix products of 2 b h l s e operations."""
 
     def count(inputs: Specs, outputs: Specs) -> int:
         tensors = [spec for spec in inputs if len(spec.shape) == 4]
-        if len(tensors) < 2:
+        if len(tensors) <= key:
             return _pointwise(inputs, outputs)
-        return products * 2 * tensors[0].numel * tensors[-1].shape[2]
+        return products * 2 * tensors[key - 1].numel * tensors[key].shape[2]
 
     return count
 
@@ -104,6 +112,6 @@ _FLOPS: dict[str, Callable[[Specs, Specs], int]] = {
     "mv": _matrix_product,
     "matmul": _matrix_product,
     "linear": _linear,
-    "scaled_dot_product_attention": _attention(2),
-    "scaled_dot_product_attention_backward": _attention(5),
+    "scaled_dot_product_attention": _attention(2, key=1),  # query, key, value
+    "scaled_dot_product_attention_backward": _attention(5, key=2),  # gradient, query, key, value, output
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import check_schema, finite, member, parse
+from threadcast.core.json_writing import write_json
 from threadcast.core.op import Op
 
 SCHEMA = "threadcast.graph/1"
@@ -122,26 +123,34 @@ class OpGraph:
     def from_json(cls, document: Any) -> OpGraph:
         """Read a `threadcast.graph/1` document; FormatError with a JSON pointer to whatever is wrong."""
         check_schema(document, SCHEMA)
-        ids: list[str] = []
+        entries = member(document, "ops", list)
+        if len(entries) > MAX_OPS:
+            raise FormatError(f"{len(entries)} ops are more than the {MAX_OPS} allowed; split it", pointer="/ops")
         ops: list[Op] = []
+        positions: dict[str, int] = {}
         curves: dict[str, dict[int, float]] = {}
-        for i, entry in enumerate(member(document, "ops", list)):
+        for i, entry in enumerate(entries):
             pointer = f"/ops/{i}"
-            ids.append(member(entry, "id", str, pointer=pointer))
+            op_id = member(entry, "id", str, pointer=pointer)
+            if positions.setdefault(op_id, i) != i:
+                raise FormatError(f"op id {op_id!r} is used twice; ids must be unique", pointer=f"{pointer}/id")
             ops.append(Op.from_json(entry, pointer=pointer))
             if "curve" in entry:
-                curves[ids[-1]] = _read_curve(entry["curve"], f"{pointer}/curve")
-        positions = {op_id: i for i, op_id in enumerate(ids)}
-        ordering = set(_read_pairs(document, "ordering_edges", positions))
-        edges = [Edge(s, t, (s, t) in ordering) for s, t in _read_pairs(document, "edges", positions)]
+                curves[op_id] = _read_curve(entry["curve"], f"{pointer}/curve")
+        pairs = _read_pairs(document, "edges", positions)
+        ordering = _read_pairs(document, "ordering_edges", positions)
+        known, marked = set(pairs), set(ordering)
+        for i, pair in enumerate(ordering):
+            if pair not in known:
+                raise FormatError("an ordering edge must be among edges too", pointer=f"/ordering_edges/{i}")
         try:
-            return cls(tuple(ids), tuple(ops), tuple(edges), curves)
+            return cls(tuple(positions), tuple(ops), tuple(Edge(s, t, (s, t) in marked) for s, t in pairs), curves)
         except InvalidInput as error:
-            raise FormatError(str(error)) from error
+            raise FormatError(str(error), pointer="/edges") from error  # all else has been checked: a cycle
 
     def write(self, path: Path) -> None:
         """Write the JSON form to `path`."""
-        path.write_text(json.dumps(self.to_json()))
+        write_json(path, self.to_json())
 
     @classmethod
     def read(cls, path: Path) -> OpGraph:
@@ -154,13 +163,13 @@ def _read_curve(document: Any, pointer: str) -> dict[int, float]:
         raise FormatError("a curve must map thread counts to seconds and have at least one point", pointer=pointer)
     curve = {}
     for threads, seconds in document.items():
-        if not threads.isascii() or not threads.isdigit() or int(threads) < 1:
+        if not re.fullmatch("[1-9][0-9]{0,8}", threads):
             raise FormatError(f"{threads!r} is not a thread count of at least 1", pointer=f"{pointer}/{threads}")
         curve[int(threads)] = finite(seconds, pointer=f"{pointer}/{threads}", minimum=0.0)
     return curve
 
 
-def _read_pairs(document: Any, name: str, positions: Mapping[str, int]) -> Iterable[tuple[int, int]]:
+def _read_pairs(document: Any, name: str, positions: Mapping[str, int]) -> list[tuple[int, int]]:
     pairs = []
     for i, pair in enumerate(member(document, name, list, default=[])):
         pointer = f"/{name}/{i}"

@@ -24,7 +24,7 @@ def parse(text: str | bytes, *, what: str) -> Any:
     """Parse JSON text; FormatError names `what`, the line and the column."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: syntax, encoding, or more digits than Python reads
         raise FormatError(f"{what} is not JSON: {error}") from error
 
 
@@ -57,11 +57,15 @@ def number(
 
 def finite(value: Any, *, pointer: str, minimum: float = -math.inf) -> float:
     """Return `value` as a float, which must be a finite JSON number of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        converted = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer beyond 1.8e308
+        converted = math.inf
+    if not math.isfinite(converted):
         raise FormatError(f"must be a finite number, got {_short(value)}", pointer=pointer)
-    if value < minimum:
+    if converted < minimum:
         raise FormatError(f"must be at least {minimum:g}, got {value!r}", pointer=pointer)
-    return float(value)
+    return converted
 
 
 def check_schema(document: Any, schema: str) -> None:

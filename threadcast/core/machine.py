@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from threadcast.core.errors import InvalidInput
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.json_reading import member
 
 SMALL_GROUP = 4
 """Cores. Cache groups up to this size (tiles, L2 pairs, clusters of small cores) are used whole under COMPACT:
@@ -148,6 +149,10 @@ class Machine:
     def cpus(self, cores: Iterable[int], *, hardware_thread: int = 0) -> tuple[int, ...]:
         """Kernel cpu numbers of these core ids; `hardware_thread` 1 is the second one of each core."""
         by_id = {core.id: core for core in self.cores}
+        cores = tuple(cores)
+        unknown = [core for core in cores if core not in by_id]
+        if unknown:
+            raise InvalidInput(f"cores {unknown} are not among those of {self.name}")
         return tuple(by_id[c].cpus[min(hardware_thread, len(by_id[c].cpus) - 1)] for c in cores)
 
     def limited_to(self, cores: Iterable[int]) -> Machine:
@@ -190,11 +195,32 @@ class Machine:
         }
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Machine:
-        """Read what `to_json` writes."""
-        cores = tuple(Core(i, tuple(cpus), *rest) for i, cpus, *rest in document["cores"])
-        caches = tuple(Cache(level, size, tuple(shared)) for level, size, shared in document["caches"])
-        return cls(document["name"], cores, caches)
+    def from_json(cls, document: Any, *, pointer: str = "") -> Machine:
+        """Read what `to_json` writes; FormatError with a JSON pointer below `pointer` to whatever is wrong."""
+        name = member(document, "name", str, pointer=pointer)
+        cores, caches = [], []
+        for i, entry in enumerate(member(document, "cores", list, pointer=pointer)):
+            match entry:
+                case [int(), [*cpus], int(), int(), int(), int() | float() | None] if _all_integers(cpus):
+                    cores.append(Core(entry[0], tuple(cpus), *entry[2:]))
+                case _:
+                    what = "a core must be [id, [cpu, ...], group, node, socket, max_hz]"
+                    raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
+        for i, entry in enumerate(member(document, "caches", list, pointer=pointer, default=[])):
+            match entry:
+                case [int(level), int(size), [*shared]] if _all_integers(shared):
+                    caches.append(Cache(level, size, tuple(shared)))
+                case _:
+                    what = "a cache must be [level, size_bytes, [core id, ...]]"
+                    raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/caches/{i}")
+        try:
+            return cls(name, tuple(cores), tuple(caches))
+        except InvalidInput as error:
+            raise FormatError(str(error), pointer=f"{pointer}/cores") from error
+
+
+def _all_integers(values: Sequence[object]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import check_schema, finite, member, number, parse
+from threadcast.core.json_writing import write_json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Placement:
     def __post_init__(self) -> None:
         if not self.cores or len(set(self.cores)) != len(self.cores):
             raise InvalidInput(f"op {self.id!r}: cores={self.cores} must be distinct and at least one")
+        if self.hardware_thread < 0:
+            raise InvalidInput(f"op {self.id!r}: hardware_thread={self.hardware_thread} must be at least 0")
         if self.threads < 1:
             raise InvalidInput(f"op {self.id!r}: threads={self.threads} must be at least 1")
         if not 0 <= self.start_s <= self.finish_s < float("inf"):
@@ -55,24 +60,22 @@ class Placement:
         cores = member(document, "cores", list, pointer=pointer)
         if any(not isinstance(core, int) or isinstance(core, bool) for core in cores):
             raise FormatError(f"cores must be integers, got {cores!r}", pointer=f"{pointer}/cores")
-        try:
-            return cls(
+        return _checked(
+            lambda: cls(
                 member(document, "id", str, pointer=pointer),
                 tuple(cores),
                 member(document, "threads", int, pointer=pointer),
                 number(document, "start_s", pointer=pointer),
                 number(document, "finish_s", pointer=pointer),
                 member(document, "hardware_thread", int, pointer=pointer, default=0),
-            )
-        except InvalidInput as error:
-            if isinstance(error, FormatError):
-                raise
-            raise FormatError(str(error), pointer=pointer) from error
+            ),
+            pointer=pointer,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Schedule:
-    """What a plan and a trace share: placements in order of start, on a machine of `cores` cores."""
+class _Schedule(ABC):
+    """What a plan and a trace share: each op placed once, in order of start, on at most `cores` cores."""
 
     cores: int
     policy: str
@@ -82,6 +85,13 @@ class _Schedule:
         if self.cores < 1:
             raise InvalidInput(f"cores={self.cores}: a schedule needs at least 1")
         object.__setattr__(self, "ops", tuple(sorted(self.ops, key=lambda op: op.start_s)))
+        if len(self.by_id()) != len(self.ops):
+            seen: set[str] = set()
+            twice = next(op.id for op in self.ops if op.id in seen or seen.add(op.id))  # type: ignore[func-returns-value]
+            raise InvalidInput(f"op {twice!r} is placed twice; a step runs each op once")
+        used = {core for op in self.ops for core in op.cores}
+        if len(used) > self.cores:
+            raise InvalidInput(f"the ops use {len(used)} different cores, more than cores={self.cores}")
 
     @property
     def makespan_s(self) -> float:
@@ -97,6 +107,24 @@ class _Schedule:
     def by_id(self) -> dict[str, Placement]:
         """Placements by op id."""
         return {op.id: op for op in self.ops}
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The document of the schema `SCHEMA`."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, document: Any) -> Self:
+        """Read what `to_json` writes; FormatError with a JSON pointer to whatever is wrong."""
+
+    def write(self, path: Path) -> None:
+        """Write the JSON form to `path`."""
+        write_json(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
+        return cls.from_json(parse(path.read_bytes(), what=str(path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +160,11 @@ class Plan(_Schedule):
         """Read a `threadcast.plan/1` document; FormatError with a JSON pointer to whatever is wrong."""
         check_schema(document, cls.SCHEMA)
         guarded = member(document, "guarded", list, default=[])
-        return cls(
-            *_read_common(document),
-            number(document, "lower_bound_s", minimum=0.0, default=0.0),
-            tuple(map(str, guarded)),
-            member(document, "curves_from", str, default=""),
-        )
-
-    def write(self, path: Path) -> None:
-        """Write the JSON form to `path`."""
-        path.write_text(json.dumps(self.to_json()))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the JSON form from `path`."""
-        return cls.from_json(parse(path.read_bytes(), what=str(path)))
+        if not all(isinstance(op_id, str) for op_id in guarded):
+            raise FormatError(f"guarded must be op ids, got {guarded!r}", pointer="/guarded")
+        bound_s = number(document, "lower_bound_s", minimum=0.0, default=0.0)
+        source = member(document, "curves_from", str, default="")
+        return _checked(lambda: cls(*_read_common(document), bound_s, tuple(guarded), source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +176,11 @@ class Trace(_Schedule):
     """Steps over which the times are medians."""
 
     SCHEMA: ClassVar[str] = "threadcast.trace/1"
+
+    def __post_init__(self) -> None:
+        _Schedule.__post_init__(self)  # super() finds no class under slots=True
+        if self.steps < 1:
+            raise InvalidInput(f"steps={self.steps}: times are medians over at least 1")
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema `threadcast.trace/1`."""
@@ -171,7 +194,18 @@ class Trace(_Schedule):
         """Read a `threadcast.trace/1` document; FormatError with a JSON pointer to whatever is wrong."""
         check_schema(document, cls.SCHEMA)
         simulated = member(document, "simulated", bool, default=False)
-        return cls(*_read_common(document), simulated, member(document, "steps", int, default=1))
+        steps = member(document, "steps", int, default=1)
+        return _checked(lambda: cls(*_read_common(document), simulated, steps))
+
+
+def _checked(make: Callable[[], T], *, pointer: str = "/ops") -> T:
+    """What `make` returns; what it finds wrong with a value becomes a FormatError at `pointer`."""
+    try:
+        return make()
+    except FormatError:
+        raise
+    except InvalidInput as error:
+        raise FormatError(str(error), pointer=pointer) from error
 
 
 def _read_common(document: Any) -> tuple[int, str, tuple[Placement, ...]]:

@@ -27,11 +27,13 @@ class TensorSpec:
     strides: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if any(not isinstance(side, int) or side < 0 for side in self.shape):
+        if not all(map(_is_size, self.shape)):
             raise InvalidInput(f"shape={self.shape!r}: every side must be an integer of at least 0")
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"dtype={self.dtype!r} is unknown; known: {', '.join(DTYPE_BYTES)}")
         if self.strides is not None:
+            if not all(map(_is_size, self.strides)):
+                raise InvalidInput(f"strides={self.strides!r}: every stride must be an integer of at least 0")
             if len(self.strides) != len(self.shape):
                 raise InvalidInput(f"strides={self.strides!r} must be as many as the sides of shape={self.shape!r}")
             if self.strides == contiguous_strides(self.shape):
@@ -74,6 +76,10 @@ class TensorSpec:
             return cls(tuple(shape), dtype, strides)
         except (InvalidInput, TypeError) as error:
             raise FormatError(str(error), pointer=pointer) from error
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
