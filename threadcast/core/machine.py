@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput
@@ -123,16 +124,7 @@ class Machine:
         With a single group there is one affinity, COMPACT. On 34 tiles of two cores these are the 68 cases of
         Liu et al. 2018, III-B.
         """
-        groups = self.groups
-        spread = {Case(n, Affinity.SPREAD) for n in range(1, len(groups) + 1)} if len(groups) > 1 else set()
-        compact, filled = set(), 0
-        for group in groups:
-            whole = 1 < len(group) <= SMALL_GROUP and len(groups) > 1
-            counts = [len(group)] if whole else range(1, len(group) + 1)
-            compact |= {Case(filled + n) for n in counts}
-            filled += len(group)
-        places = {self.place(case) for case in spread}
-        return tuple(sorted(spread | {case for case in compact if self.place(case) not in places}))
+        return _cases(self)
 
     def place(self, case: Case) -> tuple[int, ...]:
         """Core ids that `case` uses on an otherwise idle machine, thread by thread."""
@@ -240,3 +232,18 @@ def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, .
             leader = {core: min(sharers) for sharers in shared for core in sharers}
             return tuple(numbers.setdefault(leader.get(core.id, core.id), len(numbers)) for core in cores)
     return (0,) * len(cores)
+
+
+@lru_cache(maxsize=64)
+def _cases(machine: Machine) -> tuple[Case, ...]:
+    """`Machine.cases`, kept: climbs and campaigns ask for it at every step, and 68 cores take milliseconds."""
+    groups = machine.groups
+    spread = {Case(n, Affinity.SPREAD) for n in range(1, len(groups) + 1)} if len(groups) > 1 else set()
+    compact, filled = set(), 0
+    for group in groups:
+        whole = 1 < len(group) <= SMALL_GROUP and len(groups) > 1
+        counts = [len(group)] if whole else range(1, len(group) + 1)
+        compact |= {Case(filled + n) for n in counts}
+        filled += len(group)
+    places = {machine.place(case) for case in spread}
+    return tuple(sorted(spread | {case for case in compact if machine.place(case) not in places}))
