@@ -196,6 +196,14 @@ class CounterGroup:
         self._descriptors, self._before = {}, {}
 
 
+def list_unavailable(reasons: Mapping[str, str]) -> str:
+    """One line of reasons by event name, events with the same reason together."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(named)}: {reason}" for reason, named in names.items())
+
+
 def scaled_sum(before: Iterable[Reading], after: Iterable[Reading]) -> float | None:
     """Events between two readings of some threads, each scaled to the whole time that its counter was enabled.
 

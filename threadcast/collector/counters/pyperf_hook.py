@@ -12,7 +12,7 @@ from typing import Any
 
 from pyperf._hooks import HookBase, HookError  # pyperf documents these names for hooks and has no public module
 
-from threadcast.collector.counters.perf_event import CounterGroup
+from threadcast.collector.counters.perf_event import CounterGroup, list_unavailable
 
 
 class CountersHook(HookBase):  # type: ignore[misc]
@@ -52,10 +52,5 @@ class CountersHook(HookBase):  # type: ignore[misc]
         """Write the means and the reasons into the run's metadata."""
         for name, total in self._totals.items():
             metadata[f"threadcast_{name}"] = total / self._counted[name]
-        names_by_reason: dict[str, list[str]] = {}
-        for name, reason in self._unavailable.items():
-            names_by_reason.setdefault(reason, []).append(name)
-        if names_by_reason:
-            metadata["threadcast_unavailable"] = "; ".join(
-                f"{', '.join(names)}: {reason}" for reason, names in names_by_reason.items()
-            )
+        if self._unavailable:
+            metadata["threadcast_unavailable"] = list_unavailable(self._unavailable)

@@ -1,0 +1,47 @@
+"""How a campaign shares its time among ops: more to those that weigh more in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from threadcast.core import Case, Measurement, Op
+
+EQUAL_SHARE = 0.3
+"""Part of the time that is shared equally; the rest goes by weight. Equal shares give small ops the few batches
+that a median needs (6 of 0.2 ms and their warm-up are 2 ms), weights give the accuracy where the step's time is."""
+
+MIN_MEANS, MAX_MEANS = 0.1, 20.0
+"""No op gets less or more than this many times the mean: one that dominates does not take it all."""
+
+_CALL_S, _FLOPS_PER_S, _BYTES_PER_S = 5e-6, 2e10, 5e9
+"""A guess for ops that were never measured: one core's order of magnitude in float32. It only sets weights."""
+
+
+def guess_s(op: Op, case: Case, observed: Sequence[Measurement]) -> float:
+    """Seconds of one run, for weighing: the last measurement's where there is one, else from flops and bytes."""
+    if observed:
+        return observed[-1].seconds
+    return _CALL_S + op.flops / (_FLOPS_PER_S * case.threads) + op.bytes_moved / _BYTES_PER_S
+
+
+def shares(weights: Sequence[float]) -> list[float]:
+    """Each op's share of the time, by its weight (runs a step times seconds a run); they add up to 1."""
+    total = sum(weights)
+    if total <= 0:
+        return [1 / len(weights) for _ in weights]
+    return [EQUAL_SHARE / len(weights) + (1 - EQUAL_SHARE) * weight / total for weight in weights]
+
+
+def allotment_s(left_s: float, share: float, shares_left: float, mean_s: float) -> float:
+    """Seconds that the next op may take of what is left, by its own share among `shares_left`, itself included.
+
+    What earlier ops did not use goes to later ones, and what they took too much is missing there, down to a tenth
+    of the mean.
+    """
+    fair_s = left_s * share / shares_left if shares_left > 0 else 0.0
+    return min(max(fair_s, MIN_MEANS * mean_s), MAX_MEANS * mean_s)
+
+
+def remaining_s(spent_s: float, measured: int, left: int, *, mean_s: float) -> float:
+    """Seconds for `left` more measurements at the rate of those `measured` so far; before the first, their budget."""
+    return left * (spent_s / measured if measured else mean_s)

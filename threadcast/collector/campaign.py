@@ -1,0 +1,227 @@
+"""Measuring all ops of a network in the cases that a model asks for, so that nothing is lost or measured twice."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Protocol
+
+from threadcast.collector import budget
+from threadcast.collector.busy import LIMIT, Load, measure_load, refuse_busy
+from threadcast.collector.proposers import FixedProposer, Proposer
+from threadcast.collector.timing import Goal
+from threadcast.core import Case, Machine, Measurement, Op, OpGraph
+from threadcast.core.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from threadcast.store.store import Store
+
+MEAN_S = 0.15
+"""Default mean time for one op in one case: ResNet-18's training step (94 ops) at 2 cases in half a minute."""
+
+
+class Measurer(Protocol):
+    """Measures ops on one machine; `collector.lone.LoneOps` is the real one."""
+
+    machine: Machine
+    conditions: Mapping[str, Any]
+    """Conditions that must agree for two measurements to be of the same thing."""
+
+    def at(self, case: Case) -> AbstractContextManager[Callable[[Op, Goal], Measurement]]:
+        """A block in which ops are measured in `case`, with the function that does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a campaign is. `done` counts measured, reused and failed; `total` may grow where a model adapts."""
+
+    done: int
+    total: int
+    remaining_s: float
+    op: Op
+    case: Case
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a campaign has: every measurement by op key, and why ops failed, by key."""
+
+    observed: Mapping[str, tuple[Measurement, ...]]
+    failed: Mapping[str, str]
+    measured: int
+    reused: int
+    elapsed_s: float
+    load: Load | None
+    """How busy others kept the cpus at the start; None where nothing was measured or it could not be read."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What a running campaign knows; `left` is how many cases each unfinished op probably has before it."""
+
+    ops: Mapping[str, Op]
+    runs_a_step: Mapping[str, int]
+    observed: dict[str, list[Measurement]]
+    failed: dict[str, str] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    measured: int = 0
+    reused: int = 0
+    spent_s: float = 0.0
+    budget_left_s: float = 0.0
+    load: Load | None = None
+
+    @property
+    def done(self) -> int:
+        return self.measured + self.reused + len(self.failed)
+
+
+class Campaign:
+    """Measures the distinct ops of a graph in the cases that `proposer` asks for, and stores each at once.
+
+    What the store has of this machine, op, case and conditions is used and not measured again, so a campaign that
+    was killed goes on where it was. The work goes in rounds: every op is asked for its next case, ops are grouped
+    by case, and each case's team of threads is made once a round.
+
+    `mean_s` is the mean time for one op in one case; ops that take more of a step get more. `tolerance` and
+    `confidence` as in `timing.Goal`. `busy_limit` None times on a busy machine too. `on_progress` is called after
+    each measurement. An op that fails is left out of the following rounds.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        proposer: Proposer,
+        store: Store,
+        *,
+        mean_s: float = MEAN_S,
+        tolerance: float = 0.02,
+        confidence: float = 0.95,
+        busy_limit: float | None = LIMIT,
+        on_progress: Callable[[Progress], None] | None = None,
+        measure_load: Callable[[Sequence[int]], Load] = measure_load,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._goal = Goal(tolerance, confidence, mean_s)
+        self._measurer, self._proposer, self._store = measurer, proposer, store
+        self._machine = measurer.machine
+        self._busy_limit, self._on_progress = busy_limit, on_progress or (lambda progress: None)
+        self._measure_load, self._clock = measure_load, clock
+
+    def run(self, graph: OpGraph) -> Report:
+        """Measure until the proposer asks for nothing more.
+
+        Raises BusyMachine before anything is measured; KeyboardInterrupt and StoreError pass through, with
+        everything that was measured in the store.
+        """
+        state = _State(graph.distinct_ops(), Counter(op.key for op in graph.ops), self._known(graph))
+        state.reused = sum(len(self._cases_used(known)) for known in state.observed.values())
+        started_s = self._clock()
+        work = self._next_round(state)
+        state.load = self._check_load() if work else None
+        while work:
+            self._measure_round(state, work)
+            work = self._next_round(state)
+        observed = {key: tuple(found) for key, found in state.observed.items()}
+        elapsed_s = self._clock() - started_s
+        return Report(observed, state.failed, state.measured, state.reused, elapsed_s, state.load)
+
+    def _known(self, graph: OpGraph) -> dict[str, list[Measurement]]:
+        """What the store has under the same conditions, by op key."""
+        known: dict[str, list[Measurement]] = {key: [] for key in graph.distinct_ops()}
+        wanted = self._measurer.conditions
+        for found in self._store.measurements(machine=self._machine.fingerprint, keys=known):
+            if all(found.conditions.get(name) == value for name, value in wanted.items()):
+                known[found.op.key].append(found)
+        return known
+
+    def _check_load(self) -> Load | None:
+        try:
+            load = self._measure_load(self._machine.cpus(core.id for core in self._machine.cores))
+        except MeasurementError:
+            if self._busy_limit is not None:
+                raise
+            return None
+        if self._busy_limit is not None:
+            refuse_busy(load, limit=self._busy_limit)
+        return load
+
+    def _next_round(self, state: _State) -> dict[Case, list[Op]]:
+        """Ask every op for its next case."""
+        work: dict[Case, list[Op]] = defaultdict(list)
+        finished = []
+        state.left = {}
+        for key, op in state.ops.items():
+            known = state.observed[key]
+            case = self._proposer.propose(op, known, self._machine) if key not in state.failed else None
+            if case is None:
+                finished.append(len(known))
+                continue
+            if any(found.case == case for found in known):
+                raise MeasurementError(
+                    f"{type(self._proposer).__name__} asked for {case} of {key} again; propose() must return a case "
+                    f"that was not observed, or None"
+                )
+            work[case].append(op)
+        for ops in work.values():
+            for op in ops:
+                state.left[op.key] = self._cases_left(state.observed[op.key], finished)
+        return dict(sorted(work.items()))
+
+    def _cases_used(self, known: Sequence[Measurement]) -> set[Case]:
+        """The cases that need not be measured."""
+        seen = {found.case for found in known}
+        return seen & set(self._proposer.cases(self._machine)) if isinstance(self._proposer, FixedProposer) else seen
+
+    def _cases_left(self, known: Sequence[Measurement], finished: Sequence[int]) -> int:
+        """Cases still to come, the one just asked for included; for an adaptive model as finished ops had them."""
+        if isinstance(self._proposer, FixedProposer):
+            return len(self._proposer.cases(self._machine)) - len(self._cases_used(known))
+        return max(1, round(fmean(finished)) - len(known)) if finished else 1
+
+    def _measure_round(self, state: _State, work: Mapping[Case, Sequence[Op]]) -> None:
+        weights = [
+            state.runs_a_step[op.key] * budget.guess_s(op, case, state.observed[op.key])
+            for case, ops in work.items()
+            for op in ops
+        ]
+        shares = iter(budget.shares(weights))
+        shares_left = 1.0
+        state.budget_left_s += self._goal.budget_s * len(weights)
+        for case, ops in work.items():
+            with self._measurer.at(case) as measure:
+                for op in ops:
+                    share = next(shares)
+                    limit_s = budget.allotment_s(state.budget_left_s, share, shares_left, self._goal.budget_s)
+                    began_s = self._clock()
+                    self._measure_one(state, op, case, measure, replace(self._goal, budget_s=limit_s))
+                    spent_s = self._clock() - began_s
+                    state.spent_s, state.budget_left_s = state.spent_s + spent_s, state.budget_left_s - spent_s
+                    shares_left -= share
+                    self._tell(state, op, case)
+
+    def _measure_one(
+        self, state: _State, op: Op, case: Case, measure: Callable[[Op, Goal], Measurement], goal: Goal
+    ) -> None:
+        try:
+            found = measure(op, goal)
+        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; one op must not end the campaign
+            state.failed[op.key] = f"at {case}: {type(error).__name__}: {error}"
+            state.left[op.key] = 0
+            return
+        if state.load is not None:
+            found = replace(found, conditions={**found.conditions, "others_share": round(state.load.share, 3)})
+        self._store.add([found])
+        state.observed[op.key].append(found)
+        state.measured += 1
+        state.left[op.key] -= 1
+
+    def _tell(self, state: _State, op: Op, case: Case) -> None:
+        left = sum(state.left.values())
+        remaining_s = budget.remaining_s(
+            state.spent_s, state.measured + len(state.failed), left, mean_s=self._goal.budget_s
+        )
+        self._on_progress(Progress(state.done, state.done + left, remaining_s, op, case))

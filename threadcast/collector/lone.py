@@ -1,0 +1,81 @@
+"""Measuring an op alone: on tensors of its own, in a pinned team, with counters around every batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from threadcast.collector.affinity import ThreadTeam
+from threadcast.collector.cold_cache import make_evictor
+from threadcast.collector.counters import EVENTS, CounterGroup
+from threadcast.collector.counters.perf_event import list_unavailable
+from threadcast.collector.timing import Goal, time_callable
+from threadcast.core import Case, Machine, Measurement, Op
+from threadcast.core.errors import MeasurementError
+
+Measure = Callable[[Op, Goal], Measurement]
+
+
+class LoneOps:
+    """Measures single ops on `machine`, the cores of which are this computer's.
+
+    `cold` empties the caches before every run; `counters` counts events; `seed` draws the tensors' values.
+    `conditions` are those that must agree for two measurements to be of the same thing.
+    """
+
+    def __init__(self, machine: Machine, *, cold: bool = False, counters: bool = True, seed: int = 0) -> None:
+        import torch
+
+        self.machine = machine
+        self._cold, self._events, self._seed = cold, EVENTS if counters else (), seed
+        self.conditions: Mapping[str, Any] = {"cache": "cold" if cold else "warm", "torch": torch.__version__}
+
+    @contextmanager
+    def at(self, case: Case) -> Iterator[Measure]:
+        """Give a function that measures ops in `case`: `with lone.at(case) as measure: measure(op, goal)`.
+
+        The team of threads lives as long as the block. The function raises what making or running the op raises.
+        """
+        cores = self.machine.place(case)
+        stopping = threading.Event()
+        with (
+            ThreadTeam(self.machine.cpus(cores)) as team,
+            CounterGroup(self._events, threads=team.threads) as counters,
+        ):
+            evict = team.run(lambda: make_evictor(self.machine, cores)) if self._cold else None
+
+            def measure(op: Op, goal: Goal) -> Measurement:
+                return team.run(lambda: measure_in_leader(op, goal))
+
+            def measure_in_leader(op: Op, goal: Goal) -> Measurement:
+                from threadcast.collector.operators import prepare
+                from threadcast.collector.program import below_autograd
+
+                prepared = prepare(op, seed=self._seed)
+
+                def before_batch() -> None:
+                    if stopping.is_set():
+                        raise MeasurementError(f"timing of {op.key} was broken off")
+                    prepared.reset()
+                    team.place()
+
+                with below_autograd():
+                    timing = time_callable(prepared.run, goal=goal, counters=counters, reset=before_batch, evict=evict)
+                conditions = {
+                    **self.conditions,
+                    "converged": timing.converged,
+                    "runs_a_batch": timing.runs_a_batch,
+                    "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                }
+                if counters.unavailable:
+                    conditions["unread_counters"] = list_unavailable(counters.unavailable)
+                return Measurement(op, self.machine, case, timing.samples, conditions)
+
+            try:
+                yield measure
+            finally:
+                stopping.set()  # an interrupted caller must not wait for the end of a long timing, only of its batch,
+                team.run(lambda: None)  # and counters must stay open until then

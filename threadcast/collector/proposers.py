@@ -1,0 +1,63 @@
+"""Which cases of an op are measured: the interface to models, and fixed choices that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from threadcast.core import Case, Machine, Measurement, Op
+from threadcast.core.errors import InvalidInput
+
+
+class Proposer(Protocol):
+    """Chooses the next case of an op from what is known of it; every performance model is one."""
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """Return the case to measure next, None when enough is known. Never one that `observed` has."""
+
+
+@runtime_checkable
+class FixedProposer(Proposer, Protocol):
+    """One whose choice does not depend on what was measured, so that the whole campaign is known beforehand."""
+
+    def cases(self, machine: Machine) -> tuple[Case, ...]:
+        """All cases in which each op is measured."""
+
+
+class EveryCase:
+    """Every legal case of the machine."""
+
+    def cases(self, machine: Machine) -> tuple[Case, ...]:
+        """The machine's cases."""
+        return machine.cases()
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The first case that was not measured."""
+        return _first_missing(self.cases(machine), observed)
+
+
+class EvenlySpread:
+    """`count` cases evenly spread over the machine's, the first and the last among them (the last alone for 1)."""
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise InvalidInput(f"count={count}: at least 1 case must be measured")
+        self.count = count
+
+    def cases(self, machine: Machine) -> tuple[Case, ...]:
+        """`count` of the machine's cases, all of them where there are fewer."""
+        every = machine.cases()
+        last = len(every) - 1
+        if self.count == 1:
+            return every[last:]
+        steps = min(self.count, len(every)) - 1
+        return tuple(every[round(i * last / steps)] for i in range(steps + 1)) if steps else every
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The first case of the spread that was not measured."""
+        return _first_missing(self.cases(machine), observed)
+
+
+def _first_missing(cases: Sequence[Case], observed: Sequence[Measurement]) -> Case | None:
+    seen = {measurement.case for measurement in observed}
+    return next((case for case in cases if case not in seen), None)
