@@ -86,7 +86,8 @@ class CurveTable:
     """Curves of many ops over the same cases, dense.
 
     `seconds`, `low`, `high`: (n_ops, n_cases) float64, seconds. `source`: (n_ops, n_cases) int8, positions in
-    `list(Source)`. `model` is "name@version" of what answered.
+    `list(Source)`. `model` is "name@version" of what answered. A model offers every case; where a graph file's own
+    curve does not reach a case, seconds are infinite and `table[i]` leaves the case out.
     """
 
     cases: tuple[Case, ...]
@@ -128,8 +129,10 @@ class CurveTable:
 
     def __getitem__(self, index: int) -> Curve:
         names = list(Source)
-        source = tuple(names[code] for code in self.source[index])
-        return Curve(self.cases, self.seconds[index], self.low[index], self.high[index], source)
+        offered = np.isfinite(self.seconds[index])
+        cases = tuple(case for case, there in zip(self.cases, offered) if there)
+        source = tuple(names[code] for code in self.source[index][offered])
+        return Curve(cases, self.seconds[index][offered], self.low[index][offered], self.high[index][offered], source)
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> CurveTable:
         """The table of these rows, which may repeat."""

@@ -13,11 +13,15 @@ def check_schedule(
 ) -> None:
     """Raise PlanError, naming the ops, unless `schedule` runs `graph` as it must be run.
 
-    All ops run once; none starts before its predecessors have finished; no hardware thread of a core is used twice at a
-    time; thread counts are at least one a core. With `machine`, cores are its own and hardware threads exist,
-    unless `oversubscribed` allows more threads than that (the framework's settings).
+    All ops run, once as schedules have it; none starts before its predecessors have finished; no hardware thread of
+    a core is used twice at a time; thread counts are at least one a core. With `machine`, cores are its own and
+    hardware threads exist, unless `oversubscribed` allows more threads than that (the framework's settings).
     """
-    by_id = _once_each(graph, schedule.ops)
+    by_id = schedule.by_id()
+    unknown, missing = set(by_id) - set(graph.ids), set(graph.ids) - set(by_id)
+    if unknown or missing:
+        which, what = (unknown, "not in the graph") if unknown else (missing, "never run")
+        raise PlanError(f"{len(which)} ops are {what}, such as {min(which)!r}")
     for edge in graph.edges:
         before, after = by_id[graph.ids[edge.source]], by_id[graph.ids[edge.target]]
         if after.start_s < before.finish_s:
@@ -27,7 +31,7 @@ def check_schedule(
             )
     cores = {core.id: len(core.cpus) for core in machine.cores} if machine else None
     for op in schedule.ops:
-        if op.threads < len(op.cores) or op.hardware_thread < 0:
+        if op.threads < len(op.cores):
             raise PlanError(f"op {op.id!r} has {op.threads} threads on {len(op.cores)} cores: at least one a core")
         for core in op.cores:
             if cores is not None and core not in cores:
@@ -35,19 +39,6 @@ def check_schedule(
             if cores is not None and not oversubscribed and _slots(op)[-1] >= cores[core]:
                 raise PlanError(f"op {op.id!r} uses hardware thread {_slots(op)[-1]} of core {core}: it has not")
     _check_exclusive(schedule.ops)
-
-
-def _once_each(graph: OpGraph, ops: Iterable[Placement]) -> dict[str, Placement]:
-    by_id: dict[str, Placement] = {}
-    for op in ops:
-        if op.id in by_id:
-            raise PlanError(f"op {op.id!r} runs twice")
-        by_id[op.id] = op
-    unknown, missing = set(by_id) - set(graph.ids), set(graph.ids) - set(by_id)
-    if unknown or missing:
-        which, what = (unknown, "not in the graph") if unknown else (missing, "never run")
-        raise PlanError(f"{len(which)} ops are {what}, such as {min(which)!r}")
-    return by_id
 
 
 def _check_exclusive(ops: Iterable[Placement]) -> None:

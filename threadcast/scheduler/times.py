@@ -25,6 +25,8 @@ class Times:
     """
 
     def __init__(self, curves: CurveTable, machine: Machine, *, ids: Sequence[str] | None = None) -> None:
+        if not np.all(curves.seconds >= 0):  # not a number compares false too
+            raise PlanError("curves must hold seconds of at least 0, or infinity where a case is not offered")
         groups = len(machine.groups)
         limit = {Affinity.COMPACT: len(machine), Affinity.SPREAD: groups}
         columns = {case: i for i, case in enumerate(curves.cases) if case.threads <= limit[case.affinity]}
@@ -50,8 +52,6 @@ class Times:
         self._found: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
 
     def _check_offered(self, ids: Sequence[str] | None, cores: int) -> None:
-        if np.isnan(self.seconds).any() or (self.seconds < 0).any():
-            raise PlanError("curves must hold seconds of at least 0, or infinity where a case is not offered")
         lacking = np.flatnonzero(~np.isfinite(self.seconds).any(axis=1))
         if lacking.size:
             row = int(lacking[0])

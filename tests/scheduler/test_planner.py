@@ -1,0 +1,118 @@
+"""Plans, the registry of policies, and replays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.scheduler.random_problems import problem_of
+from threadcast.core import CurveTable, Machine, OpGraph, Plan
+from threadcast.core.errors import InvalidInput, NotFound, PlanError
+from threadcast.scheduler import policies
+from threadcast.scheduler.checker import check_schedule
+from threadcast.scheduler.interference import CoreSharing
+from threadcast.scheduler.planner import AUTO, plan, plan_each
+from threadcast.scheduler.policies import Launch, Problem, State, create, names, register, registry
+from threadcast.scheduler.policies.fifo import Fifo
+from threadcast.scheduler.policies.plan_replay import PlanReplay
+
+CURVE = {1: 4.0, 2: 2.2, 4: 1.5}
+PROBLEM = problem_of([CURVE] * 6, [(0, 1), (0, 2), (0, 3), (1, 4), (2, 5)], threads_per_core=2)
+
+
+def test_a_plan_says_how_far_from_the_best_it_can_be() -> None:
+    """A chain of two: the bound is its fastest path, 3 s; at two threads each it takes 4.4 s."""
+    planned = plan(problem_of([CURVE] * 2, [(0, 1)]), policy="uniform", inter=1, intra=2)
+    assert planned.makespan_s == 4.4
+    assert planned.lower_bound_s == 3.0
+    assert planned.gap == pytest.approx(4.4 / 3 - 1)
+    assert (planned.policy, planned.cores, planned.curves_from) == ("uniform", 4, "file")
+
+
+def test_auto_takes_the_best_of_its_policies_and_is_never_worse_than_the_default() -> None:
+    each = {name: plan(PROBLEM, policy=name).makespan_s for name in AUTO}
+    best = plan(PROBLEM)
+    assert best.makespan_s == min(each.values())
+    assert best.makespan_s <= plan(PROBLEM, policy="fifo").makespan_s
+    check_schedule(PROBLEM.graph, best, machine=PROBLEM.machine, oversubscribed=True)
+
+
+def test_plans_come_in_the_order_of_their_policies() -> None:
+    assert [made.policy for made in plan_each(PROBLEM, ["strategies_1", "fifo"])] == ["strategies_1", "fifo"]
+
+
+def test_interference_reaches_the_policies_that_search_with_it() -> None:
+    class Crowding(CoreSharing):
+        """Ops at the same time are so slow that one after the other is best."""
+
+        def slowdowns(self, running: object) -> list[float]:
+            count = len(running)  # type: ignore[arg-type]
+            return [8.0 if count > 1 else 1.0] * count
+
+    flat = problem_of([{1: 1.0, 4: 1.0}] * 4)
+    assert plan(flat, policy="manual_grid").makespan_s == 1.0
+    assert plan(flat, policy="manual_grid", interference=Crowding(flat.machine)).makespan_s == 4.0
+
+
+def test_a_plan_with_shared_cores_is_held_against_a_bound_that_allows_for_them() -> None:
+    problem = problem_of([{4: 1.0}] * 2, threads_per_core=2)
+    shared = plan(problem, policy="uniform", inter=2, intra=4)
+    assert shared.makespan_s == pytest.approx(2 / 1.03)
+    assert shared.lower_bound_s == pytest.approx(2 / 1.03)
+    assert plan(problem, policy="fifo").lower_bound_s == 2.0
+
+
+def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+
+    class LastFirst(policies.Policy):
+        """The op that became ready last, on one core."""
+
+        name = "last_first"
+
+        def decide(self, state: State) -> list[Launch]:
+            return [Launch(state.ready[-1], state.idle[:1], 1)] if state.idle else []
+
+    register("last_first", LastFirst)
+    register("last_first", LastFirst)
+    assert names()[-1] == "last_first"
+    assert plan(PROBLEM, policy="last_first").policy == "last_first"
+    with pytest.raises(InvalidInput, match="'last_first' is empty or taken"):
+        register("last_first", Fifo)
+
+
+def test_unknown_policies_and_options_are_refused_with_what_is_known() -> None:
+    with pytest.raises(NotFound, match="did you mean 'critical_path'; known are fifo"):
+        create("critical_pth", PROBLEM)
+    with pytest.raises(InvalidInput, match=r"policy 'uniform'.*its options are: inter, intra"):
+        create("uniform", PROBLEM, inters=2, intra=1)
+    with pytest.raises(InvalidInput, match="its options are: threads, inter"):
+        plan(PROBLEM, policy="fifo", width=2)
+
+
+def test_an_empty_graph_and_missing_curves_are_refused() -> None:
+    machine, table = Machine.uniform("m", 2), PROBLEM.curves
+    with pytest.raises(PlanError, match="no ops"):
+        Problem(OpGraph((), ()), table.take([]), machine)
+    with pytest.raises(PlanError, match="5 curves for 6 ops"):
+        Problem(PROBLEM.graph, table.take(range(5)), machine)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_curves_of_impossible_times_are_refused(wrong: float) -> None:
+    seconds = PROBLEM.curves.seconds.copy()
+    seconds[2, 0] = wrong
+    table = PROBLEM.curves
+    with pytest.raises(PlanError, match="seconds of at least 0"):
+        Problem(PROBLEM.graph, CurveTable(table.cases, seconds, seconds, seconds, table.source), PROBLEM.machine)
+
+
+def test_a_replay_refuses_a_plan_of_another_graph_or_machine() -> None:
+    planned = plan(PROBLEM)
+    with pytest.raises(PlanError, match="never run"):
+        PlanReplay(PROBLEM, plan=replace(planned, ops=planned.ops[1:]))
+    other = problem_of([CURVE] * 6, cores=2)
+    wide: Plan = plan(PROBLEM, policy="fifo")
+    with pytest.raises(PlanError, match="which the machine has not"):
+        PlanReplay(other, plan=wide)
