@@ -12,18 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core import trees
-from threadcast.core import Affinity, Case, read_machine, usable_cores
+from threadcast.core import Affinity, Case, Machine, read_machine, usable_cores
 from threadcast.core.errors import InvalidInput
 from threadcast.core.sysfs import format_cpus, parse_cpus
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
 
 
-def test_xeon_phi_has_68_cores_and_exactly_the_papers_68_cases(tmp_path):
-    cpus = trees.xeon_phi_7250(tmp_path)
+@pytest.fixture(scope="module")
+def xeon_phi(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    root = tmp_path_factory.mktemp("xeon_phi")
+    cpus = trees.xeon_phi_7250(root)
     assert len(cpus) == 272
-    machine = read_machine(tmp_path, affinity=cpus)
-    cases = machine.cases()
+    return read_machine(root, affinity=cpus)
+
+
+def test_xeon_phi_has_68_cores_and_exactly_the_papers_68_cases(xeon_phi):
+    machine, cases = xeon_phi, xeon_phi.cases()
     assert len(machine) == 68
     assert machine.threads_per_core == 4
     assert [len(group) for group in machine.groups] == [2] * 34
@@ -33,11 +38,10 @@ def test_xeon_phi_has_68_cores_and_exactly_the_papers_68_cases(tmp_path):
     assert {core.node for core in machine.cores} == {0}
 
 
-def test_compact_threads_of_the_xeon_phi_share_tiles_and_spread_ones_do_not(tmp_path):
-    machine = read_machine(tmp_path, affinity=trees.xeon_phi_7250(tmp_path))
-    tile_of = {core: i for i, group in enumerate(machine.groups) for core in group}
-    compact = [tile_of[core] for core in machine.place(Case(34))]
-    spread = [tile_of[core] for core in machine.place(Case(34, Affinity.SPREAD))]
+def test_compact_threads_of_the_xeon_phi_share_tiles_and_spread_ones_do_not(xeon_phi):
+    tile_of = {core: i for i, group in enumerate(xeon_phi.groups) for core in group}
+    compact = [tile_of[core] for core in xeon_phi.place(Case(34))]
+    spread = [tile_of[core] for core in xeon_phi.place(Case(34, Affinity.SPREAD))]
     assert (len(set(compact)), len(set(spread))) == (17, 34)
 
 
@@ -76,24 +80,24 @@ def test_an_unknown_arm_part_is_named_by_its_numbers(tmp_path):
 
 
 def test_hardware_threads_of_one_core_count_once(tmp_path):
-    cpus = trees.epyc_two_sockets(tmp_path)
-    assert usable_cores(tmp_path, affinity=cpus).cores == 128
-    usable = usable_cores(tmp_path, affinity=[0, 128, 1])
-    assert (usable.cpus, usable.cores, usable.limited_by) == ((0, 1, 128), 2, "affinity mask 0-1,128")
-    assert read_machine(tmp_path, affinity=[0, 128, 1]).cores[0].cpus == (0, 128)
+    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8)
+    assert usable_cores(tmp_path, affinity=cpus).cores == 16
+    usable = usable_cores(tmp_path, affinity=[0, 16, 1])
+    assert (usable.cpus, usable.cores, usable.limited_by) == ((0, 1, 16), 2, "affinity mask 0-1,16")
+    assert read_machine(tmp_path, affinity=[0, 16, 1]).cores[0].cpus == (0, 16)
 
 
 def test_two_cores_of_one_ccd_share_everything_so_there_is_one_group(tmp_path):
-    trees.epyc_two_sockets(tmp_path)
+    trees.epyc_two_sockets(tmp_path, per_socket=8)
     machine = read_machine(tmp_path, affinity=[0, 1])
     assert machine.groups == ((0, 1),)
     assert {cache.cores for cache in machine.caches if cache.level == 3} == {(0, 1)}
 
 
 def test_offline_cpus_are_not_used(tmp_path):
-    cpus = trees.epyc_two_sockets(tmp_path, offline=[*range(128, 256), 5])
-    machine = read_machine(tmp_path, affinity=range(256))
-    assert (len(cpus), len(machine), machine.threads_per_core) == (127, 127, 1)
+    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8, offline=[*range(16, 32), 5])
+    machine = read_machine(tmp_path, affinity=range(32))
+    assert (len(cpus), len(machine), machine.threads_per_core) == (15, 15, 1)
     assert 5 not in {cpu for core in machine.cores for cpu in core.cpus}
     assert [len(group) for group in machine.groups][:2] == [7, 8]
 
@@ -116,11 +120,11 @@ def test_an_empty_affinity_is_refused(tmp_path):
 
 
 def test_a_cpuset_limits_the_machine_and_is_named(tmp_path):
-    trees.epyc_two_sockets(tmp_path)
-    trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": "8-15,136-143"})
-    usable = usable_cores(tmp_path, affinity=range(256))
-    assert (usable.cores, usable.limited_by) == (8, "cpuset 8-15,136-143")
-    machine = read_machine(tmp_path, affinity=range(256))
+    trees.epyc_two_sockets(tmp_path, per_socket=16)
+    trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": "8-15,40-47"})
+    usable = usable_cores(tmp_path, affinity=range(64))
+    assert (usable.cores, usable.limited_by) == (8, "cpuset 8-15,40-47")
+    machine = read_machine(tmp_path, affinity=range(64))
     assert (len(machine), len(machine.groups)) == (8, 1)
 
 
@@ -161,7 +165,7 @@ def test_a_quota_above_the_cores_limits_nothing(tmp_path):
 
 
 def test_a_quota_counts_cpus_while_cores_have_two_threads_each(tmp_path):
-    cpus = trees.epyc_two_sockets(tmp_path)
+    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8)
     trees.cgroup_v2(tmp_path, "/", {"cpu.max": "400000 100000"})
     assert usable_cores(tmp_path, affinity=cpus).cores == 4
 
@@ -247,10 +251,10 @@ def test_without_any_file_every_cpu_of_the_mask_is_a_core(tmp_path):
 
 @pytest.mark.parametrize(
     ("missing", "cores", "groups"),
-    [("cpufreq", 128, 16), ("cache", 128, 1), ("topology", 256, 128)],  # the last: threads that share a first level
+    [("cpufreq", 16, 2), ("cache", 16, 1), ("topology", 32, 16)],  # the last: threads that share a first level
 )
 def test_a_missing_directory_costs_only_what_it_tells(tmp_path, missing, cores, groups):
-    cpus = trees.epyc_two_sockets(tmp_path)
+    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8)
     for cpu in cpus:
         folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}" / missing
         folder.rename(folder.with_name("gone"))
@@ -259,10 +263,10 @@ def test_a_missing_directory_costs_only_what_it_tells(tmp_path, missing, cores, 
 
 
 def test_core_numbers_serve_where_sibling_lists_are_missing(tmp_path):
-    cpus = trees.epyc_two_sockets(tmp_path)
+    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8)
     for cpu in cpus:
         (tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").unlink()
-    assert usable_cores(tmp_path, affinity=cpus).cores == 128
+    assert usable_cores(tmp_path, affinity=cpus).cores == 16
 
 
 def test_garbled_files_are_as_good_as_missing(tmp_path):

@@ -101,9 +101,13 @@ def xeon_phi_7250(root: Path, **options: Iterable[int]) -> frozenset[int]:
     return machine(root, cores, caches, x86("Intel(R) Xeon Phi(TM) CPU 7250 @ 1.40GHz"), **options)
 
 
-def epyc_two_sockets(root: Path, **options: Iterable[int]) -> frozenset[int]:
+def epyc_two_sockets(root: Path, *, per_socket: int = 64, **options: Iterable[int]) -> frozenset[int]:
     """Two EPYC 7763: 2 x 64 cores x 2 threads, CCDs of eight cores that share 32 MiB of L3, a NUMA node a socket."""
-    cores = [FakeCore((i, i + 128), i % 64, socket=i // 64, node=i // 64, max_khz=3_529_052) for i in range(128)]
+    count = 2 * per_socket
+    cores = [
+        FakeCore((i, i + count), i % per_socket, socket=i // per_socket, node=i // per_socket, max_khz=3_529_052)
+        for i in range(count)
+    ]
     caches = private_caches(cores, l1="32K", l2="512K") + shared_caches(cores, 8, level=3, size="32768K")
     return machine(root, cores, caches, x86("AMD EPYC 7763 64-Core Processor"), **options)
 

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadcast.core import Affinity, Cache, Case, Core, Machine
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.machine import SMALL_GROUP, cache_groups
+
+COMPACT, SPREAD = Affinity.COMPACT, Affinity.SPREAD
+machines = st.builds(
+    lambda cores, group, threads: Machine.uniform("m", cores, group_size=group, threads_per_core=threads),
+    st.integers(1, 96),
+    st.integers(1, 24),
+    st.integers(1, 4),
+)
+
+
+@given(machines)
+def test_legal_cases_place_threads_on_distinct_cores_and_no_two_alike(machine):
+    places = [machine.place(case) for case in machine.cases()]
+    assert len(set(places)) == len(places)
+    for case, place in zip(machine.cases(), places, strict=True):
+        assert len(place) == case.threads == len(set(place))
+        assert set(place) <= {core.id for core in machine.cores}
+
+
+@given(machines)
+def test_one_thread_and_all_cores_are_always_legal(machine):
+    counts = {case.threads for case in machine.cases()}
+    assert {1, len(machine)} <= counts
+
+
+@given(machines)
+def test_spread_threads_share_no_cache_group(machine):
+    group = {core.id: core.group for core in machine.cores}
+    for case in machine.cases():
+        if case.affinity is SPREAD:
+            assert len({group[core] for core in machine.place(case)}) == case.threads
+
+
+@given(machines)
+def test_compact_threads_leave_no_small_group_half_filled(machine):
+    for case in machine.cases():
+        if case.affinity is COMPACT and len(machine.groups) > 1:
+            placed = set(machine.place(case))
+            for group in machine.groups:
+                if 1 < len(group) <= SMALL_GROUP:
+                    assert len(placed & set(group)) in (0, len(group))
+
+
+@given(machines)
+def test_a_machine_survives_json_with_its_fingerprint(machine):
+    again = Machine.from_json(json.loads(json.dumps(machine.to_json())))
+    assert again == machine
+    assert (again.cores, again.caches) == (machine.cores, machine.caches)
+
+
+def test_tiles_of_two_give_the_68_cases_of_the_paper():
+    cases = Machine.uniform("knl", 68, group_size=2, threads_per_core=4).cases()
+    assert cases == tuple(sorted([Case(n, SPREAD) for n in range(1, 35)] + [Case(n, COMPACT) for n in range(2, 69, 2)]))
+
+
+def test_one_group_has_one_affinity():
+    assert Machine.uniform("m", 4).cases() == (Case(1), Case(2), Case(3), Case(4))
+
+
+def test_large_groups_may_be_part_filled():
+    cases = Machine.uniform("m", 16, group_size=8).cases()
+    assert cases == (Case(1, SPREAD), Case(2), Case(2, SPREAD), *map(Case, range(3, 17)))
+
+
+def test_more_threads_than_cores_are_refused_with_the_number_there_is():
+    machine = Machine.uniform("m", 4, group_size=2)
+    with pytest.raises(InvalidInput, match="threads=5 compact exceeds the 4 usable cores of m"):
+        machine.place(Case(5))
+    with pytest.raises(InvalidInput, match="threads=3 spread exceeds the 2 cache groups of m"):
+        machine.place(Case(3, SPREAD))
+
+
+@pytest.mark.parametrize("threads", [0, -1, True, 1.0, "2", None])
+def test_a_case_has_a_whole_number_of_threads(threads):
+    with pytest.raises(InvalidInput, match="at least 1 thread"):
+        Case(threads)
+
+
+def test_cpus_are_those_of_the_asked_hardware_thread():
+    machine = Machine.uniform("m", 4, threads_per_core=2)
+    assert machine.cpus((1, 3)) == (1, 3)
+    assert machine.cpus((1, 3), hardware_thread=1) == (5, 7)
+    with pytest.raises(InvalidInput, match=r"cores \[9\] are not among those of m"):
+        machine.cpus((1, 9))
+
+
+def test_a_core_without_smt_gives_its_only_cpu():
+    assert Machine.uniform("m", 2).cpus((1,), hardware_thread=1) == (1,)
+
+
+def test_fingerprints_tell_machines_apart():
+    machine = Machine.uniform("AMD EPYC 7763 64-Core Processor", 4)
+    assert machine.fingerprint.startswith("amd-epyc-7763-64-core-processor-4c-")
+    slower = replace(machine, cores=tuple(replace(core, max_hz=1e9) for core in machine.cores))
+    others = [
+        Machine.uniform("x", 4),
+        machine.limited_to(range(3)),
+        slower,
+        Machine.uniform(machine.name, 4, group_size=2),
+    ]
+    assert len({machine, Machine.uniform(machine.name, 4), *others}) == 5
+
+
+def test_limiting_keeps_only_caches_that_remain_and_regroups():
+    tiles = [Core(i, (i,), group=i // 2) for i in range(4)]
+    caches = (*(Cache(1, 1, (i,)) for i in range(4)), Cache(2, 9, (0, 1)), Cache(2, 9, (2, 3)))
+    machine = Machine("m", tuple(tiles), caches)
+    tile = machine.limited_to([2, 3])
+    assert tile.groups == ((2, 3),)
+    assert tile.caches == (Cache(1, 1, (2,)), Cache(1, 1, (3,)), Cache(2, 9, (2, 3)))
+    assert machine.limited_to([0, 2, 3]).groups == ((0,), (2, 3))
+    with pytest.raises(InvalidInput, match=r"cores \[7\]"):
+        machine.limited_to([0, 7])
+
+
+def test_the_innermost_partly_shared_level_forms_the_groups():
+    cores = [Core(i, (i,), group=0) for i in range(8)]
+    l2 = [Cache(2, 1, (i, i + 1)) for i in range(0, 8, 2)]
+    l3 = [Cache(3, 1, (0, 1, 2, 3)), Cache(3, 1, (4, 5, 6, 7))]
+    assert cache_groups(cores, [*l3, *l2]) == (0, 0, 1, 1, 2, 2, 3, 3)
+    assert cache_groups(cores, l3) == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert cache_groups(cores, [Cache(3, 1, tuple(range(8)))]) == (0,) * 8
+    assert cache_groups(cores, []) == (0,) * 8
+    assert cache_groups(cores, [Cache(2, 1, (4, 5, 6, 7))]) == (0, 1, 2, 3, 4, 4, 4, 4)
+
+
+def test_a_machine_has_cores_with_distinct_ids_and_cpus():
+    with pytest.raises(InvalidInput, match="has no cores"):
+        Machine("m", ())
+    with pytest.raises(InvalidInput, match="core id twice"):
+        Machine("m", (Core(0, (0,), 0), Core(0, (1,), 0)))
+    with pytest.raises(InvalidInput, match="cpu twice"):
+        Machine("m", (Core(0, (0,), 0), Core(1, (0,), 0)))
+    with pytest.raises(InvalidInput, match="cores=0"):
+        Machine.uniform("m", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"name": 3}, "/machine/name"),
+        ({"cores": {}}, "/machine/cores"),
+        ({"cores": []}, "/machine/cores"),
+        ({"cores": [[0, [0], 0, 0, 0, None], [0, [1], 0, 0, 0, None]]}, "/machine/cores"),
+        ({"cores": [[0, [0], 0]]}, "/machine/cores/0"),
+        ({"cores": [[0, ["0"], 0, 0, 0, None]]}, "/machine/cores/0"),
+        ({"cores": [[0, [0], 0, 0, 0, "fast"]]}, "/machine/cores/0"),
+        ({"caches": [[1, 2]]}, "/machine/caches/0"),
+        ({"caches": [[1, 2, ["a"]]]}, "/machine/caches/0"),
+    ],
+)
+def test_errors_point_at_the_wrong_member(change, pointer):
+    with pytest.raises(FormatError) as caught:
+        Machine.from_json({**Machine.uniform("m", 2).to_json(), **change}, pointer="/machine")
+    assert caught.value.pointer == pointer
+
+
+@pytest.mark.parametrize("document", [None, [], 3, "m", {}])
+def test_what_is_no_machine_is_refused(document):
+    with pytest.raises(FormatError):
+        Machine.from_json(document)
