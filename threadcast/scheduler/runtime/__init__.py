@@ -1,1 +1,1 @@
-
+"""Runs plans on real cores: executors, engines, guard."""

@@ -1,0 +1,41 @@
+"""Random plans for tests."""
+
+from __future__ import annotations
+
+import random
+
+from threadcast.core import OpGraph, Placement, Plan
+
+
+def make_random_plan(
+    graph: OpGraph, cores: tuple[int, ...], *, seed: int, max_factor: int = 1, max_width: int | None = None
+) -> Plan:
+    """A valid plan: a random topological order, random sets of up to `max_width` cores, `max_factor` threads a core."""
+    rng = random.Random(seed)
+    free: dict[tuple[int, int], float] = {}
+    finish: dict[int, float] = {}
+    placements = []
+    for op in random_order(graph, rng):
+        used = tuple(rng.sample(cores, rng.randint(1, max_width or len(cores))))
+        factor, lane = rng.randint(1, max_factor), rng.randrange(max_factor)
+        lanes = [(core, lane + i) for core in used for i in range(factor)]
+        earliest = [finish[before] for before in graph.predecessors[op]] + [free.get(lane, 0.0) for lane in lanes]
+        start = max(earliest, default=0.0)
+        finish[op] = start + rng.choice([0.0, 1.0, 5.0])  # no length at all is legal and ties are where orders go wrong
+        free.update(dict.fromkeys(lanes, finish[op]))
+        placements.append(Placement(graph.ids[op], used, factor * len(used), start, finish[op], lane))
+    return Plan(len(cores), "random", tuple(placements))
+
+
+def random_order(graph: OpGraph, rng: random.Random) -> list[int]:
+    waiting = [len(before) for before in graph.predecessors]
+    ready = [op for op, count in enumerate(waiting) if count == 0]
+    order = []
+    while ready:
+        op = ready.pop(rng.randrange(len(ready)))
+        order.append(op)
+        for successor in graph.successors[op]:
+            waiting[successor] -= 1
+            if waiting[successor] == 0:
+                ready.append(successor)
+    return order

@@ -1,0 +1,40 @@
+"""What can be done about idle OpenMP workers from inside a running process.
+
+After a parallel region OpenMP's workers spin before they sleep, so that the next region finds them awake: in libgomp,
+which PyTorch's Linux builds use, 300,000 rounds, about 3 ms. They hold their cores while other ops want
+them. As soon as libgomp manages more threads than there are cpus, in all pools together, every wait in the process
+is cut to 100 rounds, about a microsecond; each region then pays for waking its workers, and eager steps of small
+ops take up to three times as long. (GCC 12, libgomp/env.c and config/linux/wait.h.) Neither can be changed once
+libgomp is loaded; OMP_WAIT_POLICY and GOMP_SPINCOUNT are read before that. But a thread can end its own workers,
+and its next parallel region makes new ones (about 0.1 ms).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+_SOFT = 1  # omp_pause_soft, OpenMP 5.0, 3.2.44: thread-private values survive
+
+
+def end_idle_workers() -> bool:
+    """End the OpenMP workers that wait for the calling thread's next region; False where OpenMP cannot do that."""
+    pause = _pause()
+    return pause is not None and pause(_SOFT) == 0
+
+
+@cache
+def _pause() -> Callable[[int], int] | None:
+    """libgomp's function, in the very library that torch calls: a process may have loaded several."""
+    import torch
+
+    try:
+        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    except OSError:
+        return None
+    if hasattr(torch_library, "kmp_set_blocktime"):
+        return None  # LLVM's and Intel's runtime pauses the whole process
+    pause: Callable[[int], int] | None = getattr(torch_library, "omp_pause_resource_all", None)
+    return pause

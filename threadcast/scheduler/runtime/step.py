@@ -1,0 +1,91 @@
+"""One step under way: what the threads that take part in it share, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from threadcast.collector.program import below_autograd
+from threadcast.scheduler.runtime.executors import Executors
+from threadcast.scheduler.runtime.replay import Team
+
+
+class Step:
+    """The slots of one step and the jobs that fill them.
+
+    Jobs may launch more jobs. The step ends when none is left. Once `error` is set, jobs return before
+    their next op, and the last one out frees all values.
+    """
+
+    def __init__(self, slots: list[Any], executors: Executors) -> None:
+        self.slots = slots
+        self.lock = threading.Lock()
+        self.error: BaseException | None = None
+        self._executors = executors
+        self._jobs = 1  # the caller, while it launches: the step must not end between two launches
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def launch(self, team: Team, job: Callable[[], None]) -> None:
+        """Let `team` do `job`; what it raises ends the step."""
+        with self.lock:
+            self._jobs += 1
+        try:
+            self._executors.submit(team, partial(self._run, job))
+        except BaseException:
+            self._leave()
+            raise
+
+    def stop(self, error: BaseException) -> None:
+        """End the step with `error`, unless it has ended with another one."""
+        with self.lock:
+            if self.error is None:
+                self.error = error
+                self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake the jobs that wait for others; called with the lock held, once the error is set."""
+
+    def complete(self, begin: Callable[[], None]) -> None:
+        """Call `begin`, which launches the first jobs; return when the step has ended, or raise what ended it.
+
+        An exception in the calling thread (Ctrl-C) ends the step too; the ops that run then are waited for.
+        """
+        try:
+            begin()
+        except BaseException as error:  # noqa: BLE001 - raised below, when what was launched has ended
+            self.stop(error)
+        self._leave()
+        try:
+            self._ended.acquire()
+        except BaseException as error:
+            self.stop(error)
+            self._ended.acquire()
+            self.error = None
+            raise
+        failure, self.error = self.error, None  # else its traceback, which knows this step, would keep both alive
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure
+
+    def _run(self, job: Callable[[], None]) -> None:
+        try:
+            with below_autograd():
+                job()
+        except BaseException as error:  # noqa: BLE001 - carried to the caller, whose `complete` raises it
+            self.stop(error)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self.lock:
+            self._jobs -= 1
+            ended = self._jobs == 0
+        if ended:
+            if self.error is not None:
+                self.slots.clear()
+            self._ended.release()
