@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from threadcast.core import Affinity, Case, Edge, Machine, Measurement, Op, OpGraph, Sample
+from tests.store.strategies import measurements
+from threadcast.core import Case, Edge, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.core.errors import InvalidInput, NotFound, StoreError
 from threadcast.store import Store
 from threadcast.store.store import Counts
@@ -29,22 +30,7 @@ def test_everything_measured_comes_back_equal_and_in_order(store_path: Path, mea
     assert [m.op.flops for m in read] == [m.op.flops for m in added]
 
 
-finite = st.floats(min_value=0, max_value=1e300, allow_nan=False)
-
-
-@st.composite
-def measurements(draw: st.DrawFn) -> Measurement:
-    names = draw(st.lists(st.text(min_size=1, max_size=9), unique=True, max_size=3))
-    sample = st.builds(Sample, finite, st.fixed_dictionaries({name: st.none() | finite for name in names}))
-    attributes = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | finite, max_size=3)
-    op = Op(draw(st.text(min_size=1, max_size=9)), attributes=draw(attributes))
-    cores = draw(st.integers(1, 9))
-    case = Case(draw(st.integers(1, cores)), draw(st.sampled_from(Affinity)))
-    taken = tuple(draw(st.lists(sample, min_size=1, max_size=4)))
-    return Measurement(op, Machine.uniform(draw(st.text(max_size=9)), cores), case, taken, draw(attributes))
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(measurements(), max_size=5))
 def test_any_measurement_survives_the_store(tmp_path_factory: pytest.TempPathFactory, added: list[Measurement]) -> None:
     with Store.open(tmp_path_factory.mktemp("store") / "s.sqlite") as store:

@@ -19,20 +19,20 @@ _FLOAT = np.dtype("<f8")
 
 def op_row(op: Op) -> Row:
     """The columns of one op."""
-    return {"key": op.key, "kind": op.kind, "document": _text(op.to_json(), f"op {op.key}")}
+    return {"key": op.key, "kind": op.kind, "document": json_text(op.to_json(), f"op {op.key}")}
 
 
 def machine_row(machine: Machine) -> Row:
     """The columns of one machine."""
     return {
         "fingerprint": machine.fingerprint,
-        "document": _text(machine.to_json(), f"machine {machine.fingerprint}"),
+        "document": json_text(machine.to_json(), f"machine {machine.fingerprint}"),
     }
 
 
 def graph_row(name: str, graph: OpGraph) -> Row:
     """The columns of one graph."""
-    return {"name": name, "document": _text(graph.to_json(), f"graph {name}")}
+    return {"name": name, "document": json_text(graph.to_json(), f"graph {name}")}
 
 
 def measurement_row(measurement: Measurement) -> Row:
@@ -46,9 +46,9 @@ def measurement_row(measurement: Measurement) -> Row:
         "threads": measurement.case.threads,
         "affinity": measurement.case.affinity.value,
         "sample_count": len(samples),
-        "counters": _text(list(names), what),
+        "counters": json_text(list(names), what),
         "samples": np.array(values, dtype=_FLOAT).tobytes(),
-        "conditions": _text(dict(measurement.conditions), what),
+        "conditions": json_text(dict(measurement.conditions), what),
     }
 
 
@@ -77,11 +77,12 @@ def _samples(values: NDArray[np.float64], counters: list[str]) -> Iterable[Sampl
     return (Sample(s, dict(zip(counters, row, strict=True))) for s, row in zip(seconds, zip(*counts), strict=True))
 
 
-def _text(document: Any, what: str) -> str:
+def json_text(document: Any, what: str) -> str:
+    """Compact JSON; InvalidInput naming `what` when the document is not JSON."""
     try:
         return json.dumps(document, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{what} cannot be stored: {error}; use JSON values only") from error
+        raise InvalidInput(f"{what} cannot be kept: {error}; use JSON values only") from error
 
 
 class Document(Protocol):

@@ -1,0 +1,24 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A draft's path to write to; it takes the place of `path` on leaving, unless an exception ends the block.
+
+    The draft has the same name in a directory of its own beside `path`, so that its suffix, its permissions and its
+    file system are those of the final file.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
+        draft = Path(directory, path.name)
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)

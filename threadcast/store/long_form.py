@@ -1,0 +1,89 @@
+"""Measurements as one flat table, one row a sample, in CSV, gzipped CSV or Parquet.
+
+Columns: `machine, op, threads, affinity, repeat, seconds`, then any number of `feature.*` (numbers or text that
+describe the op) and `counter.*` (counts a run; empty where not counted, nan where it could not be read). Other
+columns are passed over.
+
+Any program may write such a file. Then `machine` and `op` are labels: the machine becomes one of as many equal cores
+as the most threads it was measured with (in as many cache groups as the most `spread` threads), the op one of kind
+`feature.kind` ("op" without it), of cost `feature.flops` and `feature.bytes`, with the other features and its label
+as attributes. `affinity` may be missing or empty: compact.
+
+Ours has three columns more, so that everything comes back equal: `json.machine` and `json.op` are written once, on the
+first row of each machine and op; `json.conditions` on the first row of each measurement, which it thereby marks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from threadcast.core import Measurement, Op
+from threadcast.core.errors import InvalidInput
+from threadcast.store.long_form_reading import LongFormReader
+from threadcast.store.rows import json_text
+from threadcast.store.table_files import ColumnKind, open_table, write_table
+
+
+def read_long_form(path: str | Path) -> list[Measurement]:
+    """Read the measurements of a long-form file, in the order of their first rows.
+
+    Raises FormatError naming line and column for a missing column, a value that is out of range, a row that is there
+    twice, or no rows at all; OSError when the file cannot be read.
+    """
+    with open_table(Path(path)) as table:
+        return LongFormReader(table).measurements()
+
+
+def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> None:
+    """Write measurements so that `read_long_form` gives equal ones; on any error `path` stays as it was.
+
+    A second measurement of the same op, machine and case goes on counting `repeat`.
+    """
+    written = list(measurements)
+    if not written:
+        raise InvalidInput("there are no measurements to write")
+    counters = list(dict.fromkeys(name for m in written for sample in m.samples for name in sample.counters))
+    for name in {*counters, *(m.op.kind for m in written)}:
+        if not name.isprintable() or name != name.strip():
+            raise InvalidInput(f"{name!r} cannot be written to a table: op kinds and counters must be printable names")
+    columns: dict[str, ColumnKind] = {
+        "machine": "text", "op": "text", "threads": "integer", "affinity": "text", "repeat": "integer",
+        "seconds": "number", "feature.kind": "text", "feature.inputs": "text", "feature.flops": "number",
+        "feature.bytes": "number",
+    }  # fmt: skip
+    columns |= {f"counter.{name}": "number" for name in counters}
+    columns |= {"json.machine": "text", "json.op": "text", "json.conditions": "text"}
+    write_table(Path(path), columns, _rows(written, counters))
+
+
+def _rows(measurements: Sequence[Measurement], counters: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    described: set[str] = set()
+    repeats: dict[tuple[Any, ...], int] = {}
+
+    def once(identity: str, thing: Any) -> str | None:
+        if identity in described:
+            return None
+        described.add(identity)
+        return json_text(thing.to_json(), identity)
+
+    for m in measurements:
+        where = (m.machine.fingerprint, m.op.key, m.case.threads, m.case.affinity.value)
+        features = (m.op.kind, _shapes(m.op), m.op.flops, m.op.bytes_moved)
+        conditions: str | None = json_text(dict(m.conditions), f"a measurement of {m.op.key}")
+        for sample in m.samples:
+            repeats[where] = repeat = repeats.get(where, 0) + 1
+            counts = (_count(sample.counters[name]) if name in sample.counters else None for name in counters)
+            machine, op = once(m.machine.fingerprint, m.machine), once(m.op.key, m.op)
+            yield *where, repeat, sample.seconds, *features, *counts, machine, op, conditions
+            conditions = None
+
+
+def _shapes(op: Op) -> str:
+    return " ".join("x".join(map(str, spec.shape)) or "1" for spec in op.inputs)
+
+
+def _count(value: float | None) -> float:
+    return math.nan if value is None else value
