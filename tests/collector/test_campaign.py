@@ -161,7 +161,7 @@ def test_progress_counts_up_to_the_total_and_says_what_remains(store):
     campaign(Scripted(), EvenlySpread(1), store).run(graph_of(8))
     campaign(Scripted(), EveryCase(), store, mean_s=0.5, on_progress=told.append).run(graph_of(8, 16))
     assert [progress.done for progress in told] == list(range(2, 9))
-    assert {progress.total for progress in told} == {8}
+    assert {(progress.total, progress.reused) for progress in told} == {(8, 1)}
     assert [round(progress.remaining_s / 0.5) for progress in told][-3:] == [2, 1, 0]
 
 

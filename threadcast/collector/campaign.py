@@ -41,6 +41,7 @@ class Progress:
 
     done: int
     total: int
+    reused: int
     remaining_s: float
     op: Op
     case: Case
@@ -224,4 +225,4 @@ class Campaign:
         remaining_s = budget.remaining_s(
             state.spent_s, state.measured + len(state.failed), left, mean_s=self._goal.budget_s
         )
-        self._on_progress(Progress(state.done, state.done + left, remaining_s, op, case))
+        self._on_progress(Progress(state.done, state.done + left, state.reused, remaining_s, op, case))

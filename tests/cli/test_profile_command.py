@@ -1,0 +1,103 @@
+"""`threadcast profile` on a small network of the user's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from threadcast.cli.main import cli
+from threadcast.core.topology import read_machine
+from threadcast.store import Store
+
+NETWORK = """
+import torch
+from torch import nn
+
+def build():
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    return model, (torch.randn(8, 16),), torch.randint(0, 4, (8,)), nn.functional.cross_entropy
+
+def inference():
+    return build()[:2]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "net.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def profile(*arguments: str) -> Result:
+    fixed = ["--budget-s", "0.004", "--allow-busy", "--store", "store.sqlite"]
+    return CliRunner().invoke(cli, ["profile", *arguments, *fixed])
+
+
+def document(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_training_step_is_profiled_in_every_case_and_kept(folder):
+    found = document(profile("net.py:build", "--json"))
+    cases = read_machine().cases()
+    assert found["graph"] == "net.py:build/own/b8/training"
+    assert [(row["threads"], row["affinity"]) for row in found["cases"]] == [
+        (case.threads, case.affinity.value) for case in cases
+    ]
+    assert found["measured"] == found["distinct_ops"] * len(cases)
+    assert found["failed"] == {}
+    for row in found["cases"]:
+        assert row["ratio"] == pytest.approx(row["ops_alone_s"] / row["step_s"])
+    with Store.open(folder / "store.sqlite") as store:
+        assert len(store.graph(found["graph"])) == found["ops"]
+        assert store.counts().measurements == found["measured"]
+
+
+def test_a_second_profile_measures_nothing_again(folder):
+    first = document(profile("net.py:inference", "--cases", "1", "--json"))
+    second = document(profile("net.py:inference", "--cases", "1", "--json"))
+    assert first["measured"] == second["reused"] == first["distinct_ops"]
+    assert (first["reused"], second["measured"]) == (0, 0)
+
+
+def test_cold_measurements_are_kept_apart(folder):
+    warm = document(profile("net.py:inference", "--cases", "1", "--json"))
+    cold = document(profile("net.py:inference", "--cases", "1", "--cold", "--json"))
+    assert cold["measured"] == warm["measured"]
+    assert cold["reused"] == 0
+
+
+def test_the_table_names_the_network_and_every_case(folder):
+    result = profile("net.py:build", "--mode", "forward", "--cases", "1")
+    assert result.exit_code == 0, result.output
+    assert "net.py:build/own/b8/forward on " in result.stdout
+    assert "within the tolerance" in result.stdout
+    assert "ratio" in result.stdout
+    assert "distinct" in result.stderr
+
+
+def test_the_optimizer_is_part_of_the_graphs_name(folder):
+    found = document(profile("net.py:build", "--optimizer", "adam", "--cases", "1", "--json"))
+    assert found["graph"].endswith("/training-adam")
+
+
+def test_training_without_a_loss_is_refused_with_what_to_do(folder):
+    result = profile("net.py:inference", "--mode", "training")
+    assert result.exit_code == 1
+    assert "has no loss" in result.stderr
+    assert not (folder / "store.sqlite").exists()
+
+
+@pytest.mark.parametrize("cases", ["0", "-1", "some", "1.5"])
+def test_an_impossible_number_of_cases_is_wrong_usage(folder, cases):
+    result = profile("net.py:build", "--cases", cases)
+    assert result.exit_code == 2
+    assert "all or a whole number" in result.stderr

@@ -1,0 +1,141 @@
+"""`threadcast profile`: capture a network and time its ops at sampled thread counts."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, duration, table
+from threadcast.core.settings import Settings
+
+if TYPE_CHECKING:
+    from threadcast.collector.campaign import Report
+    from threadcast.collector.capture import Captured
+    from threadcast.collector.timing import Goal
+    from threadcast.core import Case, Machine
+
+STEP_MEANS = 20
+"""Time for one sequential step in one case, in mean times of an op."""
+
+SHOWN_FAILURES = 5
+
+
+def _count_of_cases(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    if value == "all":
+        return None
+    if value.isascii() and value.isdigit() and int(value) > 0:
+        return int(value)
+    raise click.BadParameter(f"{value!r} must be all or a whole number of at least 1")
+
+
+@click.command()
+@click.argument("network")
+@click.option("--size", help="Size of a built-in network [default: tiny].")
+@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
+@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@click.option(
+    "--cases", metavar="all|N", default="all", show_default=True, callback=_count_of_cases,
+    help="How many thread counts and affinities to time, evenly spread.",
+)  # fmt: skip
+@setting("cores", "--cores")
+@setting("profile.budget_s", "--budget-s")
+@setting("profile.tolerance", "--tolerance")
+@click.option("--cold", is_flag=True, help="Empty the caches before every run.")
+@click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
+@setting("store", "--store")
+@common
+def command(
+    output: Output,
+    settings: Settings,
+    network: str,
+    size: str | None,
+    batch: int | None,
+    mode: Literal["forward", "training"] | None,
+    optimizer: Literal["sgd", "adam"],
+    cases: int | None,
+    cold: bool,
+    allow_busy: bool,
+) -> None:
+    """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at sampled thread counts.
+
+    Measurements and the graph go to the store as they are made. What it has already is not measured again, so an
+    interrupted profile goes on where it was.
+    """
+    from threadcast.collector.campaign import Campaign, Progress
+    from threadcast.collector.lone import LoneOps
+    from threadcast.collector.proposers import EvenlySpread, EveryCase
+    from threadcast.collector.timing import Goal
+    from threadcast.collector.workloads import capture_workload, default_mode, graph_name
+    from threadcast.core.topology import read_machine
+    from threadcast.networks import load_spec
+    from threadcast.store import Store
+
+    machine = read_machine(cores=settings["cores"])
+    workload = load_spec(network, size=size, batch=batch)
+    mode = mode or default_mode(workload)
+    captured = capture_workload(workload, mode, optimizer=optimizer)
+    name = graph_name(workload, mode, optimizer=optimizer)
+    output.note(f"{name}: {len(captured.graph)} ops, {len(captured.graph.distinct_ops())} distinct")
+    proposer = EveryCase() if cases is None else EvenlySpread(cases)
+    with Store.open(settings["store"]) as store, output.progress("timing ops") as bar:
+        store.add_graph(name, captured.graph)
+
+        def tell(progress: Progress) -> None:
+            bar.update(progress.done - progress.reused, total=progress.total - progress.reused)
+
+        campaign = Campaign(
+            LoneOps(machine, cold=cold), proposer, store,
+            mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
+            confidence=settings["profile.confidence"],
+            busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=tell,
+        )  # fmt: skip
+        try:
+            report = campaign.run(captured.graph)
+        except KeyboardInterrupt:
+            output.note("what was measured is kept; the same command goes on from here")
+            raise
+    step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
+    rows = [_case_row(captured, report, machine, case, step_goal) for case in proposer.cases(machine)]
+    document = {"graph": name, "machine": machine.fingerprint, **_summary(captured, report), "cases": rows}
+    for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
+        output.warn(f"{key} was left out: {reason}")
+    output.result(document, *_shown(document))
+
+
+def _case_row(captured: Captured, report: Report, machine: Machine, case: Case, goal: Goal) -> dict[str, Any]:
+    from threadcast.collector.steps import lone_sum_s, time_step
+
+    step = time_step(captured.run, machine, case, goal=goal)
+    step_s = median(sample.seconds for sample in step.samples)
+    sum_s = lone_sum_s(captured.graph, report.observed, case)
+    return {
+        "threads": case.threads, "affinity": case.affinity.value, "ops_alone_s": sum_s, "step_s": step_s,
+        "ratio": None if sum_s is None else sum_s / step_s, "step_converged": step.converged,
+    }  # fmt: skip
+
+
+def _summary(captured: Captured, report: Report) -> dict[str, Any]:
+    found = [measurement for known in report.observed.values() for measurement in known]
+    converged = sum(bool(measurement.conditions.get("converged")) for measurement in found)
+    return {
+        "ops": len(captured.graph), "distinct_ops": len(report.observed), "measured": report.measured,
+        "reused": report.reused, "failed": dict(report.failed),
+        "converged_share": converged / len(found) if found else None, "timing_s": report.elapsed_s,
+        "others_share": report.load.share if report.load else None,
+    }  # fmt: skip
+
+
+def _shown(document: dict[str, Any]) -> list[Any]:
+    columns = ("threads", "affinity", "ops_alone_s", "step_s", "ratio")
+    share = document["converged_share"]
+    lines = [
+        f"{document['graph']} on {document['machine']}",
+        f"{document['ops']} ops, {document['distinct_ops']} distinct: {document['measured']} measurements in "
+        f"{duration(document['timing_s'])}, {document['reused']} known before, {len(document['failed'])} ops failed"
+        + ("" if share is None else f"; {share:.0%} within the tolerance"),
+    ]
+    return [*lines, table(columns, [[row[column] for column in columns] for row in document["cases"]])]
