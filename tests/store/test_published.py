@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from threadcast.core import Machine, Measurement
+from threadcast.core.errors import FormatError, NotFound
+from threadcast.store import Store
+from threadcast.store.published import (
+    adsala_wide,
+    data_directory,
+    gbm_training_time,
+    minibude_thunderx2,
+    ncnn_network_latency,
+)
+
+LOADERS = (ncnn_network_latency, gbm_training_time, minibude_thunderx2)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_a_published_set_has_one_measurement_a_case_on_machines_that_can_run_it(
+    load: Callable[[], list[Measurement]], store_path: Path
+) -> None:
+    loaded = load()
+    assert max(Counter((m.machine, m.op, m.case) for m in loaded).values()) == 1
+    assert all(m.case in m.machine.cases() for m in loaded)
+    assert all(sample.seconds > 0 for m in loaded for sample in m.samples)
+    with Store.open(store_path) as store:
+        store.add(loaded)
+        assert store.measurements() == loaded
+
+
+def test_the_median_of_a_network_latency_is_the_published_mean() -> None:
+    rows = rows_of(data_directory() / "published" / "ncnn_network_latency.csv")
+    loaded = ncnn_network_latency()
+    assert [m.seconds for m in loaded] == [float(row["avg_ms"]) / 1e3 for row in rows]
+    assert [m.case.threads for m in loaded] == [int(row["threads"]) for row in rows]
+    assert len({m.machine for m in loaded}) == 7
+    assert len({m.op for m in loaded}) == 35
+
+
+def test_training_times_come_from_the_placement_that_shares_least() -> None:
+    rows = rows_of(data_directory() / "published" / "gbm_training_time.csv")
+    loaded = gbm_training_time()
+    settings = {(row["file"], row["library"], row["size_Mrows"], row["threads"]) for row in rows}
+    assert len(loaded) == len(settings)
+    (m,) = (
+        m
+        for m in loaded
+        if m.machine.name == "analysis/multicore/results/res"
+        and dict(m.op.attributes) == {"library": "xgboost", "million_rows": 10.0}
+        and m.case.threads == 32
+    )
+    wanted = {"file": "analysis/multicore/results/res.csv", "library": "xgboost", "threads": "32", "mode": "NUMA"}
+    runs = [float(row["time_s"]) for row in rows if wanted.items() <= row.items() and float(row["size_Mrows"]) == 10]
+    assert [s.seconds for s in m.samples] == runs
+    assert m.seconds == statistics.median(runs)
+    assert m.conditions == {"mode": "NUMA", "cpuset": "0-31"}
+
+
+def test_each_threads_a_core_setting_of_minibude_is_a_machine() -> None:
+    loaded = minibude_thunderx2()
+    assert sorted(len(machine) for machine in {m.machine for m in loaded}) == [64, 128, 256]
+    first = loaded[0]
+    assert (first.case.threads, first.seconds, len(first.samples)) == (1, 155.28462, 3)
+
+
+def test_the_wide_layout_gives_a_measurement_a_shape_and_thread_count(tmp_path: Path) -> None:
+    path = tmp_path / "sgemm_box.csv.gz"
+    path.write_bytes(gzip.compress(b"m,k,n,rep,t1,t2\n2,3,4,1,10,6\n2,3,4,2,12,8\n5,6,7,1,30,20\n"))
+    loaded = adsala_wide(path)
+    assert [(m.case.threads, [s.seconds for s in m.samples]) for m in loaded] == [
+        (1, [10e-6, 12e-6]),
+        (2, [6e-6, 8e-6]),
+        (1, [30e-6]),
+        (2, [20e-6]),
+    ]
+    assert [spec.shape for spec in loaded[0].op.inputs] == [(2, 3), (3, 4)]
+    assert (loaded[0].op.flops, loaded[0].machine) == (2 * 2 * 3 * 4, Machine.uniform("sgemm_box", 2))
+    machine = Machine.uniform("mine", 2)
+    assert {m.machine for m in adsala_wide(path, machine=machine)} == {machine}
+
+
+def test_the_wide_layout_of_a_dot_product_has_one_length(tmp_path: Path) -> None:
+    path = tmp_path / "sdot.csv"
+    path.write_text("n,rep,t1,t4\n1000,1,5,2\n")
+    one, four = adsala_wide(path)
+    assert (one.op.kind, one.op.flops, four.case.threads) == ("dot", 2000.0, 4)
+    assert len(four.machine) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        ("n,rep,t1\n", "no rows"),
+        ("n,rep\n10,1\n", "missing column 't1'"),
+        ("k,rep,t1\n10,1,2\n", "missing column 'n'"),
+        ("n,rep,t1\n10,1,-2\n", "line 2.*at least 0"),
+        ("n,rep,t1\n10,1,2\nten,1,2\n", "line 3.*'ten'"),
+        ("n,rep,t1\n10,1,\n", "line 2"),
+    ],
+)
+def test_a_bad_wide_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=message):
+        adsala_wide(path)
+
+
+def test_data_is_looked_for_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_DATA", str(tmp_path))
+    assert data_directory() == tmp_path
+    monkeypatch.setenv("THREADCAST_DATA", str(tmp_path / "absent"))
+    with pytest.raises(NotFound, match="THREADCAST_DATA"):
+        ncnn_network_latency()
+
+
+def test_every_set_has_a_card_with_its_source_and_licence() -> None:
+    published, papers = data_directory() / "published", data_directory() / "papers"
+    for name in ("ncnn_network_latency", "gbm_training_time", "minibude_thunderx2"):
+        card = (published / f"{name}.md").read_text()
+        assert f"licences/{name}.txt" in card
+        assert "commit" in card
+        assert (published / "licences" / f"{name}.txt").stat().st_size > 500
+    tables = {path.name for path in papers.glob("*.csv")}
+    assert len(tables) == 10
+    assert all(name in (papers / "README.md").read_text() for name in tables)
