@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.scheduler.random_problems import graph_of
@@ -61,8 +61,15 @@ def test_a_graph_with_curves_for_some_ops_only_is_refused() -> None:
 def test_an_op_that_needs_more_cores_than_there_are_is_refused() -> None:
     graph = graph_of([{1: 1.0}, {4: 1.0, 8: 0.5}])
     machine = Machine.uniform("m", 2)
+    with pytest.raises(PlanError, match="op 'b' is given for 4 to 8 threads, where 2 cores have no case"):
+        curves_of(graph, machine)
+
+
+def test_a_problem_on_fewer_cores_than_a_curve_needs_is_refused() -> None:
+    graph = graph_of([{1: 1.0}, {4: 1.0, 8: 0.5}])
+    table = curves_of(graph, Machine.uniform("m", 8))
     with pytest.raises(PlanError, match="op 'b' has no case that fits 2 cores"):
-        Problem(graph, curves_of(graph, machine), machine)
+        Problem(graph, table, Machine.uniform("m", 2))
 
 
 @given(
@@ -70,6 +77,7 @@ def test_an_op_that_needs_more_cores_than_there_are_is_refused() -> None:
     cores=st.integers(1, 16),
 )
 def test_interpolated_points_lie_between_their_neighbours(curve: dict[int, float], cores: int) -> None:
+    assume(min(curve) <= cores)
     graph = graph_of([curve, {1: 1.0}])
     row = curves_of(graph, Machine.uniform("m", cores))
     for case, seconds in zip(row.cases, row.seconds[0].tolist()):

@@ -19,7 +19,7 @@ def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
     Given counts are "measured" under either affinity; counts between two given ones are interpolated in log-log
     (linearly where a time is 0) and flagged so. Below an op's first and above its last given count nothing is
     guessed: those cases are not offered, `seconds` is infinite there, and policies run the op on fewer cores.
-    PlanError where an op has no curve, or no curve has a case that fits.
+    PlanError where an op has no curve, or none where the machine has a case.
     """
     missing = [op_id for op_id in graph.ids if op_id not in graph.curves]
     if missing:
@@ -28,19 +28,22 @@ def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
             "give each op a curve or let a model predict them all"
         )
     reached = max(max(curve) for curve in graph.curves.values())
-    cases = tuple(case for case in machine.cases() if case.threads <= reached)
-    if not cases:
-        fewest = min(case.threads for case in machine.cases())
-        raise PlanError(f"the curves end at {reached} threads; this machine's cases start at {fewest}")
+    cases = tuple(case for case in machine.cases() if case.threads <= reached) or machine.cases()
     seconds = np.full((len(graph), len(cases)), np.inf)
     source = np.full(seconds.shape, _INTERPOLATED, dtype=np.int8)
     threads = np.array([case.threads for case in cases], dtype=np.float64)
-    rows: dict[int, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
+    rows: dict[tuple[tuple[int, float], ...], tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
     for i, op_id in enumerate(graph.ids):
         curve = graph.curves[op_id]
-        if id(curve) not in rows:
-            rows[id(curve)] = _row(curve, threads)
-        seconds[i], given = rows[id(curve)]
+        points = tuple(curve.items())
+        if points not in rows:
+            rows[points] = _row(curve, threads)
+        seconds[i], given = rows[points]
+        if not np.isfinite(seconds[i]).any():
+            raise PlanError(
+                f"the curve of op {op_id!r} is given for {min(curve)} to {max(curve)} threads, "
+                f"where {len(machine)} cores have no case; give more cores or another point"
+            )
         source[i, given] = _MEASURED
     return CurveTable(cases, seconds, seconds, seconds, source, "file")
 

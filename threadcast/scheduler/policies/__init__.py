@@ -4,9 +4,20 @@ A third party adds one with `register("mine", MyPolicy)`, as the built-in ones b
 """
 
 from threadcast.scheduler.policies.base import Launch, Policy, Problem, Running, State
-from threadcast.scheduler.policies.registry import create, names, register
+from threadcast.scheduler.policies.registry import create, names, options_of, register, without_options
 
-__all__ = ["Launch", "Policy", "Problem", "Running", "State", "create", "names", "register"]
+__all__ = [
+    "Launch",
+    "Policy",
+    "Problem",
+    "Running",
+    "State",
+    "create",
+    "names",
+    "options_of",
+    "register",
+    "without_options",
+]
 
 _HERE = "threadcast.scheduler.policies"
 register("fifo", f"{_HERE}.fifo:Fifo")

@@ -45,7 +45,21 @@ def create(name: str, problem: Problem, **options: Any) -> Policy:
 
 def options_of(name: str) -> tuple[str, ...]:
     """The names of the options that `create` takes for a registered policy."""
-    return tuple(inspect.signature(_resolve(name)).parameters)[1:]
+    return tuple(parameter.name for parameter in _parameters(name))
+
+
+def without_options() -> tuple[str, ...]:
+    """The names of the policies that a problem alone is enough for, in order of registration."""
+    return tuple(name for name in _factories if all(_is_optional(p) for p in _parameters(name)))
+
+
+def _parameters(name: str) -> list[inspect.Parameter]:
+    return list(inspect.signature(_resolve(name)).parameters.values())[1:]
+
+
+def _is_optional(parameter: inspect.Parameter) -> bool:
+    variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return variadic or parameter.default is not parameter.empty
 
 
 def _resolve(name: str) -> Factory:

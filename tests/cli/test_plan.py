@@ -1,0 +1,214 @@
+"""`threadcast plan`: from a graph file or measurements to a plan, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import invoke
+from threadcast.cli.plan import most_at_once
+from threadcast.core import Machine, Measurement, Op, OpGraph, Placement, Plan, Sample
+from threadcast.core.topology import read_machine
+from threadcast.scheduler.checker import check_schedule
+from threadcast.store import Store
+
+GRAPH: dict[str, Any] = {
+    "schema": "threadcast.graph/1",
+    "ops": [
+        {"id": "first", "kind": "convolution", "inputs": [], "curve": {"1": 0.010, "2": 0.006, "8": 0.0025}},
+        {"id": "left", "kind": "mm", "inputs": [], "curve": {"1": 0.004, "8": 0.002}},
+        {"id": "right", "kind": "mm", "inputs": [], "curve": {"1": 0.003, "4": 0.002}},
+        {"id": "join", "kind": "add", "inputs": [], "curve": {"1": 0.001}},
+    ],
+    "edges": [["first", "left"], ["first", "right"], ["left", "join"], ["right", "join"]],
+}
+
+
+def written(folder: Path, **changes: Any) -> str:
+    path = folder / "graph.json"
+    path.write_text(json.dumps({**GRAPH, **changes}))
+    return str(path)
+
+
+def test_a_graph_with_curves_is_planned_without_store_or_model(tmp_path: Path) -> None:
+    result = invoke("plan", written(tmp_path), "--cores", "8", "--json")
+    assert result.exit_code == 0, result.output
+    plan = Plan.from_json(json.loads(result.stdout))
+    check_schedule(OpGraph.from_json(GRAPH), plan, machine=Machine.uniform("cores", 8))
+    assert plan.cores == 8
+    assert plan.curves_from == "file"
+    assert plan.gap is not None
+    assert plan.gap >= 0
+
+
+def test_planning_a_graph_with_curves_needs_only_the_small_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; from threadcast.cli.main import cli; "
+        f"cli(['plan', {written(tmp_path)!r}, '--cores', '4', '--compare'], standalone_mode=False); "
+        "heavy = {'torch', 'pandas', 'sklearn', 'xgboost', 'sqlalchemy', 'flask', 'pyarrow'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_table_tells_makespan_bound_gap_and_widths(tmp_path: Path) -> None:
+    result = invoke("plan", written(tmp_path), "--cores", "8", "--policy", "fifo")
+    for part in ("fifo", "makespan", "bound", "gap", "busy", "threads", "core time"):
+        assert part in result.stdout
+    assert "3 of 4 ops end below 8 threads" not in result.stderr
+    assert "the curves of 2 of 4 ops end below 8 threads" in result.stderr
+
+
+def test_every_policy_is_compared_in_one_table(tmp_path: Path) -> None:
+    result = invoke("plan", written(tmp_path), "--cores", "8", "--compare", "--json")
+    document = json.loads(result.stdout)
+    makespans = {row["policy"]: row["makespan_s"] for row in document["compared"]}
+    assert {"fifo", "manual_grid", "strategies_1_2", "strategies", "critical_path"} <= set(makespans)
+    assert document["makespan_s"] == min(makespans.values())
+
+
+def test_a_policys_options_are_given_by_name(tmp_path: Path) -> None:
+    graph = written(tmp_path)
+    uniform = invoke(
+        "plan", graph, "--cores", "8", "--json", "--policy", "uniform", "--option", "inter=2", "--option", "intra=2"
+    )
+    assert {op["threads"] for op in json.loads(uniform.stdout)["ops"]} <= {1, 2}
+    chosen = invoke("plan", graph, "--cores", "8", "--json", "--policy", "strategies", "--option", "strategies=1,3")
+    assert json.loads(chosen.stdout)["policy"] == "strategies_1_3"
+    assert invoke("plan", graph, "--option", "inter=2").exit_code == 2
+    assert invoke("plan", graph, "--policy", "uniform", "--option", "inter").exit_code == 2
+    missing = invoke("plan", graph, "--cores", "8", "--policy", "uniform")
+    assert missing.exit_code == 1
+    assert "its options are: inter, intra" in missing.stderr
+
+
+def test_the_plan_and_its_timeline_are_written(tmp_path: Path) -> None:
+    plan_file, timeline_file = tmp_path / "plan.json", tmp_path / "timeline.json"
+    result = invoke(
+        "plan", written(tmp_path), "--cores", "4", "--output", str(plan_file), "--timeline", str(timeline_file)
+    )
+    assert result.exit_code == 0, result.output
+    assert {op.id for op in Plan.read(plan_file).ops} == {"first", "left", "right", "join"}
+    assert json.loads(timeline_file.read_text())["traceEvents"]
+
+
+def test_a_machine_file_gives_cache_groups(tmp_path: Path) -> None:
+    machine = tmp_path / "machine.json"
+    machine.write_text(json.dumps(Machine.uniform("tiles", 8, group_size=2).to_json()))
+    graph = written(tmp_path)
+    result = invoke("plan", graph, "--machine", str(machine), "--cores", "6", "--json")
+    assert json.loads(result.stdout)["cores"] == 6
+    too_many = invoke("plan", graph, "--machine", str(machine), "--cores", "9")
+    assert too_many.exit_code == 1
+    assert "cores=9 exceeds the 8 cores of tiles-8c" in too_many.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"edges": [["first", "left"], ["left", "first"]]}, "cycle"),
+        ({"edges": [["first", "nowhere"]]}, "/edges/0: edge names the unknown op 'nowhere'"),
+        ({"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {}}], "edges": []}, "/ops/0/curve: a curve must"),
+        ({"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"1": -1}}], "edges": []}, "must be at least 0"),
+        ({"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"0": 1}}], "edges": []}, "'0' is not a thread"),
+        ({"ops": [], "edges": []}, "no ops"),
+        ({"ops": [*GRAPH["ops"][:3], {"id": "join", "kind": "add", "inputs": []}]}, "1 of 4 ops have no curve"),
+        ({"schema": "threadcast.graph/9"}, "expected 'threadcast.graph/1'"),
+        (
+            {"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"64": 1}}], "edges": []},
+            "for 64 to 64 threads",
+        ),
+    ],
+)
+def test_bad_graphs_get_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], complaint: str
+) -> None:
+    monkeypatch.setenv("THREADCAST_STORE", f"sqlite:///{tmp_path}/none.db")
+    result = invoke("plan", written(tmp_path, **changes), "--cores", "4")
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert result.stdout == ""
+    assert len([line for line in result.stderr.splitlines() if "error" in line]) == 1
+
+
+def test_a_graph_of_too_many_ops_is_refused(tmp_path: Path) -> None:
+    ops = [{"id": f"op{i}", "kind": "mm", "inputs": [], "curve": {"1": 1}} for i in range(100_001)]
+    result = invoke("plan", written(tmp_path, ops=ops, edges=[]), "--cores", "4")
+    assert result.exit_code == 1
+    assert "100001 ops" in result.stderr
+
+
+def test_other_bad_input_gets_one_clear_line(tmp_path: Path) -> None:
+    graph = written(tmp_path)
+    store = f"sqlite:///{tmp_path}/none.db"
+    for arguments, complaint in (
+        ([str(tmp_path / "none.json")], "No such file"),
+        ([graph, "--cores", "5000"], "cores=5000: at most 4096"),
+        ([graph, "--cores", "4", "--policy", "critical_paht"], "did you mean 'critical_path'"),
+        (["lenet", "--store", store], "there is no store at"),
+        (["lenet", "--store", store, "--model", "nonesuch"], "no model is called 'nonesuch'"),
+        (["lenet/tiny/b4/training", "--store", store], "there is no store at"),
+        (["lenet", "--store", store, "--url", "http://127.0.0.1:9"], "cannot be reached"),
+    ):
+        result = invoke("plan", *arguments)
+        assert (result.exit_code, complaint in result.stderr) == (1, True), result.output
+    assert invoke("plan", graph, "--cores", "0").exit_code == 2
+
+
+@pytest.fixture
+def store_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store with one stored graph whose ops were measured in every case of this machine."""
+    monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "models"))
+    machine, url = read_machine(), f"sqlite:///{tmp_path}/store.db"
+    ops = (Op("relu"), Op("mm"))
+    with Store.open(url) as store:
+        store.add_graph("own/tiny/b1/forward", OpGraph(("a", "b"), ops))
+        store.add(
+            Measurement(op, machine, case, (Sample(0.001 * (1 + i) * case.threads),))
+            for i, op in enumerate(ops)
+            for case in machine.cases()
+        )
+    return url
+
+
+def test_a_stored_graph_is_planned_from_measurements_alone(store_url: str) -> None:
+    result = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--json", "--policy", "strategies_1")
+    assert result.exit_code == 0, result.output
+    plan = Plan.from_json(json.loads(result.stdout))
+    assert plan.curves_from == "hill_climb (untrained)"
+    assert {op.id: op.threads for op in plan.ops} == {"a": 1, "b": 1}
+    assert plan.makespan_s == pytest.approx(0.003)
+
+
+def test_fewer_cores_are_planned_from_the_whole_machines_measurements(store_url: str) -> None:
+    named = ("--machine", read_machine().fingerprint)
+    for machine in ((), named):
+        result = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--cores", "1", "--json", *machine)
+        assert json.loads(result.stdout)["cores"] == 1
+    unknown = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--machine", "elsewhere")
+    assert "no machine has the fingerprint 'elsewhere'" in unknown.stderr
+
+
+def test_the_local_model_answers_where_the_service_does_not(store_url: str) -> None:
+    result = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
+    assert "the local model answered: the service cannot be reached" in result.stderr
+    assert json.loads(result.stdout)["curves_from"] == "hill_climb (untrained) (local fallback)"
+
+
+def test_what_was_not_measured_is_told_with_the_command_that_measures_it(store_url: str) -> None:
+    with Store.open(store_url) as store:
+        store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))
+    result = invoke("plan", "other/tiny/b1/forward", "--store", store_url)
+    assert "`threadcast profile other/tiny/b1/forward` measures its ops" in result.stderr
+
+
+def test_ops_that_follow_one_another_are_not_at_once() -> None:
+    ops = (Placement("a", (0,), 1, 0, 1), Placement("b", (1,), 1, 1, 2), Placement("c", (0,), 1, 1.5, 3))
+    assert most_at_once(Plan(2, "x", ops)) == 2
+    assert most_at_once(Plan(2, "x", ops[:2])) == 1

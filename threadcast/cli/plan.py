@@ -1,0 +1,153 @@
+"""`threadcast plan`: decide cores, threads and order for every op of a graph."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from rich.console import RenderableType
+from rich.table import Table
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, table
+from threadcast.cli.plan_input import Question, read_problem
+from threadcast.core import Plan, timeline
+from threadcast.core.settings import Settings
+from threadcast.scheduler.planner import AUTO, plan_each
+from threadcast.scheduler.planner import plan as make_plan
+from threadcast.scheduler.policies import without_options
+
+Row = dict[str, Any]
+
+
+class OptionType(click.ParamType[tuple[str, Any]]):
+    """NAME=VALUE, the value a number, true, false, or several numbers with commas between them."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """The name and the value."""
+        name, _, text = str(value).partition("=")
+        try:
+            return name, json.loads(f"[{text}]" if "," in text else text)
+        except json.JSONDecodeError:
+            self.fail(f"{value!r} must be NAME=VALUE, the value a number, true, false or numbers with commas")
+
+
+@click.command()
+@click.argument("network")
+@click.option("--size", help="Size of a built-in network [default: tiny].")
+@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
+@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@setting("cores", "--cores")
+@click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
+@click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
+@click.option("--option", "options", type=OptionType(), multiple=True, help="NAME=VALUE for the policy, as inter=2.")
+@click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
+@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@setting("store", "--store")
+@setting("models", "--models")
+@setting("predictor.url", "--url")
+@setting("predictor.deadline_s", "--deadline-s")
+@click.option("--output", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here.")
+@click.option(
+    "--timeline",
+    "timeline_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a timeline here that ui.perfetto.dev opens.",
+)
+@common
+def command(
+    output: Output,
+    settings: Settings,
+    network: str,
+    size: str | None,
+    batch: int | None,
+    mode: Literal["forward", "training"] | None,
+    optimizer: Literal["sgd", "adam"],
+    machine: str | None,
+    policy: str,
+    options: tuple[tuple[str, Any], ...],
+    compare: bool,
+    model: str | None,
+    plan_file: Path | None,
+    timeline_file: Path | None,
+) -> None:
+    """Decide cores, threads and order for every operation of NETWORK.
+
+    NETWORK is a graph file (name.json), a graph of the store (network/size/b8/training), a built-in network or
+    FILE.py:function. A graph file that brings curves needs no model, no measurements and no store. --json prints
+    the plan itself.
+    """
+    question = Question(network, size, batch, mode, optimizer, machine, model)
+    problem, remarks = read_problem(question, settings)
+    for remark in remarks:
+        output.warn(remark)
+    if policy == "auto" and options:
+        raise click.UsageError("--option needs --policy: auto tries several, which have other options")
+    chosen = None if policy == "auto" and compare else make_plan(problem, policy=policy, **dict(options))
+    every = without_options() if compare else ()
+    compared = dict(zip(every, plan_each(problem, every)))
+    if chosen is None:
+        chosen = min((compared[name] for name in AUTO), key=lambda made: made.makespan_s)
+    if plan_file is not None:
+        chosen.write(plan_file)
+    if timeline_file is not None:
+        timeline.write(timeline_file, plan=chosen, graph=problem.graph)
+    document = chosen.to_json()
+    shown: list[RenderableType] = [
+        f"{len(chosen.ops)} ops, cores: {chosen.cores}, curves from: {chosen.curves_from}",
+        _table([chosen]),
+    ]
+    if compared:
+        document["compared"] = [summary(made) for made in compared.values()]
+        shown.append(_table(sorted(compared.values(), key=lambda made: made.makespan_s), title="every policy"))
+    output.result(document, *shown, widths(chosen))
+
+
+def summary(plan: Plan) -> Row:
+    """What a plan comes to, by column."""
+    return {
+        "policy": plan.policy,
+        "makespan_s": plan.makespan_s,
+        "lower_bound_s": plan.lower_bound_s,
+        "gap": plan.gap,
+        "busy_share": plan.busy_share,
+        "most_at_once": most_at_once(plan),
+    }
+
+
+def most_at_once(plan: Plan) -> int:
+    """The most ops that take time at one moment."""
+    timed = [op for op in plan.ops if op.duration_s]
+    steps = [(op.start_s, 1) for op in timed] + [(op.finish_s, -1) for op in timed]
+    most = now = 0
+    for _, step in sorted(steps):
+        now += step
+        most = max(most, now)
+    return most
+
+
+def widths(plan: Plan) -> Table:
+    """How many ops run with how many threads, and what part of the core time that is."""
+    count: Counter[int] = Counter()
+    core_s: dict[int, float] = defaultdict(float)
+    for op in plan.ops:
+        count[op.threads] += 1
+        core_s[op.threads] += len(op.cores) * op.duration_s
+    total_s = sum(core_s.values()) or 1.0
+    rows = [(threads, count[threads], f"{core_s[threads] / total_s:.1%}") for threads in sorted(count)]
+    return table(("threads", "ops", "core time"), rows)
+
+
+def _table(plans: Iterable[Plan], *, title: str | None = None) -> Table:
+    rows = []
+    for row in map(summary, plans):
+        gap = "-" if row["gap"] is None else f"{row['gap']:.1%}"
+        rows.append((*list(row.values())[:3], gap, f"{row['busy_share']:.1%}", row["most_at_once"]))
+    return table(("policy", "makespan_s", "bound_s", "gap", "busy", "at once"), rows, title=title)

@@ -1,0 +1,181 @@
+"""What is to be planned: a graph, the curves of its ops and the cores, from what the command line names."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from threadcast.core import Case, CurveTable, Machine, OpGraph
+from threadcast.core.errors import InvalidInput, ModelError, NotFound, PlanError, StoreError
+from threadcast.core.json_reading import parse
+from threadcast.core.settings import Settings
+from threadcast.core.topology import read_machine, usable_cores
+from threadcast.scheduler.curves import curves_of, farthest_count
+from threadcast.scheduler.policies import Problem
+
+if TYPE_CHECKING:
+    from threadcast.models.base import PerformanceModel
+    from threadcast.scheduler.predictor import LocalPredictor, Predictor
+    from threadcast.store import Store
+
+MAX_CORES = 4096
+"""Cores of a machine that is only described; some times what the largest shared-memory machines have."""
+
+UNTRAINED = "hill_climb"
+"""The model that answers where none was named or trained: it needs nothing but the ops' own measurements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the command line says about the graph and where its curves come from; None where it says nothing."""
+
+    network: str
+    size: str | None = None
+    batch: int | None = None
+    mode: Literal["forward", "training"] | None = None
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    machine: str | None = None
+    model: str | None = None
+
+
+def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[str]]:
+    """Return the problem, and what the user should know about it, one sentence each.
+
+    A graph that brings curves is planned for any number of cores. Otherwise the curves are predicted for this
+    machine, or the one named, by the service at `predictor.url` or by a model in process.
+    """
+    with ExitStack() as open_stores:
+        if question.network.endswith(".json"):
+            graph = OpGraph.read(Path(question.network))
+            if not len(graph):
+                raise PlanError(f"{question.network} has no ops: there is nothing to plan")
+            if graph.curves:
+                machine = _described_machine(question.machine, settings["cores"])
+                table = curves_of(graph, machine)
+                return Problem(graph, table, machine), _remarks(graph, table, machine)
+        measured, machine = _machines(question.machine, settings, open_stores)
+        predictor = _predictor(question.model, measured, settings, open_stores)
+        if not question.network.endswith(".json"):  # only now: capturing takes long, and the rest may fail
+            graph = _graph(question, settings, open_stores)
+        try:
+            table = predictor.curves(graph.ops)
+        except ModelError as error:
+            raise ModelError(f"{error}; `threadcast profile {question.network}` measures its ops") from error
+        return Problem(graph, table, machine), _remote_remarks(predictor)
+
+
+def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> OpGraph:
+    """A network's graph, or one of the store, whose names hold slashes and no colon."""
+    spec = question.network
+    if "/" in spec and ":" not in spec:
+        return _store(settings, open_stores).graph(spec)
+    from threadcast.collector.workloads import capture_workload  # needs torch, which graph files do not
+    from threadcast.networks import load_spec
+
+    workload = load_spec(spec, size=question.size, batch=question.batch)
+    return capture_workload(workload, question.mode, optimizer=question.optimizer).graph
+
+
+def _described_machine(named: str | None, cores: int | None) -> Machine:
+    """For a graph with curves: a machine file's cores, or so many equal ones that share one cache."""
+    if named is not None:
+        return _limited(Machine.from_json(parse(Path(named).read_bytes(), what=named)), cores)
+    count = usable_cores().cores if cores is None else cores
+    if count > MAX_CORES:
+        raise InvalidInput(f"cores={count}: at most {MAX_CORES} can be planned for")
+    return Machine.uniform("cores", count)
+
+
+def _machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
+    """The machine that measurements and predictions are for, and the part of it that is planned for.
+
+    With fewer cores than there are, the machine of just these cores where something was measured on it.
+    """
+    cores = settings["cores"]
+    if named is not None:
+        known = {machine.fingerprint: machine for machine in _store(settings, open_stores).machines()}
+        if named not in known:
+            raise NotFound(f"no machine has the fingerprint {named!r}; the store knows {', '.join(known) or 'none'}")
+        return known[named], _limited(known[named], cores)
+    machine = read_machine()
+    if cores is None or cores == len(machine):
+        return machine, machine
+    limited = read_machine(cores=cores)
+    try:
+        known_here = limited in _store(settings, open_stores).machines()
+    except (StoreError, ImportError):  # without measurements the whole machine is as good
+        known_here = False
+    return (limited, limited) if known_here else (machine, _limited(machine, cores))
+
+
+def _limited(machine: Machine, cores: int | None) -> Machine:
+    if cores is None or cores == len(machine):
+        return machine
+    if cores > len(machine):
+        raise InvalidInput(f"cores={cores} exceeds the {len(machine)} cores of {machine.fingerprint}")
+    return machine.limited_to(machine.place(Case(cores)))
+
+
+def _predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> Predictor:
+    url = settings["predictor.url"]
+    if not url:
+        return _local_predictor(named, machine, settings, open_stores)
+    from threadcast.scheduler.remote import RemotePredictor
+
+    try:
+        fallback = _local_predictor(named, machine, settings, open_stores)
+    except (StoreError, NotFound, ImportError):  # nothing here to fall back on: the service has to answer
+        fallback = None
+    return RemotePredictor(url, machine, deadline_s=settings["predictor.deadline_s"], fallback=fallback, model=named)
+
+
+def _local_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> LocalPredictor:
+    from threadcast.scheduler.predictor import LocalPredictor
+
+    model, version = _model(named, settings)
+    return LocalPredictor(model, machine, _store(settings, open_stores), version=version)
+
+
+def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str]:
+    """The registered model of this alias or version, or an untrained one of this kind; None: the best there is."""
+    from threadcast.models import registry_of_kinds
+    from threadcast.models.registry import ModelRegistry
+
+    registry = ModelRegistry(settings["models"])
+    wanted = settings["service.model"] if named is None else named
+    if "@" in wanted or wanted in registry.aliases():
+        version = wanted if "@" in wanted else registry.resolve(wanted)
+        return registry.load(version), version
+    if named is not None and named not in registry_of_kinds.names():
+        raise NotFound(
+            f"no model is called {named!r}; registered are {', '.join(registry.versions()) or 'none'}, "
+            f"kinds are {', '.join(registry_of_kinds.names())}"
+        )
+    kind = named or UNTRAINED
+    return registry_of_kinds.create(kind), f"{kind} (untrained)"
+
+
+def _store(settings: Settings, open_stores: ExitStack) -> Store:
+    from threadcast.store import Store  # needs SQLAlchemy
+
+    return open_stores.enter_context(Store.open(settings["store"], create=False))
+
+
+def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
+    reached, cores = farthest_count(table), len(machine)
+    if reached < cores:
+        return [f"no curve goes beyond {reached} threads: of {cores} cores one op uses at most {reached}"]
+    short = sum(max(graph.curves[op_id]) < cores for op_id in graph.ids)
+    if short:
+        return [f"the curves of {short} of {len(graph)} ops end below {cores} threads: they run on what theirs offer"]
+    return []
+
+
+def _remote_remarks(predictor: Predictor) -> list[str]:
+    from threadcast.scheduler.remote import RemotePredictor
+
+    if isinstance(predictor, RemotePredictor) and predictor.status.fallbacks:
+        return [f"the local model answered: {predictor.status.last_error}"]
+    return []
