@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from threadcast.core.errors import InvalidInput
 from threadcast.networks import Workload
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from threadcast.collector.capture import Captured
 
 Mode = Literal["forward", "training"]
@@ -22,8 +25,6 @@ def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer:
 
     "sgd" has momentum 0.9. InvalidInput for training without a loss, CaptureError where capture fails.
     """
-    import torch
-
     from threadcast.collector.capture import capture_forward, capture_training
 
     mode = mode or default_mode(workload)
@@ -33,8 +34,7 @@ def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer:
         raise InvalidInput(
             f"mode='training': {workload.name} has no loss; return (model, inputs, target, loss), or use forward"
         )
-    parameters, rate = workload.model.parameters(), _LEARNING_RATES[optimizer]
-    made = torch.optim.Adam(parameters, rate) if optimizer == "adam" else torch.optim.SGD(parameters, rate, 0.9)
+    made = _make_optimizer(workload, optimizer)
     return capture_training(workload.model, workload.loss, made, workload.inputs, workload.target)
 
 
@@ -47,3 +47,37 @@ def graph_name(workload: Workload, mode: Mode, *, optimizer: OptimizerName = "sg
     """The name under which the store keeps the graph: "resnet18/small/b8/training", "-adam" behind for Adam."""
     suffix = "-adam" if mode == "training" and optimizer == "adam" else ""
     return f"{workload.name}/{workload.size}/b{workload.batch}/{mode}{suffix}"
+
+
+def eager_step(workload: Workload, mode: Mode, *, optimizer: OptimizerName = "sgd") -> Callable[[], object]:
+    """The workload's step as a user of PyTorch writes it; it trains the workload's own model."""
+    import torch
+
+    model, inputs = workload.model, workload.inputs
+    if mode == "forward":
+
+        def infer() -> object:
+            with torch.no_grad():
+                return model(*inputs)
+
+        return infer
+    loss, target = workload.loss, workload.target
+    if loss is None or target is None:
+        raise InvalidInput(f"mode='training': {workload.name} has no loss")
+    updater = _make_optimizer(workload, optimizer)
+
+    def train() -> object:
+        updater.zero_grad()
+        value = loss(model(*inputs), target)
+        value.backward()  # type: ignore[no-untyped-call]
+        updater.step()
+        return value
+
+    return train
+
+
+def _make_optimizer(workload: Workload, name: OptimizerName) -> Optimizer:
+    import torch
+
+    parameters, rate = workload.model.parameters(), _LEARNING_RATES[name]
+    return torch.optim.Adam(parameters, rate) if name == "adam" else torch.optim.SGD(parameters, rate, 0.9)
