@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import invoke
+from tests.core import trees
+from threadcast.cli.findings import (
+    State,
+    check_caches,
+    check_compiler,
+    check_counters,
+    check_environment,
+    check_frequency,
+    check_limits,
+    check_load,
+    check_packages,
+    check_torch,
+    read_paranoid,
+)  # fmt: skip
+from threadcast.collector.busy import Load
+from threadcast.collector.counters import CounterStatus
+from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
+
+V1_CPU = Path("/sys/fs/cgroup/cpu")
+FOUR = UsableCores((0, 1, 2, 3), 4)
+THROTTLED = UsableCores((0, 1, 2, 3), 1, 1.5, "cgroup quota of 1.5 CPUs")
+TOPICS = {
+    "cores", "caches", "hardware counters", "software counters", "frequency", "load", "compiler", "PyTorch",
+    "environment", "packages",
+}  # fmt: skip
+
+
+def test_doctor_describes_this_machine_as_json():
+    result = invoke("doctor", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert {finding["topic"] for finding in document["findings"]} == TOPICS
+    assert {finding["state"] for finding in document["findings"]} <= set(State)
+    assert all(finding["advice"] for finding in document["findings"] if finding["state"] == "mend")
+    assert document["machine"]["fingerprint"] == read_machine().fingerprint
+    assert Machine.from_json(document["machine"]) == read_machine()
+    assert document["usable"]["cores"] == usable_cores().cores
+    assert len(document["cases"]) == len(read_machine().cases())
+
+
+def test_doctor_tells_people_within_80_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    result = invoke("doctor")
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert read_machine().fingerprint in result.stdout
+    assert all(topic in result.stdout for topic in TOPICS)
+
+
+def test_an_unlimited_process_is_well():
+    assert check_limits(FOUR).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("usable", "state", "advice"),
+    [
+        (THROTTLED, State.NOTE, "a quota of 2 would fill it"),
+        (UsableCores((0, 1, 2), 1, 0.5, "cgroup quota of 0.5 CPUs"), State.MEND, "raise the quota to at least 1"),
+        (UsableCores((0, 1, 2), 2, 2.0, "cgroup quota of 2 CPUs"), State.OK, None),
+        (UsableCores((0, 1), 2, None, "cpuset 0-1"), State.NOTE, "widen it"),
+        (UsableCores((0, 1), 2, 8.0, "affinity mask 0-1"), State.NOTE, "widen it"),
+    ],
+)
+def test_what_limits_the_process_is_named_with_what_to_do(usable, state, advice):
+    finding = check_limits(usable)
+    assert (finding.state, usable.limited_by in finding.found) == (state, True)
+    assert (advice or "") in (finding.advice or "")
+
+
+def test_torchs_default_threads_under_a_quota_are_a_thing_to_mend():
+    finding = check_torch("2.13.0", 4, THROTTLED)
+    assert finding.state is State.MEND
+    assert "more than the 1 usable (cgroup quota of 1.5 CPUs)" in finding.advice
+    assert "OMP_NUM_THREADS=1" in finding.advice
+
+
+def test_torch_with_as_many_threads_as_cores_is_well_with_fewer_worth_a_note():
+    assert check_torch("2.13.0", 4, FOUR).state is State.OK
+    assert check_torch("2.13.0", 2, FOUR).state is State.NOTE
+    assert "threadcast[collect]" in check_torch(None, None, FOUR).advice
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "advice"),
+    [
+        ("OMP_NUM_THREADS", "8", "more threads than the 4 usable cores"),
+        ("OMP_NUM_THREADS", "8,2", "more threads than the 4 usable cores"),
+        ("MKL_NUM_THREADS", "8", "more threads"),
+        ("OMP_THREAD_LIMIT", "2", "keeps teams below"),
+        ("OMP_WAIT_POLICY", "ACTIVE", "keep their cores"),
+        ("KMP_BLOCKTIME", "200", "keep their cores"),
+        ("KMP_BLOCKTIME", "200ms", "keep their cores"),
+        ("KMP_BLOCKTIME", "infinite", "keep their cores"),
+        ("GOMP_SPINCOUNT", "INFINITY", "keep their cores"),
+        ("OMP_PROC_BIND", "close", "against the plan's"),
+        ("KMP_AFFINITY", "granularity=fine,compact,1,0", "against the plan's"),
+        ("GOMP_CPU_AFFINITY", "0-3", "against the plan's"),
+        ("OMP_DYNAMIC", "TRUE", "fewer threads than asked"),
+    ],
+)
+def test_a_harmful_variable_is_named_with_the_harm(variable, value, advice):
+    (finding,) = check_environment({variable: value, "HOME": "/"}, FOUR)
+    assert (finding.state, finding.found) == (State.MEND, f"{variable}={value}")
+    assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OMP_NUM_THREADS", "4"), ("OMP_NUM_THREADS", "nonsense"), ("OMP_WAIT_POLICY", "passive"),
+        ("KMP_BLOCKTIME", "0"), ("OMP_PROC_BIND", "false"), ("KMP_AFFINITY", "none"), ("OMP_DYNAMIC", "false"),
+        ("GOMP_SPINCOUNT", "100"), ("OMP_THREAD_LIMIT", "64"), ("PATH", "active"),
+    ],
+)  # fmt: skip
+def test_a_harmless_variable_is_left_alone(variable, value):
+    (finding,) = check_environment({variable: value}, FOUR)
+    assert finding.state is State.OK
+
+
+def test_counters_that_cannot_be_read_say_why_and_what_still_works():
+    hardware = [
+        CounterStatus("cycles", "hardware", False, "not permitted (perf_event_paranoid=4); lower it"),
+        CounterStatus("instructions", "hardware", True),
+    ]
+    partly, software = check_counters([*hardware, CounterStatus("faults", "software", True)], paranoid=4, valgrind=True)
+    assert partly.state is State.NOTE
+    assert partly.found == "1 of 2 events can be counted; not cycles: not permitted (perf_event_paranoid=4); lower it"
+    assert "valgrind" in partly.advice
+    assert (software.state, software.found) == (State.OK, "1 of 1 events can be counted (perf_event_paranoid=4)")
+    none, _ = check_counters(hardware[:1], paranoid=None, valgrind=False)
+    assert none.found.startswith("0 of 1 events can be counted: not permitted")
+    assert "valgrind" not in none.advice
+
+
+@pytest.mark.parametrize(
+    ("governors", "state"),
+    [
+        ([], State.OK),
+        (["performance", "performance"], State.OK),
+        (["performance", "powersave"], State.NOTE),
+        (["schedutil"], State.NOTE),
+    ],
+)
+def test_a_governor_that_changes_frequency_is_noted(tmp_path, governors, state):
+    for cpu, governor in enumerate(governors):
+        trees.put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", governor)
+    assert check_frequency(range(4), root=tmp_path).state is state
+
+
+def test_paranoia_is_read_where_the_kernel_has_it(tmp_path):
+    assert read_paranoid(tmp_path) is None
+    trees.put(tmp_path, "proc/sys/kernel/perf_event_paranoid", -1)
+    assert read_paranoid(tmp_path) == -1
+
+
+def test_a_busy_machine_is_to_be_mended_before_timing():
+    busy = check_load(Load(0.3, 0.9, 0.02, 4), limit=0.1)
+    assert (busy.state, busy.found) == (
+        State.MEND, "others use 30% of the cores now, 90% of the busiest one; 2% is taken by other virtual machines",
+    )  # fmt: skip
+    assert check_load(Load(0.05, 0.1, 0.0, 4), limit=0.1).state is State.OK
+    assert check_load(None, limit=0.1).state is State.NOTE
+
+
+def test_the_compiler_that_is_named_is_looked_for_first():
+    paths = {"g++": "/usr/bin/g++", "icpx": "/opt/icpx"}
+    assert check_compiler(paths.get, "icpx").found == "/opt/icpx"
+    assert check_compiler(paths.get, "missing").found == "/usr/bin/g++"
+    assert check_compiler({}.get, None).state is State.NOTE
+
+
+def test_missing_packages_name_their_extra():
+    findings = check_packages(lambda name: name not in ("flask", "dask"))
+    assert [(f.found, f.advice) for f in findings] == [
+        ("service: no flask", "pip install 'threadcast[service]'"),
+        ("fleet: no dask", "pip install 'threadcast[fleet]'"),
+    ]
+    assert check_packages(lambda name: True)[0].state is State.OK
+
+
+def test_cache_groups_are_counted_by_size():
+    cores = tuple(Core(i, (i,), 0 if i < 4 else i) for i in range(6))
+    finding = check_caches(Machine("m", cores, (Cache(2, 1, (0, 1, 2, 3)),)))
+    assert finding.found == "cache groups: 2 of 1 core, 1 of 4 cores; threads can lie compact or spread"
+    assert check_caches(Machine.uniform("m", 4)).state is State.NOTE
+
+
+@pytest.mark.needs_root
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(V1_CPU / "cgroup.procs", os.W_OK) or len(os.sched_getaffinity(0)) < 2,
+    reason="needs root, a version 1 cpu hierarchy and two CPUs",
+)
+def test_doctor_inside_a_real_quota_warns_of_torchs_default():
+    group = V1_CPU / f"threadcast-doctor-{os.getpid()}"
+    program = (
+        "import os, sys, pathlib\n"
+        "pathlib.Path(sys.argv.pop(1), 'cgroup.procs').write_text(str(os.getpid()))\n"
+        "from threadcast.cli.main import main\n"
+        "main()\n"
+    )
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("OMP_")}
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text("150000")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(group), "doctor", "--json"],
+            capture_output=True, text=True, check=True, timeout=120, env=environment,
+        )  # fmt: skip
+    finally:
+        group.rmdir()
+    findings = {finding["topic"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert findings["cores"]["found"] == "1 usable core, limited by the cgroup quota of 1.5 CPUs"
+    assert findings["PyTorch"]["state"] == "mend"

@@ -1,0 +1,199 @@
+"""What a machine can do for threadcast and what stands in its way, finding by finding, each with what to do next.
+
+Every check is a function of what it is given, so that each answer can be tried on machines that are not here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from threadcast.cli.extras import EXTRAS
+from threadcast.core import Machine, UsableCores
+from threadcast.core.sysfs import read_int, read_text
+
+if TYPE_CHECKING:
+    from threadcast.collector.busy import Load
+    from threadcast.collector.counters import CounterStatus
+
+COMPILERS = ("c++", "g++", "clang++")
+
+
+class State(StrEnum):
+    """How good a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Works, and could be better."""
+    MEND = "mend"
+    """Costs time, or makes what is measured wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at, what was found, and what to do about it."""
+
+    topic: str
+    state: State
+    found: str
+    advice: str | None = None
+
+
+def check_limits(usable: UsableCores) -> Finding:
+    """Whether something keeps the process from the whole machine."""
+    count = f"{usable.cores} usable core{'s' if usable.cores > 1 else ''}"
+    if usable.limited_by is None:
+        return Finding("cores", State.OK, f"{count}, nothing limits this process")
+    found = f"{count}, limited by the {usable.limited_by}"
+    if usable.quota is None or not usable.limited_by.startswith("cgroup quota"):
+        return Finding("cores", State.NOTE, found, "widen it (taskset, docker --cpuset-cpus) if it is not meant")
+    if usable.quota < 1:
+        advice = "below 1 CPU the kernel stops every op in each period; raise the quota to at least 1 (docker --cpus 1)"
+        return Finding("cores", State.MEND, found, advice)
+    if usable.quota != usable.cores:
+        advice = f"a team of {usable.cores + 1} would be stopped mid-op; a quota of {usable.cores + 1} would fill it"
+        return Finding("cores", State.NOTE, found, advice)
+    return Finding("cores", State.OK, found)
+
+
+def check_caches(machine: Machine) -> Finding:
+    """Whether cores can be placed by the caches that they share."""
+    if not machine.caches:
+        advice = (
+            "threads cannot be placed by shared caches; let the hypervisor or container show /sys/devices/system/cpu"
+        )
+        return Finding("caches", State.NOTE, "not shown by this system", advice)
+    groups = machine.groups
+    if len(groups) == 1:
+        return Finding("caches", State.OK, "no cache is shared by some cores only: one way to place threads")
+    sizes = Counter(map(len, groups))
+    shape = ", ".join(f"{count} of {size} core{'s' if size > 1 else ''}" for size, count in sorted(sizes.items()))
+    return Finding("caches", State.OK, f"cache groups: {shape}; threads can lie compact or spread")
+
+
+def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None, valgrind: bool) -> list[Finding]:
+    """Which hardware and software events can be counted. `paranoid` is perf_event_paranoid, None where unknown."""
+    findings = []
+    listed = list(statuses)
+    for kind in ("hardware", "software"):
+        mine = [status for status in listed if status.kind == kind]
+        missing = [status for status in mine if not status.available]
+        found = f"{len(mine) - len(missing)} of {len(mine)} events can be counted"
+        if not missing:
+            level = "" if paranoid is None else f" (perf_event_paranoid={paranoid})"
+            findings.append(Finding(f"{kind} counters", State.OK, found + level))
+            continue
+        reasons = dict.fromkeys(status.reason or "no reason given" for status in missing)
+        named = "" if len(missing) == len(mine) else f"; not {', '.join(status.name for status in missing)}"
+        advice = "times are measured all the same; models go by FLOPs in place of instructions"
+        if kind == "hardware" and valgrind:
+            advice += "; valgrind, which is installed, can simulate counts"
+        findings.append(Finding(f"{kind} counters", State.NOTE, f"{found}{named}: {'; '.join(reasons)}", advice))
+    return findings
+
+
+def check_frequency(cpus: Iterable[int], *, root: Path = Path("/")) -> Finding:
+    """Whether the kernel may change the cores' frequency while ops are timed."""
+    policy = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
+    governors = sorted({text for cpu in cpus if (text := read_text(root / policy.format(cpu)))})
+    if not governors:
+        return Finding("frequency", State.OK, "not under this system's control (usual in virtual machines)")
+    found = f"governor {', '.join(governors)}"
+    if governors == ["performance"]:
+        return Finding("frequency", State.OK, found)
+    return Finding("frequency", State.NOTE, found, "steadier times: sudo cpupower frequency-set -g performance")
+
+
+def check_load(load: Load | None, *, limit: float) -> Finding:
+    """Whether others use the cores now. None where the kernel does not say."""
+    if load is None:
+        return Finding("load", State.NOTE, "/proc/stat does not say how busy the cores are", "time on an idle machine")
+    found = f"others use {load.share:.0%} of the cores now, {load.busiest:.0%} of the busiest one"
+    if load.stolen >= 0.005:
+        found += f"; {load.stolen:.0%} is taken by other virtual machines"
+    if load.share <= limit:
+        return Finding("load", State.OK, found)
+    return Finding("load", State.MEND, found, f"above {limit:.0%} timing is refused; stop the others first")
+
+
+def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Finding:
+    """Whether there is a C++ compiler; `chosen` is what CXX names."""
+    for name in (chosen, *COMPILERS):
+        if name and (path := which(name)):
+            return Finding("compiler", State.OK, path)
+    advice = "torch.compile and compiled engines need one: install g++ or clang++, or name one in CXX"
+    return Finding("compiler", State.NOTE, "no C++ compiler found", advice)
+
+
+def check_torch(version: str | None, threads: int | None, usable: UsableCores) -> Finding:
+    """Whether PyTorch's default number of threads suits what the process may use. None: not installed."""
+    if version is None or threads is None:
+        advice = "capturing and timing networks need it: pip install 'threadcast[collect]'"
+        return Finding("PyTorch", State.NOTE, "not installed", advice)
+    found = f"{version}, {threads} thread{'s' if threads > 1 else ''} by default"
+    if threads > usable.cores:
+        why = f" ({usable.limited_by})" if usable.limited_by else ""
+        advice = (
+            f"more than the {usable.cores} usable{why}: teams wait for members that are not running; "
+            f"set OMP_NUM_THREADS={usable.cores} or call torch.set_num_threads({usable.cores})"
+        )
+        return Finding("PyTorch", State.MEND, found, advice)
+    if threads < usable.cores:
+        return Finding("PyTorch", State.NOTE, found, f"of {usable.cores} usable cores; is OMP_NUM_THREADS meant?")
+    return Finding("PyTorch", State.OK, found)
+
+
+def check_environment(environment: Mapping[str, str], usable: UsableCores) -> list[Finding]:
+    """OpenMP settings that fight the scheduler's placement, oversubscribe the cores or burn them with waiting."""
+    findings = []
+    for variable, text in sorted(environment.items()):
+        advice = _harm(variable, text.strip().lower(), usable)
+        if advice:
+            findings.append(Finding("environment", State.MEND, f"{variable}={text}", advice))
+    return findings or [Finding("environment", State.OK, "no OpenMP setting stands in the way")]
+
+
+def _harm(variable: str, value: str, usable: UsableCores) -> str | None:
+    if variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        first = value.partition(",")[0]
+        if first.isdecimal() and int(first) > usable.cores:
+            return f"more threads than the {usable.cores} usable cores; set {usable.cores} or less"
+    if variable == "OMP_THREAD_LIMIT" and value.isdecimal() and int(value) < usable.cores:
+        return f"keeps teams below the {usable.cores} usable cores; unset it"
+    spins = {
+        "OMP_WAIT_POLICY": value == "active",
+        "KMP_BLOCKTIME": value == "infinite" or (value.rstrip("ms").isdecimal() and int(value.rstrip("ms")) > 0),
+        "GOMP_SPINCOUNT": value in ("infinite", "infinity"),
+    }
+    if spins.get(variable):
+        return "idle threads of a team keep their cores from ops that run beside it; unset it"
+    pins = {
+        "OMP_PROC_BIND": value not in ("", "false"),
+        "KMP_AFFINITY": value not in ("", "none", "disabled"),
+        "GOMP_CPU_AFFINITY": bool(value),
+    }
+    if pins.get(variable):
+        return "binds threads to cores of its own choice, against the plan's; unset it"
+    if variable == "OMP_DYNAMIC" and value == "true":
+        return "teams may get fewer threads than asked for, so curves would be wrong; unset it"
+    return None
+
+
+def check_packages(is_installed: Callable[[str], bool]) -> list[Finding]:
+    """Which optional packages are missing, by the extra that installs them."""
+    findings = []
+    for extra, packages in EXTRAS.items():
+        missing = [name for name in packages if not is_installed(name)]
+        if missing:
+            advice = f"pip install 'threadcast[{extra}]'"
+            findings.append(Finding("packages", State.NOTE, f"{extra}: no {', '.join(missing)}", advice))
+    return findings or [Finding("packages", State.OK, "all optional packages are installed")]
+
+
+def read_paranoid(root: Path = Path("/")) -> int | None:
+    """The kernel's perf_event_paranoid; None where it has none."""
+    return read_int(root / "proc/sys/kernel/perf_event_paranoid")
