@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.collector.busy import CpuTimes, Load, load_between, measure_load, read_cpu_times, refuse_busy
+from threadcast.collector.busy import (
+    CpuTimes,
+    Load,
+    LoadWatch,
+    load_between,
+    measure_load,
+    read_cpu_times,
+    refuse_busy,
+)
 from threadcast.core.errors import BusyMachine, InvalidInput, MeasurementError
 
 
@@ -72,6 +80,21 @@ def test_the_limit_can_be_moved(tmp_path):
     with pytest.raises(BusyMachine):
         refuse_busy(load)
     refuse_busy(load, limit=0.25)
+
+
+def test_a_watch_tells_of_the_last_half_second_and_of_all_of_it():
+    moments = iter([
+        CpuTimes({0: (0, 0, 0)}, 0.0, 0.0),
+        CpuTimes({0: (5, 0, 20)}, 0.0, 0.2),
+        CpuTimes({0: (45, 0, 60)}, 0.0, 0.6),
+        CpuTimes({0: (45, 0, 80)}, 0.0, 0.8),
+        CpuTimes({0: (45, 0, 120)}, 0.0, 1.2),
+    ])  # fmt: skip
+    watch = LoadWatch(moments.__next__)
+    assert watch.recent() is None
+    shares = [load.share for _ in range(3) if (load := watch.recent())]
+    assert shares == [pytest.approx(0.75), pytest.approx(0.75), 0.0]
+    assert watch.overall().share == pytest.approx(45 / 120)
 
 
 def test_a_missing_or_garbled_stat_is_a_measurement_error(tmp_path):

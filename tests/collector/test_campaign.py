@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from threadcast.collector.busy import Load
+from threadcast.collector.busy import CpuTimes, Load
 from threadcast.collector.campaign import Campaign, Progress
 from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import EvenlySpread, EveryCase
@@ -70,7 +70,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def campaign(measurer: Scripted, proposer: object, store: Store, **more: object) -> Campaign:
-    more = {"measure_load": lambda cpus: IDLE, "clock": lambda: measurer.now_s, **more}
+    idle_times = CpuTimes({0: (0, 0, 0)}, 0.0, 0.0)
+    more = {
+        "measure_load": lambda cpus: IDLE, "read_cpu_times": lambda cpus: idle_times,
+        "clock": lambda: measurer.now_s, **more,
+    }  # fmt: skip
     return Campaign(measurer, proposer, store, **more)  # type: ignore[arg-type]
 
 
@@ -181,18 +185,29 @@ def test_a_busy_machine_is_refused_before_anything_is_measured(store):
 
 
 def test_a_busy_machine_is_timed_when_told_to_and_its_load_is_kept(store):
-    report = campaign(Scripted(), EveryCase(), store, measure_load=lambda cpus: BUSY, busy_limit=None).run(graph_of(8))
-    assert report.load == BUSY
-    assert {found.conditions["others_share"] for found in store.measurements()} == {0.6}
+    bench = Scripted()
+
+    def forty_percent_of_four_cpus(cpus: Sequence[int]) -> CpuTimes:
+        ticks = round(bench.now_s * 1000)
+        return CpuTimes(dict.fromkeys(cpus, (ticks * 4 // 10, 0, ticks)), 0.0, bench.now_s)
+
+    report = campaign(
+        bench, EveryCase(), store, mean_s=0.4, busy_limit=None,
+        measure_load=lambda cpus: BUSY, read_cpu_times=forty_percent_of_four_cpus,
+    ).run(graph_of(8))  # fmt: skip
+    assert report.load is not None
+    assert report.load.share == pytest.approx(0.4)
+    shares = [found.conditions.get("others_share") for found in store.measurements()]
+    assert shares == [None, *[pytest.approx(0.4)] * 3]  # half a second has not passed when the first one ends
 
 
 def test_a_load_that_cannot_be_read_stops_only_who_asked_for_an_idle_machine(store):
-    def unreadable(cpus: Sequence[int]) -> Load:
+    def unreadable(cpus: Sequence[int]) -> CpuTimes:
         raise MeasurementError("no /proc/stat")
 
     with pytest.raises(MeasurementError, match="no /proc/stat"):
-        campaign(Scripted(), EveryCase(), store, measure_load=unreadable).run(graph_of(8))
-    report = campaign(Scripted(), EveryCase(), store, measure_load=unreadable, busy_limit=None).run(graph_of(8))
+        campaign(Scripted(), EveryCase(), store, read_cpu_times=unreadable).run(graph_of(8))
+    report = campaign(Scripted(), EveryCase(), store, read_cpu_times=unreadable, busy_limit=None).run(graph_of(8))
     assert (report.load, report.measured) == (None, 4)
 
 

@@ -103,6 +103,8 @@ def command(
     document = {"graph": name, "machine": machine.fingerprint, **_summary(captured, report), "cases": rows}
     for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
         output.warn(f"{key} was left out: {reason}")
+    if report.load and report.load.share > settings["profile.busy_limit"]:
+        output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")
     output.result(document, *_shown(document))
 
 

@@ -101,6 +101,29 @@ def measure_load(
     return load_between(before, read_cpu_times(watched, root=root, clock=clock, own_clock=own_clock))
 
 
+class LoadWatch:
+    """Keeps an eye on the load of others while something else goes on; `read` gives the times of the cpus watched.
+
+    Raises MeasurementError where the kernel does not give them.
+    """
+
+    def __init__(self, read: Callable[[], CpuTimes]) -> None:
+        self._read = read
+        self._first = self._mark = self._last = read()
+        self._recent: Load | None = None
+
+    def recent(self) -> Load | None:
+        """The load of the last half second or more; None before the first has passed."""
+        self._last = self._read()
+        if self._last.time_s - self._mark.time_s >= INTERVAL_S:
+            self._recent, self._mark = load_between(self._mark, self._last), self._last
+        return self._recent
+
+    def overall(self) -> Load:
+        """The load from the beginning up to the last look."""
+        return load_between(self._first, self._last)
+
+
 def refuse_busy(load: Load, *, limit: float = LIMIT) -> None:
     """Raise BusyMachine when others use more than `limit` of the cpus."""
     if load.share > limit:

@@ -11,11 +11,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadcast.collector import budget
-from threadcast.collector.busy import LIMIT, Load, measure_load, refuse_busy
+from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_load, read_cpu_times, refuse_busy
 from threadcast.collector.proposers import FixedProposer, Proposer
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph
-from threadcast.core.errors import MeasurementError
+from threadcast.core.errors import BusyMachine, MeasurementError
 
 if TYPE_CHECKING:
     from threadcast.store.store import Store
@@ -57,7 +57,7 @@ class Report:
     reused: int
     elapsed_s: float
     load: Load | None
-    """How busy others kept the cpus at the start; None where nothing was measured or it could not be read."""
+    """How busy others kept the cpus meanwhile; None where nothing was measured or it could not be read."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _State:
     reused: int = 0
     spent_s: float = 0.0
     budget_left_s: float = 0.0
-    load: Load | None = None
+    watch: LoadWatch | None = None
 
     @property
     def done(self) -> int:
@@ -104,13 +104,14 @@ class Campaign:
         busy_limit: float | None = LIMIT,
         on_progress: Callable[[Progress], None] | None = None,
         measure_load: Callable[[Sequence[int]], Load] = measure_load,
+        read_cpu_times: Callable[[Sequence[int]], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._goal = Goal(tolerance, confidence, mean_s)
         self._measurer, self._proposer, self._store = measurer, proposer, store
         self._machine = measurer.machine
         self._busy_limit, self._on_progress = busy_limit, on_progress or (lambda progress: None)
-        self._measure_load, self._clock = measure_load, clock
+        self._measure_load, self._read_cpu_times, self._clock = measure_load, read_cpu_times, clock
 
     def run(self, graph: OpGraph) -> Report:
         """Measure until the proposer asks for nothing more.
@@ -122,13 +123,13 @@ class Campaign:
         state.reused = sum(len(self._cases_used(known)) for known in state.observed.values())
         started_s = self._clock()
         work = self._next_round(state)
-        state.load = self._check_load() if work else None
+        state.watch = self._watch_load() if work else None
         while work:
             self._measure_round(state, work)
             work = self._next_round(state)
         observed = {key: tuple(found) for key, found in state.observed.items()}
-        elapsed_s = self._clock() - started_s
-        return Report(observed, state.failed, state.measured, state.reused, elapsed_s, state.load)
+        load = state.watch.overall() if state.watch else None
+        return Report(observed, state.failed, state.measured, state.reused, self._clock() - started_s, load)
 
     def _known(self, graph: OpGraph) -> dict[str, list[Measurement]]:
         """What the store has under the same conditions, by op key."""
@@ -139,16 +140,19 @@ class Campaign:
                 known[found.op.key].append(found)
         return known
 
-    def _check_load(self) -> Load | None:
+    def _watch_load(self) -> LoadWatch | None:
+        """Refuse a busy machine, then go on watching it; None where that cannot be done and need not be."""
+        cpus = self._machine.cpus(core.id for core in self._machine.cores)
         try:
-            load = self._measure_load(self._machine.cpus(core.id for core in self._machine.cores))
+            if self._busy_limit is not None:
+                refuse_busy(self._measure_load(cpus), limit=self._busy_limit)
+            return LoadWatch(lambda: self._read_cpu_times(cpus))
+        except BusyMachine:
+            raise
         except MeasurementError:
             if self._busy_limit is not None:
                 raise
             return None
-        if self._busy_limit is not None:
-            refuse_busy(load, limit=self._busy_limit)
-        return load
 
     def _next_round(self, state: _State) -> dict[Case, list[Op]]:
         """Ask every op for its next case."""
@@ -213,8 +217,8 @@ class Campaign:
             state.failed[op.key] = f"at {case}: {type(error).__name__}: {error}"
             state.left[op.key] = 0
             return
-        if state.load is not None:
-            found = replace(found, conditions={**found.conditions, "others_share": round(state.load.share, 3)})
+        if state.watch and (load := state.watch.recent()):
+            found = replace(found, conditions={**found.conditions, "others_share": round(load.share, 3)})
         self._store.add([found])
         state.observed[op.key].append(found)
         state.measured += 1
