@@ -19,8 +19,8 @@ from sqlalchemy import create_engine
 
 from threadcast.core import Measurement, OpGraph
 from threadcast.core.errors import StoreError
+from threadcast.core.settings import Settings
 from threadcast.store import Store
-from threadcast.store.database import default_path
 from threadcast.store.schema import REVISIONS, VERSION_TABLE, metadata
 
 Measure = Callable[..., Measurement]
@@ -31,11 +31,9 @@ def test_the_default_store_is_in_the_users_data_directory(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with Store.open() as store:
         assert store.counts().measurements == 0
-    assert (tmp_path / "threadcast" / "store.sqlite").is_file()
-    monkeypatch.setenv("HOME", "/home/somebody")
-    for ignored in ("relative/path", ""):
-        monkeypatch.setenv("XDG_DATA_HOME", ignored)
-        assert default_path() == Path("/home/somebody/.local/share/threadcast/store.sqlite")
+    assert (tmp_path / "threadcast" / "threadcast.db").is_file()
+    with Store.open(Settings.read()["store"], create=False) as same:
+        assert same.counts().measurements == 0
 
 
 @pytest.mark.parametrize("spelling", [Path, str, "sqlite:///{}".format])
@@ -80,7 +78,7 @@ def test_a_store_of_the_first_schema_is_migrated_with_all_that_it_holds(store_pa
     with closing(sqlite3.connect(store_path)) as connection:
         connection.executescript(OLD_STORE.read_text())
     with Store.open(store_path) as store:
-        assert store.revision == REVISIONS[-1]
+        assert (store.found_revision, store.revision) == ("0001", REVISIONS[-1])
         assert [m.seconds for m in store.measurements()] == [0.25, 0.5]
         assert [m.counter("page_faults") for m in store.measurements()] == [3.0, None]
         assert store.check() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -14,11 +15,17 @@ def replacing(path: Path) -> Iterator[Path]:
     """A draft's path to write to; it takes the place of `path` on leaving, unless an exception ends the block.
 
     The draft has the same name in a directory of its own beside `path`, so that its suffix, its permissions and its
-    file system are those of the final file.
+    file system are those of the final file. A pipe or a device, which cannot be replaced, is its own draft.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
-        draft = Path(directory, path.name)
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(target.parent))
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
+        draft = Path(directory, target.name)
         yield draft
         with draft.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(draft, path)
+        os.replace(draft, target)

@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, column, create_engine, event, in
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
 from threadcast.core.errors import StoreError
+from threadcast.core.settings import user_data_dir
 from threadcast.store import sqlite_file
 from threadcast.store.schema import REVISIONS, VERSION_TABLE
 
@@ -25,12 +26,6 @@ _BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for the others' transactions, which take milliseconds each; past it something hangs."""
 _RETRIES = 20
 """Of a transaction that another one's equal rows undo. Each failure means that another has succeeded."""
-
-
-def default_path() -> Path:
-    """Where the store is when nothing else is said: the user's data directory (XDG base directory rules)."""
-    home = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (home if home.is_absolute() else Path.home() / ".local" / "share") / "threadcast" / "store.sqlite"
 
 
 class Database:
@@ -52,7 +47,8 @@ class Database:
             sqlite_file.require_store(path, version_table=VERSION_TABLE)
         self._engine: Engine | None = _connect(parsed)
         try:
-            self._bring_up_to_date(create=create or path is not None)
+            self.found_revision = self.revision()  # before it is brought up to date
+            self._bring_up_to_date(create=create)
         except BaseException:
             self.close()
             raise
@@ -70,7 +66,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the store throughout."""
+        """A transaction to read in."""
         with self._errors(), self._connection() as connection, connection.begin():
             yield connection
 
@@ -114,7 +110,7 @@ class Database:
         return self._engine.connect()
 
     def _bring_up_to_date(self, *, create: bool) -> None:
-        found = self.revision()
+        found = self.found_revision
         if found == REVISIONS[-1]:
             return
         if found is None and not create:
@@ -141,7 +137,7 @@ class Database:
 def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
     """The URL, and the path if it is a SQLite file."""
     if url is None or isinstance(url, Path) or "://" not in url:
-        path = Path(url).expanduser() if url else default_path()
+        path = Path(url).expanduser() if url else user_data_dir() / "threadcast.db"
         return URL.create("sqlite", database=str(path)), path
     try:
         parsed = make_url(url)

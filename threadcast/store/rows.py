@@ -86,6 +86,8 @@ def json_text(document: Any, what: str) -> str:
 
 
 class Document(Protocol):
+    """A class that reads itself from JSON."""
+
     @classmethod
     def from_json(cls, document: Any) -> Self: ...
 

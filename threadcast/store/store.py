@@ -73,6 +73,11 @@ class Store:
         """The schema revision of the database."""
         return self._database.revision()
 
+    @property
+    def found_revision(self) -> str | None:
+        """The schema revision that it had before `open` brought it up to date."""
+        return self._database.found_revision
+
     def add(self, measurements: Iterable[Measurement], *, idempotency_key: str | None = None) -> int:
         """Store measurements in one transaction and return how many; 0 when the key has been used before.
 

@@ -1,0 +1,138 @@
+"""`threadcast db` on stores in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tests.cli.commands import invoke
+from threadcast.core import Op, OpGraph
+from threadcast.store import Store
+from threadcast.store.long_form import read_long_form
+from threadcast.store.schema import REVISIONS
+
+OLD_STORE = Path(__file__).parents[1] / "store" / "stored" / "schema_0001.sql"
+TABLE = "machine,op,threads,repeat,seconds\nbox,gemm,1,1,0.5\nbox,gemm,1,2,0.6\nbox,gemm,4,1,0.2\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("THREADCAST_STORE", "store.db")
+    (tmp_path / "table.csv").write_text(TABLE)
+    return tmp_path
+
+
+def db(*arguments: str) -> Result:
+    return invoke("db", *arguments)
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = db(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_an_imported_file_is_in_the_store_and_comes_out_equal(folder: Path) -> None:
+    (row,) = document("import", "table.csv")["files"]
+    assert row == {"file": "table.csv", "measurements": 2, "samples": 3}
+    for name in ("out.csv", "out.csv.gz", "out.parquet"):
+        assert document("export", name)["samples"] == 3
+        assert read_long_form(folder / name) == read_long_form(folder / "table.csv")
+
+
+def test_info_counts_what_there_is(folder: Path) -> None:
+    document("import", "table.csv")
+    with Store.open("store.db") as store:
+        store.add_graph("net", OpGraph(("a",), (Op("relu"),)))
+    found = document("info")
+    assert (found["measurements"], found["samples"], found["ops"]) == (2, 3, 2)
+    assert (found["graphs"], found["schema"]) == (["net"], REVISIONS[-1])
+    assert [(machine["name"], machine["cores"]) for machine in found["machines"]] == [("box", 4)]
+    shown = db("info").stdout
+    assert "2 measurements of 2 ops, 3 samples" in shown
+    assert found["machines"][0]["fingerprint"] in shown
+
+
+def test_a_file_is_added_once_whatever_its_name(folder: Path) -> None:
+    (folder / "copy.csv").write_text(TABLE)
+    first, copy = document("import", "table.csv", "copy.csv")["files"]
+    assert (first["measurements"], copy["measurements"]) == (2, 0)
+    again = db("import", "copy.csv")
+    assert "copy.csv was added before" in again.stderr
+    assert document("info")["samples"] == 3
+
+
+def test_when_one_file_is_bad_nothing_is_added(folder: Path) -> None:
+    (folder / "bad.csv").write_text(TABLE.replace("0.2", "nan"))
+    result = db("import", "table.csv", "bad.csv", "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stdout)["error"]
+    assert error["type"] == "FormatError"
+    assert "bad.csv, line 4, column 'seconds'" in error["message"]
+    assert not (folder / "store.db").exists()
+
+
+def test_an_export_is_narrowed_and_pyperf_reads_the_json_one(folder: Path) -> None:
+    import pyperf
+
+    document("import", "table.csv")
+    (folder / "other.csv").write_text("machine,op,threads,repeat,seconds,feature.kind\nnas,conv,2,1,3.0,convolution\n")
+    document("import", "other.csv")
+    assert document("export", "conv.json", "--kind", "convolution")["measurements"] == 1
+    (name,) = pyperf.BenchmarkSuite.load("conv.json").get_benchmark_names()
+    assert name.startswith("convolution-")
+    machines = {machine["name"]: machine["fingerprint"] for machine in document("info")["machines"]}
+    assert document("export", "box.csv", "--machine", machines["box"])["measurements"] == 2
+    nothing = db("export", "none.csv", "--network", "absent")
+    assert (nothing.exit_code, "no measurements" in nothing.stderr) == (1, True)
+    assert not (folder / "none.csv").exists()
+
+
+def test_an_old_store_is_migrated_and_says_from_where(folder: Path) -> None:
+    with closing(sqlite3.connect("store.db")) as connection:
+        connection.executescript(OLD_STORE.read_text())
+    assert document("migrate") == {"store": "sqlite:///store.db", "found": "0001", "schema": REVISIONS[-1]}
+    assert "which is current" in db("migrate").stdout
+
+
+def test_check_fails_when_something_is_wrong(folder: Path) -> None:
+    document("import", "table.csv")
+    assert document("check")["problems"] == []
+    assert "is sound" in db("check").stdout
+    with closing(sqlite3.connect("store.db")) as connection:
+        connection.execute("UPDATE measurements SET samples = x'00'")
+        connection.commit()
+    result = db("check", "--json")
+    assert result.exit_code == 1
+    assert "damaged" in json.loads(result.stdout)["problems"][0]
+
+
+@pytest.mark.parametrize("subcommand", ["info", "migrate", "check"])
+def test_no_store_is_an_error_and_none_is_made(folder: Path, subcommand: str) -> None:
+    result = db(subcommand)
+    assert result.exit_code == 1
+    assert "there is no store at store.db" in result.stderr
+    assert os.listdir(folder) == ["table.csv"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["import"], ["import", "absent.csv"], ["export"], ["export", "t.xlsx"], ["nonsense"]]
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    assert db(*arguments).exit_code == 2
+
+
+def test_a_foreign_file_as_store_is_refused(folder: Path) -> None:
+    result = db("info", "--store", "table.csv")
+    assert (result.exit_code, "not a SQLite database" in result.stderr) == (1, True)
+    assert (folder / "table.csv").read_text() == TABLE

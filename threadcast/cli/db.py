@@ -1,0 +1,128 @@
+"""`threadcast db`: what the store holds, and measurements in and out of it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, table
+from threadcast.core.settings import Settings
+
+if TYPE_CHECKING:
+    from threadcast.store import Store
+
+FOUND = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXPORTS = (".csv", ".csv.gz", ".parquet", ".json")
+
+
+def _with_known_suffix(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
+    if not path.name.lower().endswith(EXPORTS):
+        raise click.BadParameter(f"{path} must end in {', '.join(EXPORTS[:-1])} or {EXPORTS[-1]}")
+    return path
+
+
+@click.group()
+def command() -> None:
+    """Look at the measurements, and bring them in and out."""
+
+
+@command.command()
+@setting("store", "--store")
+@common
+def info(output: Output, settings: Settings) -> None:
+    """Say where the store is and how much it holds."""
+    with _open(settings) as store:
+        counts = store.counts()
+        machines = store.machines()
+        graphs = store.graphs()
+        document = {
+            "store": store.name, "schema": store.revision, "measurements": counts.measurements,
+            "samples": counts.samples, "ops": counts.ops,
+            "machines": [{"fingerprint": m.fingerprint, "name": m.name, "cores": len(m)} for m in machines],
+            "graphs": graphs,
+        }  # fmt: skip
+    shown = [f"{store.name}, schema {document['schema']}"]
+    shown.append(f"{counts.measurements:,} measurements of {counts.ops:,} ops, {counts.samples:,} samples")
+    rows = [(m.fingerprint, len(m)) for m in machines]
+    output.result(document, *shown, table(("machine", "cores"), rows), f"graphs: {', '.join(graphs) or 'none'}")
+
+
+@command.command()
+@setting("store", "--store")
+@common
+def migrate(output: Output, settings: Settings) -> None:
+    """Bring the store's schema up to date, as every other command does when it opens a store."""
+    with _open(settings) as store:
+        before, after = store.found_revision, store.revision
+    said = f"{store.name} had schema {before}" + (", which is current" if before == after else f" and has {after} now")
+    output.result({"store": store.name, "found": before, "schema": after}, said)
+
+
+@command.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FOUND)
+@setting("store", "--store")
+@common
+def import_(output: Output, settings: Settings, files: tuple[Path, ...]) -> None:
+    """Add the measurements of long-form FILEs (.csv, .csv.gz, .parquet).
+
+    All files are read before any is added. A file that was added before, whatever its name, is not added again.
+    """
+    from threadcast.store import Store
+    from threadcast.store.long_form import read_long_form
+
+    read = [(path, read_long_form(path), f"file {hashlib.sha256(path.read_bytes()).hexdigest()}") for path in files]
+    rows = []
+    with Store.open(settings["store"]) as store:
+        for path, measurements, key in read:
+            added = store.add(measurements, idempotency_key=key)
+            samples = sum(len(m.samples) for m in measurements) if added else 0
+            rows.append({"file": str(path), "measurements": added, "samples": samples})
+            if not added:
+                output.note(f"{path} was added before; nothing of it was added again")
+        document = {"store": store.name, "files": rows}
+    output.result(document, table(("file", "measurements", "samples"), [list(row.values()) for row in rows]))
+
+
+@command.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=_with_known_suffix)
+@click.option("--machine", help="Only of the machine with this fingerprint.")
+@click.option("--network", help="Only ops of this stored graph.")
+@click.option("--kind", "kinds", multiple=True, help="Only ops of this kind; may be repeated.")
+@setting("store", "--store")
+@common
+def export(
+    output: Output, settings: Settings, file: Path, machine: str | None, network: str | None, kinds: tuple[str, ...]
+) -> None:
+    """Write measurements to FILE: long form (.csv, .csv.gz, .parquet), or a pyperf suite (.json)."""
+    from threadcast.store.long_form import write_long_form
+    from threadcast.store.pyperf_export import write_pyperf
+
+    with _open(settings) as store:
+        measurements = store.measurements(machine=machine, network=network, kinds=kinds or None)
+    write = write_pyperf if file.suffix.lower() == ".json" else write_long_form
+    write(measurements, file)
+    samples = sum(len(m.samples) for m in measurements)
+    document = {"file": str(file), "measurements": len(measurements), "samples": samples}
+    output.result(document, f"{file}: {len(measurements):,} measurements, {samples:,} samples")
+
+
+@command.command()
+@setting("store", "--store")
+@common
+def check(output: Output, settings: Settings) -> None:
+    """Read everything back and say what is wrong; exit code 1 if anything is."""
+    with _open(settings) as store:
+        problems = store.check()
+        output.result({"store": store.name, "problems": problems}, *(problems or [f"{store.name} is sound"]))
+    if problems:
+        raise click.exceptions.Exit(1)
+
+
+def _open(settings: Settings) -> Store:
+    from threadcast.store import Store
+
+    return Store.open(settings["store"], create=False)
