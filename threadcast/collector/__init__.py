@@ -1,1 +1,1 @@
-
+"""Captures graphs, times operations and reads counters."""

@@ -49,12 +49,14 @@ class AlexNet(nn.Module):
 
 
 def alexnet(*, batch: int, side: int, classes: int = 1000, width: float = 1.0) -> Parts:
+    """AlexNet over images of `side` pixels; `width` scales its channels."""
     require_side(side, at_least=67, network="alexnet")
     model = AlexNet(side=side, classes=classes, width=width)
     return classification(model, batch=batch, side=side, classes=classes)
 
 
 def caffenet(*, batch: int, side: int, classes: int = 1000, width: float = 1.0) -> Parts:
+    """CaffeNet: AlexNet with pooling before normalisation."""
     require_side(side, at_least=67, network="caffenet")
     model = AlexNet(side=side, classes=classes, width=width, norm_before_pool=False)
     return classification(model, batch=batch, side=side, classes=classes)

@@ -115,5 +115,6 @@ NETWORKS: tuple[tuple[str, str, Sizes], ...] = (
 
 
 def register_built_in() -> None:
+    """Register every network of `NETWORKS`."""
     for name, module, sizes in NETWORKS:
         register(name, f"threadcast.networks.{module}:{name}", sizes)

@@ -72,12 +72,14 @@ class Discriminator(nn.Module):
 
 
 def dcgan_generator(*, batch: int, side: int, width: int, colours: int = 3) -> Parts:
+    """The generator, trained against given images of `side` pixels; `width` is its narrowest layer's channels."""
     model = Generator(side=side, width=width, colours=colours)
     images = torch.rand(batch, colours, side, side) * 2 - 1
     return model, (torch.rand(batch, NOISE) * 2 - 1,), images, F.mse_loss
 
 
 def dcgan_discriminator(*, batch: int, side: int, width: int, colours: int = 3) -> Parts:
+    """The discriminator over images of `side` pixels; `width` is its narrowest layer's channels."""
     model = Discriminator(side=side, width=width, colours=colours)
     images = torch.rand(batch, colours, side, side) * 2 - 1
     real = torch.randint(2, (batch,)).float()

@@ -34,10 +34,12 @@ class BlockWidths:
     pool: int
 
     def scaled(self, factor: float) -> BlockWidths:
+        """The widths times `factor`, each at least 1."""
         return BlockWidths(*(max(1, round(channels * factor)) for channels in astuple(self)))
 
     @property
     def outputs(self) -> int:
+        """Channels that the block puts out."""
         return self.conv1 + self.conv3 + self.conv5 + self.pool
 
 
@@ -118,12 +120,14 @@ class TwoInceptionBlocks(nn.Module):
 
 
 def googlenet(*, batch: int, side: int, width: float = 1.0, classes: int = 1000, depth: int | None = None) -> Parts:
+    """GoogLeNet over images of `side` pixels; `depth` keeps that many blocks of each kind at most."""
     require_side(side, at_least=33, network="googlenet")
     model = GoogLeNet(classes=classes, width=width, depth=depth)
     return classification(model, batch=batch, side=side, classes=classes)
 
 
 def inception_block(*, batch: int, side: int, width: float = 1.0) -> Parts:
+    """Blocks 3a and 3b alone, over feature maps of `side` pixels; `width` scales their channels."""
     require_side(side, at_least=2, network="inception_block")
     model = TwoInceptionBlocks(width=width)
     return classification(model, batch=batch, side=side, classes=10, channels=model.inputs)

@@ -153,6 +153,7 @@ def _block_8(inputs: int, w: Scale) -> Branches:
 
 
 def inception_v3(*, batch: int, side: int, width: float = 1.0, classes: int = 1000, depth: int | None = None) -> Parts:
+    """Inception-v3 over images of `side` pixels; `depth` keeps that many blocks of each kind at most."""
     require_side(side, at_least=75, network="inception_v3")
     model = InceptionV3(classes=classes, width=width, depth=depth)
     return classification(model, batch=batch, side=side, classes=classes)

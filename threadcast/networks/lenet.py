@@ -38,6 +38,7 @@ class LeNet(nn.Module):
 
 
 def lenet(*, batch: int, side: int, maps: tuple[int, int] = (20, 50), hidden: int = 500) -> Parts:
+    """LeNet over grey images of `side` pixels; `maps` are its convolutions' channels."""
     require_side(side, at_least=16, network="lenet")
     model = LeNet(side=side, maps=maps, hidden=hidden)
     return classification(model, batch=batch, side=side, classes=10, channels=1)

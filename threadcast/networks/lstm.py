@@ -83,6 +83,7 @@ class LanguageModel(nn.Module):
 
 
 def lstm(*, batch: int, steps: int, width: int, layers: int = 4, vocabulary: int | None = None) -> Parts:
+    """Stacked LSTM layers: a language model over `vocabulary` words, without one a classifier of sequences."""
     if vocabulary is None:
         classifier = SequenceClassifier(width=width, layers=layers, classes=10)
         return classifier, (torch.randn(steps, batch, width),), torch.randint(10, (batch,)), F.cross_entropy

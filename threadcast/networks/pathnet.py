@@ -52,6 +52,7 @@ class PathNet(nn.Module):
 
 
 def pathnet(*, batch: int, side: int, width: int, modules: int = 6) -> Parts:
+    """PathNet over images of `side` pixels: layers of `modules` modules of `width` channels each."""
     require_side(side, at_least=8, network="pathnet")
     model = PathNet(side=side, width=width, modules=modules)
     return classification(model, batch=batch, side=side, classes=10)

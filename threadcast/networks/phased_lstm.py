@@ -72,6 +72,7 @@ class PhasedLSTM(nn.Module):
 
 
 def phased_lstm(*, batch: int, steps: int, width: int, layers: int = 4) -> Parts:
+    """Stacked phased LSTM layers that classify sequences of timed samples."""
     model = PhasedLSTM(width=width, layers=layers, classes=10)
     times = torch.arange(steps).unsqueeze(1) + torch.rand(steps, batch)  # in steps, increasing
     inputs = (torch.randn(steps, batch, width), times)

@@ -105,6 +105,7 @@ def resnet18(
     blocks: tuple[int, int, int, int] = (2, 2, 2, 2),
     small_images: bool = False,
 ) -> Parts:
+    """ResNet-18 over images of `side` pixels; `small_images` leaves out the stem's stride and pooling."""
     require_side(side, at_least=16, network="resnet18")
     model = ResNet(BasicBlock, blocks, classes=classes, width=width, small_images=small_images)
     return classification(model, batch=batch, side=side, classes=classes)
@@ -119,6 +120,7 @@ def resnet50(
     blocks: tuple[int, int, int, int] = (3, 4, 6, 3),
     small_images: bool = False,
 ) -> Parts:
+    """ResNet-50 over images of `side` pixels; `small_images` leaves out the stem's stride and pooling."""
     require_side(side, at_least=16, network="resnet50")
     model = ResNet(Bottleneck, blocks, classes=classes, width=width, small_images=small_images)
     return classification(model, batch=batch, side=side, classes=classes)

@@ -80,6 +80,7 @@ def _sinusoids(steps: int, width: int) -> Tensor:
 
 
 def transformer(*, batch: int, steps: int, width: int, heads: int, hidden: int, layers: int, vocabulary: int) -> Parts:
+    """A transformer encoder that predicts words; InvalidInput unless `heads` divides an even `width`."""
     if width % heads or width % 2:
         raise InvalidInput(f"width={width} must be even and a multiple of heads={heads}")
     model = TransformerEncoder(

@@ -44,6 +44,7 @@ class VGG16(nn.Module):
 
 
 def vgg16(*, batch: int, side: int, classes: int = 1000, width: float = 1.0) -> Parts:
+    """VGG-16 over images of `side` pixels; `width` scales its channels."""
     require_side(side, at_least=32, network="vgg16")
     model = VGG16(side=side, classes=classes, width=width)
     return classification(model, batch=batch, side=side, classes=classes)

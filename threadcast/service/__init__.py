@@ -1,1 +1,1 @@
-
+"""Predictions, plans and decisions over HTTP."""

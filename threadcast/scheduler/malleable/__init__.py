@@ -1,1 +1,1 @@
-
+"""Cores that change while a network runs."""

@@ -1,0 +1,161 @@
+"""The rules of the house: who may import whom, what a start imports, what is never loaded, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import threadcast
+
+PACKAGE = Path(threadcast.__file__).parent
+LAYERS = ("core", "networks", "store", "collector", "models", "scheduler", "service", "cli")
+"""From the bottom up: a part imports itself and those before it."""
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+ONLY_IN = {
+    "flask": ("service",),
+    "apiflask": ("service",),
+    "gunicorn": ("service",),
+    "sqlalchemy": ("store",),
+    "alembic": ("store",),
+    "torch": ("networks", "collector", "scheduler/runtime", "cli"),
+}
+"""Libraries that only these parts may import, at the top of a file or inside a function."""
+
+NOT_AT_START = ("torch", "pandas", "sklearn", "xgboost", "sqlalchemy", "flask", "pyarrow", "scipy", "joblib", "numba")
+UNSAFE = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def layer_of(path: Path) -> str | None:
+    """The part of the house that a file lies in; None for threadcast/__init__.py itself."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a file imports, at its top or inside functions.
+
+    `from package import name` gives "package.name": the name may be a module.
+    """
+    here = ("threadcast", *path.relative_to(PACKAGE).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(here[: len(here) - node.level]) if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("import_module", "importlib.import_module"):
+            first = node.args[0]
+            text = first.values[0] if isinstance(first, ast.JoinedStr) else first
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                yield node.lineno, text.value
+
+
+def test_every_folder_is_a_layer():
+    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in MODULES if path.parent != PACKAGE}
+    assert folders == set(LAYERS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_down_only(path):
+    layer = layer_of(path)
+    allowed = LAYERS[: LAYERS.index(layer) + 1] if layer else ()
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for line, name in imports(path)
+        if name.startswith("threadcast.") and name.split(".")[1] in LAYERS and name.split(".")[1] not in allowed
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_libraries_stay_in_the_parts_that_own_them(path):
+    wrong = []
+    for line, name in imports(path):
+        owners = ONLY_IN.get(name.partition(".")[0])
+        if owners and not name_of(path).startswith(tuple(f"{owner}/" for owner in owners)):
+            wrong.append(f"{name_of(path)}:{line} imports {name}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nothing_is_ever_unpickled(path):
+    """`joblib.load` and `numpy.load(allow_pickle=True)` unpickle, too; `__reduce__` only lets others pickle."""
+    wrong = [f"imports {name}" for _, name in imports(path) if name.partition(".")[0] in UNSAFE]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called in ("joblib.load", "torch.load", "pd.read_pickle", "pandas.read_pickle"):
+            wrong.append(f"calls {called}")
+        allowing = [word.value for word in node.keywords if word.arg == "allow_pickle"]
+        if any(ast.unparse(value) != "False" for value in allowing):
+            wrong.append(f"calls {called} with allow_pickle")
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", ["threadcast", "threadcast.core", "threadcast.cli.main", "threadcast.scheduler"])
+def test_a_start_imports_only_the_base_install(module):
+    program = f"import sys, {module}; print(*[n for n in {NOT_AT_START!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+CLASSES = {
+    node.name: node
+    for path in MODULES
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def has(cls: ast.ClassDef, method: str) -> bool:
+    return any(isinstance(member, ast.FunctionDef) and member.name == method for member in cls.body)
+
+
+def is_override(cls: ast.ClassDef, method: str) -> bool:
+    """Whether a base class documents `method`: one of ours that has it, or any class of another library."""
+    for base in map(ast.unparse, cls.bases):
+        known = CLASSES.get(base.partition("[")[0].rpartition(".")[2])
+        if known is None and base not in ("ABC", "Protocol", "Enum", "StrEnum", "NamedTuple"):
+            return True
+        if known is not None and (has(known, method) or is_override(known, method)):
+            return True
+    return False
+
+
+def public_definitions(path: Path) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef]]:
+    """The module and its public classes, functions and methods that must say what they are.
+
+    Overrides inherit their documentation, the name of a test is its documentation, and members of a protocol are
+    described with it.
+    """
+    tree = ast.parse(path.read_text())
+    yield name_of(path), tree
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        yield f"{name_of(path)}:{node.lineno} {node.name}", node
+        if not isinstance(node, ast.ClassDef) or any("Protocol" in ast.unparse(base) for base in node.bases):
+            continue
+        for member in node.body:
+            if not isinstance(member, ast.FunctionDef) or member.name.startswith(("_", "test_")):
+                continue
+            if not is_override(node, member.name):
+                yield f"{name_of(path)}:{member.lineno} {node.name}.{member.name}", member
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_everything_public_is_documented(path):
+    missing = [name for name, node in public_definitions(path) if not ast.get_docstring(node)]
+    assert not missing
