@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.scheduler.random_problems import graph_of, problem_of
+from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.levels import levels, rank_by_level
-from threadcast.scheduler.policies import Launch, Running, State
+from threadcast.scheduler.policies import Launch, Problem, Running, State
 from threadcast.scheduler.policies.critical_path import CriticalPath, executor_counts
 from threadcast.scheduler.simulator import makespan_s, simulate
 
@@ -106,3 +107,14 @@ def test_settings_that_cannot_be_are_refused() -> None:
         CriticalPath(problem_of([{1: 1.0}], cores=1), light_executor=True)
     with pytest.raises(PlanError, match="starts at 2 threads"):
         CriticalPath(problem_of([{2: 1.0}], cores=2), executors=2)
+
+
+def test_levels_hold_the_time_of_the_affinity_that_the_executors_have() -> None:
+    """Two threads that share a tile take 3 s; one a tile would take 2 s, but executors are whole tiles."""
+    machine = Machine.uniform("tiles", 4, group_size=2)
+    cases = (Case(2, Affinity.COMPACT), Case(2, Affinity.SPREAD))
+    seconds = np.array([[3.0, 2.0]])
+    table = CurveTable(cases, seconds, seconds, seconds, np.zeros((1, 2), dtype=np.int8))
+    policy = CriticalPath(Problem(graph_of([{1: 1.0}]), table, machine), executors=2)
+    assert policy.level.tolist() == [3.0]
+    assert simulate(policy).makespan_s == 3.0

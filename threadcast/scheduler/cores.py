@@ -13,10 +13,11 @@ class CorePicker:
     def __init__(self, machine: Machine) -> None:
         self._group = {core.id: core.group for core in machine.cores}
         self._order = {core: i for i, core in enumerate(c for group in machine.groups for c in group)}
+        self._ordered = list(self._order) == [core.id for core in machine.cores]
         self._found: dict[tuple[tuple[int, ...], int, bool], tuple[int, ...]] = {}
 
     def pick(self, idle: tuple[int, ...], count: int, *, spread: bool = False) -> tuple[int, ...]:
-        """Return `count` of the `idle` core ids, which must be at least as many.
+        """Return `count` of the `idle` core ids, which are in the machine's order and at least as many.
 
         COMPACT: all from the smallest group that suffices, else the fullest groups whole and the rest from the
         smallest group that suffices, so that large holes stay. `spread`: one a group, groups without a busy
@@ -33,8 +34,12 @@ class CorePicker:
 
     def _by_group(self, idle: tuple[int, ...]) -> list[list[int]]:
         groups: dict[int, list[int]] = {}
-        for core in sorted(idle, key=self._order.__getitem__):
-            groups.setdefault(self._group[core], []).append(core)
+        for core in idle if self._ordered else sorted(idle, key=self._order.__getitem__):
+            group = self._group[core]
+            if group in groups:
+                groups[group].append(core)
+            else:
+                groups[group] = [core]
         return sorted(groups.values(), key=len, reverse=True)
 
 

@@ -48,6 +48,7 @@ class Times:
         self._group_of = {core.id: core.group for core in machine.cores}
         self._single_group = groups == 1
         self._columns = columns
+        self._table = curves.seconds
         self._item = curves.seconds.item
         self._found: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
 
@@ -81,6 +82,17 @@ class Times:
         order = (Affinity.COMPACT, Affinity.SPREAD) if compact else (Affinity.SPREAD, Affinity.COMPACT)
         first, second = (self._columns.get(Case(count, affinity), -1) for affinity in order)
         return first, second
+
+    def along(self, cores: tuple[int, ...]) -> Floats:
+        """(n_ops, n_counts) seconds on the first 1, 2, ... of `cores`, as `on` has them; infinite beyond them."""
+        result = np.full_like(self.seconds, np.inf)
+        for i, count in enumerate(self.counts):
+            if count <= len(cores):
+                for column in reversed(self._lookup(cores[:count], count)):
+                    if column >= 0:
+                        offered = self._table[:, column] != np.inf
+                        result[offered, i] = self._table[offered, column]
+        return result
 
     def fastest(self) -> Integers:
         """(n_ops,) position in `counts` of the fastest one; among equals the fewest threads."""

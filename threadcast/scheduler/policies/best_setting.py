@@ -16,6 +16,9 @@ from threadcast.scheduler.simulator import makespan_s
 
 P = TypeVar("P", bound=Policy)
 
+ROUNDING = 1e-9
+"""Relative: sums of the same times in another order differ by less, and no setting is worth trying for less."""
+
 
 def fastest_setting(
     problem: Problem,
@@ -29,13 +32,13 @@ def fastest_setting(
     A setting is (teams, threads of a team, of which at most the machine's cores count). Settings are tried in
     order of a lower bound on their makespan: the critical path, the sum of all ops over the teams, and their
     core-seconds over the cores, all at the team's width. What cannot beat the best found is left out, which
-    changes nothing in the answer. PlanError where no setting can run every op.
+    changes nothing in the answer but for rounding. PlanError where no setting can run every op.
     """
     bounds = _bounds(problem, settings, 1.0 if interference is None else interference.core_throughput)
     best: P | None = None
     best_s = float("inf")
     for bound_s, setting in sorted(bounds, key=lambda pair: pair[0]):
-        if bound_s >= best_s:
+        if bound_s >= best_s * (1 - ROUNDING):
             break
         policy = make(setting)
         found_s = makespan_s(policy, interference=interference, give_up_s=best_s)

@@ -12,7 +12,7 @@ from threadcast.scheduler.interference import Interference
 from threadcast.scheduler.levels import levels, rank_by_level
 from threadcast.scheduler.policies.base import Launch, Problem, State
 from threadcast.scheduler.policies.best_setting import fastest_setting
-from threadcast.scheduler.policies.team_policy import Team, TeamPolicy, team_times
+from threadcast.scheduler.policies.team_policy import Team, TeamPolicy
 
 TINY_S = 10e-6
 """Seconds on one thread up to which the light executor takes an op: waking a team costs about as much as such an op
@@ -62,8 +62,7 @@ class CriticalPath(TeamPolicy):
             raise InvalidInput(f"executors={executors}: from 1 to the {len(machine)} cores there are for them")
         cores = teams(machine, executors)
         super().__init__(problem, [Team(team) for team in cores], threads=len(cores[0]))
-        seconds = team_times(problem, len(cores[0]))[1]
-        self.level = levels(problem.graph, seconds)
+        self.level = levels(problem.graph, self.seconds)
         self.rank = rank_by_level(self.level)
         self._light_core = order[-1] if light_executor else None
         self._tiny = _tiny(problem, tiny_s) if light_executor else bytes(len(problem.graph))
@@ -71,7 +70,7 @@ class CriticalPath(TeamPolicy):
     def decide(self, state: State) -> Sequence[Launch]:
         if self._light_core is None or self._light_core not in state.idle:
             return super().decide(state)
-        free = self.free_teams(state.running)
+        free = self.free_teams(state)
         team = next(free, None)
         launches: list[Launch] = []
         light_is_free = True

@@ -16,7 +16,7 @@ from threadcast.scheduler.policies.corun import Candidate, candidates_of, fittin
 
 ALL = frozenset({1, 2, 3, 4})
 
-WINDOW = 64
+WINDOW = 32
 """Ready ops, in order, that a decision looks at. The paper saw seldom more than five ready, so this only bounds the
 time of decisions on graphs far wider than its networks."""
 
@@ -51,9 +51,11 @@ class Strategies(Policy):
         points = zip(threads.tolist(), times.at(chosen).tolist(), times.spread[rows, chosen].tolist())
         self.chosen = [Candidate(*point) for point in points]
         """What strategies 1 and 2 give each op."""
-        self._candidates = (
-            candidates_of(problem, chosen, keep_near=2 in self.strategies) if 3 in self.strategies else []
-        )
+        self._chosen_s = [candidate.seconds for candidate in self.chosen]
+        near = 2 in self.strategies
+        self._candidates = candidates_of(problem, chosen, keep_near=near) if 3 in self.strategies else []
+        self._fewest = [candidates[0].threads for candidates in self._candidates]
+        self._fastest_s = [candidates[-1].seconds for candidates in self._candidates]
         self._one_thread_s = times.at(times.within(1)).tolist()
         self._cores = tuple(core.id for core in problem.machine.cores)
         self._hyper_threading = 4 in self.strategies and problem.machine.threads_per_core > 1
@@ -84,18 +86,23 @@ class Strategies(Policy):
     def _co_run(self, turn: _Turn) -> None:
         while turn.idle and turn.ready:
             if turn.longest_s is not None:
-                for op in list(turn.ready):
-                    found = fitting(self._candidates[op], idle=len(turn.idle), within_s=turn.longest_s)
-                    if found:
-                        turn.launch(op, found)
-                        if not turn.idle:
-                            return
-            if not turn.ready:
+                self._fill(turn, turn.longest_s)
+            if not turn.idle or not turn.ready:
                 return
-            longest = max(turn.ready, key=lambda op: self.chosen[op].seconds)
+            longest = max(turn.ready, key=self._chosen_s.__getitem__)
             if self.chosen[longest].threads > len(turn.idle):
                 return
             turn.launch(longest, self.chosen[longest])
+
+    def _fill(self, turn: _Turn, within_s: float) -> None:
+        """Start every ready op that has a candidate for the idle cores and this time."""
+        idle = len(turn.idle)
+        for op in tuple(turn.ready):
+            if self._fewest[op] <= idle and self._fastest_s[op] <= within_s:
+                found = fitting(self._candidates[op], idle=idle, within_s=within_s)
+                if found:
+                    turn.launch(op, found)
+                    idle = len(turn.idle)
 
     def _beside(self, turn: _Turn, running: Sequence[Running], first: Sequence[Running]) -> None:
         """Strategy 4: fill the second hardware threads beside an op that holds all cores."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from threadcast.core.errors import PlanError
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, Running, State
+from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
 from threadcast.scheduler.times import Floats, Integers
 
 
@@ -33,19 +33,25 @@ class TeamPolicy(Policy):
         self.threads = threads
         width = len(self.teams[0].cores)
         positions, _ = team_times(problem, width)
+        self.seconds: Floats = problem.times.along(self.teams[0].cores)[np.arange(len(positions)), positions]
+        """(n_ops,) float64, each op's lone seconds on the first team."""
         counts = problem.times.counts
         self._width = [counts[p] for p in positions.tolist()]
         self._launch_threads = {n: threads if n == width else n for n in counts}
         self._prefixes: dict[tuple[int, int], tuple[int, ...]] = {}
+        alone = len({core for team in self.teams for core in team.cores}) == sum(len(t.cores) for t in self.teams)
+        self._team_of = {team.cores[0]: i for i, team in enumerate(self.teams)} if alone else None
 
     def decide(self, state: State) -> Sequence[Launch]:
         if not state.ready:
             return ()
-        return [self.launch(op, number) for op, number in zip(state.ready, self.free_teams(state.running))]
+        return [self.launch(op, number) for op, number in zip(state.ready, self.free_teams(state))]
 
-    def free_teams(self, running: Sequence[Running]) -> Iterator[int]:
-        """Numbers of the teams that run nothing, ascending."""
-        busy = {(at.cores[0], at.hardware_thread) for at in running}
+    def free_teams(self, state: State) -> Iterator[int]:
+        """Numbers of the teams that run nothing, ascending. An op always uses its team's first core."""
+        if self._team_of is not None:  # nobody shares a core: idle ones tell, and they are few
+            return iter(sorted(self._team_of[core] for core in state.idle if core in self._team_of))
+        busy = {(at.cores[0], at.hardware_thread) for at in state.running}
         return (i for i, team in enumerate(self.teams) if (team.cores[0], team.hardware_thread) not in busy)
 
     def launch(self, op: int, team_number: int) -> Launch:
@@ -60,8 +66,9 @@ class TeamPolicy(Policy):
 
 
 def team_times(problem: Problem, width: int) -> tuple[Integers, Floats]:
-    """Return for each op the position in `times.counts` and the seconds that it has on a team of `width` cores.
+    """Return for each op the position in `times.counts` that it has on a team of `width` cores, and the seconds.
 
+    The seconds are those of the better affinity: less than on the team's own cores where these have the other one.
     PlanError where the curve of an op starts above `width` threads.
     """
     times = problem.times
