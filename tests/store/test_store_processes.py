@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,21 +106,34 @@ def test_a_full_disk_is_an_error_that_loses_nothing(store_path: Path, measure: M
         assert store.add([measure(i) for i in range(1, 1000)], idempotency_key="k") == 999
 
 
-@pytest.mark.needs_root
-def test_a_full_file_system_is_an_error_that_loses_nothing(tmp_path: Path, measure: Measure) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a tmpfs; the test above drives the same path by a page limit")
-    try:
-        with Store.open(tmp_path / "store.sqlite") as store:
-            store.add([measure()])
-            with pytest.raises(StoreError, match=r"full|I/O"):
-                store.add([measure(i) for i in range(1, 5000)])
-            assert store.measurements() == [measure()]
-            store.add([measure(2)])
-            assert store.check() == []
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_full_file_system_is_an_error_that_loses_nothing(small_disk: Path, measure: Measure) -> None:
+    with Store.open(small_disk / "store.sqlite") as store:
+        store.add([measure()])
+        with pytest.raises(StoreError, match=r"full|I/O"):
+            store.add([measure(i) for i in range(1, 5000)])
+        assert store.measurements() == [measure()]
+        store.add([measure(2)])
+        assert store.check() == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("free_kib", [0, 4, 16, 64])
+def test_a_store_that_the_disk_has_no_room_for_is_not_made(small_disk: Path, free_kib: int) -> None:
+    (small_disk / "other").write_bytes(b"x" * (512 - free_kib) * 1024)
+    with pytest.raises(StoreError, match=r"full|I/O|No space"):
+        Store.open(small_disk / "store.sqlite")
+    assert os.listdir(small_disk) == ["other"]
 
 
 def test_a_writer_waits_for_a_lock_and_then_says_who_holds_it(

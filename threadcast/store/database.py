@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -176,15 +176,14 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _make_sqlite(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.close()
     engine = _connect(URL.create("sqlite", database=str(path)))
     try:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")  # kept in the file; not allowed inside a transaction
         with engine.begin() as transaction:
             _upgrade(transaction)
-    except SQLAlchemyError as error:
-        raise StoreError(f"{path}: {_reason(error)}") from error
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        raise StoreError(f"{path.name} cannot be made: {_reason(error)}") from error
     finally:
         engine.dispose()
 
@@ -206,12 +205,10 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _reason(error: SQLAlchemyError) -> str:
-    if not isinstance(error, DBAPIError):
-        return str(error)
-    cause = str(error.orig)
+def _reason(error: SQLAlchemyError | sqlite3.Error) -> str:
+    cause = str(error.orig if isinstance(error, DBAPIError) else error).strip()
     if "disk is full" in cause or "disk I/O error" in cause:
         return f"{cause}; nothing of this transaction was stored and what was there is intact; free some space"
     if "locked" in cause:
         return f"{cause} by another process for {_BUSY_TIMEOUT_S:.0f} s; end it and try again"
-    return cause.strip()
+    return cause
