@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
 
@@ -12,14 +12,15 @@ from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
 class PerformanceModel(ABC):
     """Forecasts an op's seconds at every case from none to a few of its own measurements.
 
-    Set `name`, the name of its file; write `predict`; write `fit` if it learns from other ops, and `propose` if it
-    chooses which cases of an op are measured. All arguments are the caller's: a model never changes or
-    keeps the `observed` that it is given. A fitted model answers from many threads at once and uses one
-    thread itself. `observed` holds measurements of this very op on this very machine, in the order taken.
-    Register a model with `threadcast.models.registry_of_kinds.register`.
+    Set `name`, under which it is registered; write `predict`, `to_files` and `from_files`; write `fit` if it learns
+    from other ops, and `propose` if it chooses which cases of an op are measured. All arguments are the caller's: a
+    model never changes or keeps the `observed` that it is given. A fitted model answers from many threads at once and
+    uses one thread itself. `observed` holds measurements of this very op on this very machine, in the order taken.
+    A point said to be `measured` is the median of the samples given. Register a model with
+    `threadcast.models.registry_of_kinds.register`, and test it with `threadcast.models.testing`.
     """
 
-    name: ClassVar[str]
+    name: str
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """Return the case to measure next, None when enough is known. Never one that `observed` has."""
@@ -39,3 +40,11 @@ class PerformanceModel(ABC):
         """Return the curves of many ops; override where a batch is cheaper than one after the other."""
         curves = [self.predict(op, seen, cases, machine=machine) for op, seen in zip(ops, observed, strict=True)]
         return CurveTable.of(curves, model=self.name)
+
+    @abstractmethod
+    def to_files(self) -> dict[str, bytes]:
+        """Return options and what was learned as files: flat names, and content that cannot hold code."""
+
+    @abstractmethod
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Take over what `to_files` gave and return self; ArtefactError on anything else, with nothing executed."""

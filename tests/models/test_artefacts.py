@@ -1,0 +1,219 @@
+"""Poisoned files are refused, and nothing in them runs."""
+
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.tree import DecisionTreeRegressor
+
+from tests.models.synthetic_ops import make_ops, measure_all
+from threadcast.core import Machine
+from threadcast.core.errors import ArtefactError
+from threadcast.models import artefacts, boosted_trees, regressors
+from threadcast.models.per_case import PerCase
+from threadcast.models.registry_of_kinds import REGRESSORS, create
+
+ROWS = np.random.default_rng(0).random((40, 3))
+TARGETS = ROWS[:, 0]
+
+
+class Poison:
+    """What a pickle would run when it is read."""
+
+    def __reduce__(self):
+        return (open, ("poisoned", "w"))
+
+
+def zip_of(**entries):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name.replace("_json", ".json").replace("_npy", ".npy"), data)
+    return buffer.getvalue()
+
+
+def npy_of(array, **options):
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def skops_schema(value):
+    with zipfile.ZipFile(io.BytesIO(artefacts.skops_bytes(value))) as archive:
+        return json.loads(archive.read("schema.json"))
+
+
+@pytest.fixture
+def working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("read", [artefacts.read_skops, artefacts.read_npz, artefacts.read_json])
+@pytest.mark.parametrize(
+    "data", [pickle.dumps(Poison()), zip_of(data_pkl=pickle.dumps(Poison())), b"", b"PK\x03\x04"], ids=range(4)
+)
+def test_a_pickle_is_refused_and_not_run(working_directory, read, data):
+    with pytest.raises(ArtefactError):
+        read({"file": data}, "file")
+    assert list(working_directory.iterdir()) == []
+
+
+def test_an_array_of_objects_is_refused_and_not_unpickled(working_directory):
+    data = zip_of(rows_npy=npy_of(np.array([Poison()], dtype=object), allow_pickle=True))
+    with pytest.raises(ArtefactError):
+        artefacts.read_npz({"file": data}, "file")
+    assert list(working_directory.iterdir()) == []
+
+
+def test_an_array_that_claims_more_than_it_brings_is_refused():
+    header = npy_of(np.zeros(3)).replace(b"(3,)", b"(9,)")
+    with pytest.raises(ArtefactError, match="claims shape"):
+        artefacts.read_npz({"file": zip_of(rows_npy=header)}, "file")
+
+
+def test_arrays_of_other_numbers_are_refused():
+    with pytest.raises(ArtefactError, match="float64"):
+        artefacts.read_npz({"file": artefacts.npz_bytes({"a": np.arange(3)})}, "file")
+
+
+@pytest.mark.parametrize("read", [artefacts.read_skops, artefacts.read_npz])
+def test_an_archive_that_unpacks_without_end_is_refused(monkeypatch, read):
+    monkeypatch.setattr(artefacts, "MAX_UNPACKED_BYTES", 10_000)
+    with pytest.raises(ArtefactError, match="unpack"):
+        read({"file": zip_of(schema_json=b"0" * 20_000)}, "file")
+
+
+def test_a_type_that_skops_itself_would_trust_is_refused_if_it_is_not_ours():
+    data = artefacts.skops_bytes([FunctionTransformer(np.exp)])
+    with pytest.raises(ArtefactError, match=r"FunctionTransformer.*nothing was loaded"):
+        artefacts.read_skops({"file": data}, "file")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"__class__": "system", "__module__": "os", "__loader__": "FunctionNode"},
+        {"__class__": "LinearRegression", "__module__": "sklearn.linear_model._base", "__loader__": "FunctionNode"},
+        {"__class__": "str", "__module__": "builtins", "__loader__": "MethodNode", "content": {}},
+        {"__class__": "Popen", "__module__": "subprocess", "__loader__": "ObjectNode"},
+        {"__class__": ["str"], "__module__": "builtins", "__loader__": "JsonNode"},
+        {"__class__": "str", "__module__": "builtins", "__loader__": ["JsonNode"]},
+        {"__class__": "str", "__module__": "builtins"},
+    ],
+    ids=range(7),
+)
+def test_a_foreign_type_anywhere_in_a_skops_file_is_refused(monkeypatch, node):
+    schema = skops_schema([LinearRegression().fit(ROWS, TARGETS)])
+    schema["content"][0]["content"]["content"]["fit_intercept"] = node
+    monkeypatch.setattr("skops.io.loads", lambda *args, **options: pytest.fail("it was loaded"))
+    with pytest.raises(ArtefactError, match="not allowed"):
+        artefacts.read_skops({"file": zip_of(schema_json=json.dumps(schema))}, "file")
+
+
+def test_every_type_on_the_list_is_one_that_a_model_needs():
+    """Nothing is trusted without need: the list is what the fifteen regressors hold, and no more."""
+    needed = {}
+    measurements = measure_all(make_ops(8), machine=Machine.uniform("two", 2))
+    for name in set(REGRESSORS) - {"xgboost", "k_neighbors"}:
+        for file, data in PerCase(name, samples=1).fit(measurements).to_files().items():
+            if file.endswith(".skops"):
+                with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                    collect_types(json.loads(archive.read("schema.json")), needed)
+    assert needed == dict(artefacts.TRUSTED_TYPES)
+
+
+def collect_types(node, found):
+    if isinstance(node, dict):
+        if "__loader__" in node:
+            found.setdefault(node["__loader__"], set()).add(f"{node['__module__']}.{node['__class__']}")
+        node = list(node.values())
+    if isinstance(node, list):
+        for child in node:
+            collect_types(child, found)
+
+
+def test_a_tree_whose_nodes_point_outside_it_is_refused():
+    tree = DecisionTreeRegressor(min_samples_leaf=2).fit(ROWS, TARGETS)
+    schema = artefacts.skops_bytes([tree])
+    with zipfile.ZipFile(io.BytesIO(schema)) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    (name,) = (n for n, data in entries.items() if n.endswith(".npy") and np.load(io.BytesIO(data)).dtype.names)
+    nodes = np.load(io.BytesIO(entries[name]))
+    for column, value in (("left_child", 10**6), ("right_child", 0), ("feature", 3), ("left_child", -1)):
+        changed = nodes.copy()
+        changed[column][0] = value
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for entry, data in {**entries, name: npy_of(changed)}.items():
+                archive.writestr(entry, data)
+        with pytest.raises(ArtefactError):
+            regressors.from_files("decision_tree", "x", {"x.skops": buffer.getvalue()}, count=1, features=3)
+
+
+@pytest.fixture(scope="module")
+def boosted():
+    regressor = regressors.make("xgboost").set_params(n_estimators=3)
+    return bytes(regressor.fit(ROWS, TARGETS).get_booster().save_raw("ubj"))
+
+
+def test_a_stored_booster_comes_back(boosted):
+    loaded = boosted_trees.load(regressors.make("xgboost"), boosted, features=3)
+    expected = regressors.make("xgboost").set_params(n_estimators=3).fit(ROWS, TARGETS)
+    assert np.array_equal(loaded.predict(ROWS), expected.predict(ROWS))
+
+
+def test_a_booster_of_other_rows_is_refused(boosted):
+    with pytest.raises(ArtefactError, match="features"):
+        boosted_trees.load(regressors.make("xgboost"), boosted, features=4)
+
+
+def test_a_booster_cut_short_anywhere_is_refused(boosted):
+    """XGBoost itself ends the process on some of these."""
+    for end in range(0, len(boosted), 97):
+        with pytest.raises(ArtefactError):
+            boosted_trees.load(regressors.make("xgboost"), boosted[:end], features=3)
+
+
+def test_a_booster_changed_at_random_is_refused_or_works(boosted):
+    """Each of these, unchecked, could read beyond its arrays; 27 of 3,000 did."""
+    rng = np.random.default_rng(0)
+    refusals = 0
+    for _ in range(200):
+        data = bytearray(boosted)
+        data[rng.integers(len(data))] = rng.integers(256)
+        try:
+            boosted_trees.load(regressors.make("xgboost"), bytes(data), features=3).predict(ROWS)
+        except ArtefactError:
+            refusals += 1
+    assert refusals > 20
+
+
+@pytest.mark.parametrize("name", ["ols", "k_neighbors", "xgboost"])
+def test_files_of_another_kind_of_model_are_refused(name):
+    measurements = measure_all(make_ops(8))
+    files = PerCase("decision_tree", samples=2).fit(measurements).to_files()
+    with pytest.raises(ArtefactError, match=f"decision_tree, not {name}"):
+        create(name).from_files(files)
+
+
+def test_parts_that_do_not_fit_each_other_are_refused():
+    measurements = measure_all(make_ops(8))
+    files = PerCase("ols", samples=2).fit(measurements).to_files()
+    document = json.loads(files["model.json"])
+    (machine,) = document["machines"].values()
+    for change in (
+        {"low": [0.0]},
+        {"counters": []},
+        {"normaliser": "luck"},
+        {"cases": [[0, "compact"]]},
+        {"centre": None},
+    ):
+        poisoned = {**document, "machines": {"m": {**machine, **change}}}
+        with pytest.raises(ArtefactError):
+            create("ols").from_files({**files, "model.json": artefacts.json_bytes(poisoned)})

@@ -1,0 +1,189 @@
+"""Every model in one table: what it may see, what it is scored on, what is reported."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
+from threadcast.core import Affinity, Case, Curve, Sample
+from threadcast.core.errors import ModelError
+from threadcast.models.base import PerformanceModel
+from threadcast.models.evaluation import ALL_FOLDS, evaluate, replay
+from threadcast.models.hill_climb import HillClimb
+from threadcast.models.measured import group
+from threadcast.models.per_case import PerCase
+from threadcast.models.roofline import Roofline
+from threadcast.models.splits import new_kind, new_network, new_shape
+
+OPS = make_ops(18)
+MEASUREMENTS = measure_all(OPS, noise=0.0)
+CASES = MACHINE.cases()
+SAMPLED = (Case(1, Affinity.SPREAD), Case(8))
+SPLIT = {"split": new_shape(folds=3), "split_name": "shape"}
+
+
+class Oracle(PerformanceModel):
+    """Knows the truth, off by `factor`; asks for two samples and notes what it was shown."""
+
+    name = "oracle"
+
+    def __init__(self, factor=1.0, samples=SAMPLED):
+        self.factor, self.samples = factor, samples
+        self.shown, self.learned = [], None
+
+    def propose(self, op, observed, machine):
+        return next((case for case in self.samples if case not in {m.case for m in observed}), None)
+
+    def fit(self, measurements):
+        self.learned = {m.op.key for m in measurements}
+        return self
+
+    def predict(self, op, observed, cases, *, machine):
+        assert op.key not in self.learned
+        assert [m.case for m in observed] == list(self.samples)
+        return Curve.exact(cases, [self.factor * true_seconds(op, case) for case in cases])
+
+    def to_files(self):
+        return {}
+
+    def from_files(self, files):
+        return self
+
+
+def row_of(model, measurements=MEASUREMENTS, **options):
+    result = evaluate(measurements, [("model", model)], **{**SPLIT, **options})
+    return result.rows[0]
+
+
+def test_the_truth_scores_full_marks():
+    row = row_of(Oracle())
+    assert (row.accuracy, row.r2, row.regret_mean, row.regret_p95, row.coverage_90) == (1.0, 1.0, 0.0, 0.0, 1.0)
+    assert (row.samples, row.ops, row.unusable, row.problem) == (2.0, len(OPS), 0, None)
+
+
+def test_a_constant_factor_costs_accuracy_and_no_regret():
+    row = row_of(Oracle(1.25))
+    assert row.accuracy == pytest.approx(0.75)
+    assert row.regret_p95 == 0.0
+
+
+def test_samples_are_left_out_of_the_score():
+    assert row_of(Oracle()).points == len(OPS) * (len(CASES) - len(SAMPLED))
+
+
+def test_a_model_that_was_given_every_point_has_regret_and_no_accuracy():
+    row = row_of(Oracle(samples=CASES))
+    assert (row.accuracy, row.r2, row.coverage_90, row.points) == (None, None, None, 0)
+    assert row.regret_mean == 0.0
+
+
+def test_regret_is_that_of_the_case_with_the_least_forecast():
+    class Upside(Oracle):
+        def predict(self, op, observed, cases, *, machine):
+            return Curve.exact(cases, [1 / true_seconds(op, case) for case in cases])
+
+    actual = np.array([[true_seconds(op, case) for case in CASES] for op in OPS])
+    row = row_of(Upside())
+    assert row.regret_mean == pytest.approx(np.mean(actual.max(axis=1) / actual.min(axis=1) - 1))
+    assert row.regret_p95 == pytest.approx(np.quantile(actual.max(axis=1) / actual.min(axis=1) - 1, 0.95))
+
+
+def test_every_model_is_judged_on_the_same_folds_in_the_order_given():
+    models = [("climb", HillClimb(interval=2)), ("roofline", Roofline()), ("oracle", Oracle())]
+    result = evaluate(MEASUREMENTS, models, split=new_kind, split_name="kind")
+    assert [row.model for row in result.rows] == ["climb", "roofline", "oracle"]
+    assert {row.fold for row in result.rows} == {ALL_FOLDS}
+    assert [(row.model, row.fold) for row in result.by_fold] == [
+        (model, fold) for fold in ("add", "mm", "softmax") for model in ("climb", "roofline", "oracle")
+    ]
+    assert {row.ops for row in result.rows} == {len(OPS)}
+
+
+def test_a_network_is_judged_without_its_shared_ops_in_training():
+    networks = {op.key: {"a"} if i < 9 else {"a", "b"} if i < 12 else {"b"} for i, op in enumerate(OPS)}
+    result = evaluate(MEASUREMENTS, [("oracle", Oracle())], split=new_network(networks), split_name="network")
+    assert {row.fold: row.ops for row in result.by_fold} == {"a": 12, "b": 9}
+
+
+def test_the_models_given_stay_unfitted():
+    model = Oracle()
+    evaluate(MEASUREMENTS, [("oracle", model)], **SPLIT)
+    assert model.learned is None
+
+
+def test_ops_without_a_proposed_case_are_counted_and_explained():
+    missing = [m for m in MEASUREMENTS if not (m.op in OPS[:4] and m.case == Case(8))]
+    row = row_of(Oracle(), missing)
+    assert (row.ops, row.unusable) == (len(OPS) - 4, 4)
+    assert "not recorded at 8 compact" in row.problem
+
+
+def test_an_op_that_a_model_cannot_tell_does_not_spoil_the_others():
+    class Choosy(Oracle):
+        def predict(self, op, observed, cases, *, machine):
+            if op == OPS[0]:
+                raise ModelError("not this one")
+            return super().predict(op, observed, cases, machine=machine)
+
+    row = row_of(Choosy())
+    assert (row.ops, row.unusable, row.problem, row.accuracy) == (len(OPS) - 1, 1, "not this one", 1.0)
+
+
+def test_a_model_that_cannot_be_fitted_gets_a_row_that_says_so():
+    result = evaluate(MEASUREMENTS[: 7 * len(CASES)], [("ols", PerCase("ols")), ("oracle", Oracle())], **SPLIT)
+    ols, oracle = result.rows
+    assert (ols.ops, ols.unusable, ols.accuracy) == (0, 7, None)
+    assert "at least 6 ops" in ols.problem
+    assert oracle.accuracy == 1.0
+
+
+def test_ops_with_impossible_times_are_left_out_by_name():
+    broken = [replace(m, samples=(Sample(0.0),)) if m.op == OPS[3] else m for m in MEASUREMENTS]
+    result = evaluate(broken, [("oracle", Oracle())], **SPLIT)
+    assert list(result.left_out) == [OPS[3].key]
+    assert result.rows[0].ops == len(OPS) - 1
+
+
+@pytest.mark.parametrize(
+    "measurements",
+    [[], MEASUREMENTS[: len(CASES)], [replace(m, samples=(Sample(1.0),)) for m in MEASUREMENTS]],
+    ids=["empty", "one op", "constant"],
+)
+def test_tables_that_nothing_can_be_learned_from_are_refused(measurements):
+    with pytest.raises(ModelError):
+        evaluate(measurements, [("oracle", Oracle())], **SPLIT)
+
+
+def test_no_model_is_refused():
+    with pytest.raises(ModelError, match="no model"):
+        evaluate(MEASUREMENTS, [], **SPLIT)
+
+
+def test_a_model_that_proposes_what_it_has_is_stopped():
+    class Stuck(Oracle):
+        def propose(self, op, observed, machine):
+            return Case(8)
+
+    with pytest.raises(ModelError, match="again"):
+        replay(Stuck(), group(MEASUREMENTS)[0])
+
+
+def test_progress_reaches_the_total():
+    seen = []
+    evaluate(MEASUREMENTS, [("oracle", Oracle())], **SPLIT, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_side_by_side_scores_are_those_of_one_after_the_other(worker_processes):
+    models = [("climb", HillClimb()), ("ols", PerCase("ols", samples=2))]
+    alone, together = (evaluate(MEASUREMENTS, models, **SPLIT, jobs=jobs).rows for jobs in (1, 2))
+    timeless = [[replace(row, fit_s=0.0, predict_us=0.0) for row in rows] for rows in (alone, together)]
+    assert timeless[0] == timeless[1]
+
+
+def test_a_row_is_json_with_the_columns_of_the_comparison():
+    document = json.loads(json.dumps(row_of(Oracle()).to_json()))
+    columns = ["model", "split", "samples", "accuracy", "r2", "regret_mean", "regret_p95", "fit_s", "predict_us"]
+    assert set(columns) <= set(document)

@@ -1,0 +1,64 @@
+"""Measurements grouped by op, and what cannot be learned from."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.models.synthetic_ops import MACHINE, make_ops, measure, measure_all
+from threadcast.core import Case, Machine, Measurement, Sample
+from threadcast.core.errors import ModelError
+from threadcast.models.measured import by_case, group, usable
+
+OPS = make_ops(4)
+
+
+def with_seconds(measurement, seconds):
+    return replace(measurement, samples=(Sample(seconds),))
+
+
+def test_repeated_measurements_of_a_case_are_put_together():
+    first, second = measure(OPS[0], Case(2)), with_seconds(measure(OPS[0], Case(2)), 1.0)
+    (entry,) = group([first, second])
+    assert entry.by_case[Case(2)].samples == first.samples + second.samples
+
+
+def test_a_cold_measurement_is_not_learned_from_and_counts_only_without_a_warm_one():
+    warm, cold = measure(OPS[0], Case(2)), replace(measure(OPS[0], Case(2)), conditions={"cache": "cold"})
+    assert group([cold]) == ()
+    assert by_case([cold, warm]) == by_case([warm, cold]) == by_case([warm])
+    assert by_case([cold])[Case(2)] is cold
+
+
+def test_the_same_op_on_two_machines_is_two_entries():
+    other = Machine.uniform("other", 4)
+    entries = group([measure(OPS[0], Case(2)), measure(OPS[0], Case(2), machine=other)])
+    assert [entry.machine for entry in entries] == [MACHINE, other]
+
+
+def test_ops_with_impossible_times_are_named_with_the_reason():
+    measurements = measure_all(OPS)
+    broken = [with_seconds(m, 0.0) if m.op == OPS[1] and m.case == Case(4) else m for m in measurements]
+    kept, refused = usable(group(broken))
+    assert len(kept) == 3
+    assert list(refused) == [OPS[1].key]
+    assert "4 compact" in refused[OPS[1].key]
+
+
+def test_a_time_that_is_not_a_number_never_becomes_a_measurement():
+    with pytest.raises(ValueError, match="nan"):
+        Sample(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("measurements", "message"),
+    [
+        ([], "none of 0 ops"),
+        (measure_all(OPS[:1]), "only op"),
+        ([with_seconds(m, 0.001) for m in measure_all(OPS)], "0.001 s in every case"),
+        ([with_seconds(m, 0.0) for m in measure_all(OPS)], "none of 4 ops"),
+    ],
+    ids=["empty", "one op", "constant", "all zero"],
+)
+def test_a_table_that_nothing_can_be_learned_from_is_refused(measurements: list[Measurement], message: str):
+    with pytest.raises(ModelError, match=message):
+        usable(group(measurements))

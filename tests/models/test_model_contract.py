@@ -1,0 +1,25 @@
+"""Every built-in model keeps the promises of PerformanceModel."""
+
+from tests.models.synthetic_ops import make_ops, measure_all
+from threadcast.core import Machine
+from threadcast.models import registry_of_kinds
+from threadcast.models.testing import PerformanceModelContract
+
+MACHINE = Machine.uniform("four", 4, group_size=2)
+
+
+class _BuiltIn(PerformanceModelContract):
+    name = ""
+
+    @classmethod
+    def make_model(cls):
+        options = {"samples": 2} if cls.name in registry_of_kinds.REGRESSORS else {}
+        return registry_of_kinds.create(cls.name, **options)
+
+    @classmethod
+    def make_measurements(cls):
+        return measure_all(make_ops(24), machine=MACHINE)
+
+
+for _name in registry_of_kinds.names():
+    globals()[f"Test_{_name}"] = type(f"Test_{_name}", (_BuiltIn,), {"name": _name, "__module__": __name__})

@@ -1,0 +1,297 @@
+"""Versions that never change, aliases that move, and files that somebody has tampered with."""
+
+import hashlib
+import json
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import UTC, datetime
+from multiprocessing import get_context
+
+import pytest
+
+from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
+from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
+from threadcast.models.evaluation import replay
+from threadcast.models.hill_climb import HillClimb
+from threadcast.models.measured import group
+from threadcast.models.per_case import PerCase
+from threadcast.models.registry import ModelRegistry
+
+ABOUT = {"trained_on": {"ops": 12}, "metrics": {"accuracy": 0.9}}
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return ModelRegistry(tmp_path / "models", now=lambda: NOON)
+
+
+def version_directory(registry, version):
+    return registry.root / "versions" / version
+
+
+def rewrite_manifest(registry, version, change):
+    path = version_directory(registry, version) / "manifest.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def swap_file(registry, version, name, data):
+    """Replace a file and put the matching hash into the manifest, as an attacker with write access would."""
+    (version_directory(registry, version) / name).write_bytes(data)
+    entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    rewrite_manifest(registry, version, lambda document: document["files"].update({name: entry}))
+
+
+def test_a_saved_model_comes_back_with_its_curves(registry):
+    measurements = measure_all(make_ops(12))
+    model = PerCase("ols", samples=2).fit(measurements)
+    version = registry.save(model, **ABOUT)
+    loaded = registry.load(version)
+    entry = group(measurements)[0]
+    observed = replay(model, entry)
+    curves = [m.predict(entry.op, observed, MACHINE.cases(), machine=MACHINE) for m in (model, loaded)]
+    assert curves[0].seconds.tolist() == curves[1].seconds.tolist()
+
+
+def test_versions_count_up_by_name_and_are_listed_in_order(registry):
+    saved = [registry.save(model, **ABOUT) for model in [HillClimb()] * 11 + [PerCase("ols")]]
+    assert saved[:2] == ["hill_climb@1", "hill_climb@2"]
+    assert registry.versions() == [f"hill_climb@{n}" for n in range(1, 12)] + ["ols@1"]
+
+
+def test_the_manifest_says_what_a_version_is(registry):
+    version = registry.save(HillClimb(interval=8), **ABOUT)
+    manifest = registry.manifest(version)
+    data = (version_directory(registry, version) / "model.json").read_bytes()
+    assert (manifest.version, manifest.model, manifest.created) == (version, "hill_climb", "2026-01-02T12:00:00+00:00")
+    assert (manifest.trained_on, manifest.metrics) == (ABOUT["trained_on"], ABOUT["metrics"])
+    assert manifest.files == {"model.json": (hashlib.sha256(data).hexdigest(), len(data))}
+    assert "threadcast" in manifest.libraries
+
+
+def test_nothing_is_left_in_staging(registry):
+    registry.save(HillClimb(), **ABOUT)
+    registry.set_alias("champion", "hill_climb@1")
+    assert list((registry.root / "staging").iterdir()) == []
+
+
+def test_an_empty_registry_has_nothing_and_is_not_made_by_reading(tmp_path):
+    registry = ModelRegistry(tmp_path / "none")
+    assert (registry.versions(), registry.aliases()) == ([], {})
+    with pytest.raises(NotFound, match="threadcast train"):
+        registry.load("champion")
+    assert not registry.root.exists()
+
+
+def test_an_alias_moves_and_its_moves_are_kept(registry):
+    for interval in (2, 4, 8):
+        registry.save(HillClimb(interval=interval), **ABOUT)
+    for number in (1, 2, 3):
+        registry.set_alias("champion", f"hill_climb@{number}")
+    assert registry.load("champion").interval == 8
+    assert registry.aliases() == {"champion": "hill_climb@3"}
+    assert [move.version for move in registry.history("champion")] == [f"hill_climb@{n}" for n in (1, 2, 3)]
+    assert registry.history("champion")[0].time == "2026-01-02T12:00:00+00:00"
+
+
+def test_rolling_back_undoes_one_move_at_a_time_and_is_itself_a_move(registry):
+    for number in (1, 2, 3):
+        registry.save(HillClimb(), **ABOUT)
+        registry.set_alias("champion", f"hill_climb@{number}")
+    assert registry.rollback("champion") == "hill_climb@2"
+    assert registry.rollback("champion") == "hill_climb@1"
+    with pytest.raises(NotFound, match="no earlier version"):
+        registry.rollback("champion")
+    registry.set_alias("champion", "hill_climb@3")
+    assert registry.rollback("champion") == "hill_climb@1"
+    assert [move.rollback for move in registry.history("champion")] == [False, False, False, True, True, False, True]
+
+
+def test_an_alias_can_take_over_what_another_one_stands_for(registry):
+    registry.save(HillClimb(), **ABOUT)
+    registry.set_alias("candidate", "hill_climb@1")
+    registry.set_alias("champion", "candidate")
+    registry.save(HillClimb(), **ABOUT)
+    registry.set_alias("candidate", "hill_climb@2")
+    assert registry.aliases() == {"candidate": "hill_climb@2", "champion": "hill_climb@1"}
+
+
+@pytest.mark.parametrize("alias", ["", "Champion", "a/b", "..", "a" * 65, "hill_climb@1"])
+def test_aliases_that_are_no_names_are_refused(registry, alias):
+    registry.save(HillClimb(), **ABOUT)
+    with pytest.raises(InvalidInput, match="alias="):
+        registry.set_alias(alias, "hill_climb@1")
+    assert registry.aliases() == {}
+
+
+@pytest.mark.parametrize("version", ["hill_climb@2", "hill_climb@01", "hill_climb", "../hill_climb@1", "nobody", ""])
+def test_what_is_not_registered_is_not_found(registry, version):
+    registry.save(HillClimb(), **ABOUT)
+    for action in (registry.load, registry.manifest, lambda wanted: registry.set_alias("champion", wanted)):
+        with pytest.raises(NotFound, match="hill_climb@1"):
+            action(version)
+    assert registry.aliases() == {}
+
+
+def test_metrics_that_are_not_json_are_refused_and_nothing_is_registered(registry):
+    with pytest.raises(InvalidInput, match="JSON"):
+        registry.save(HillClimb(), trained_on={}, metrics={"accuracy": float("nan")})
+    assert registry.versions() == []
+    assert list((registry.root / "staging").iterdir()) == []
+
+
+def test_a_model_whose_kind_is_not_registered_is_refused(registry):
+    model = HillClimb()
+    model.name = "secret_climb"
+    with pytest.raises(InvalidInput, match="register it first"):
+        registry.save(model, **ABOUT)
+
+
+def test_files_with_paths_for_names_are_refused(registry):
+    model = HillClimb()
+    model.to_files = lambda: {"../escape.json": b"{}"}
+    with pytest.raises(InvalidInput, match="escape"):
+        registry.save(model, **ABOUT)
+    assert not (registry.root / "escape.json").exists()
+
+
+def test_threads_that_save_at_once_all_get_versions_of_their_own(registry):
+    barrier = threading.Barrier(6)
+
+    def save(interval):
+        barrier.wait()
+        return registry.save(HillClimb(interval=interval), **ABOUT)
+
+    with ThreadPoolExecutor(6) as pool:
+        saved = list(pool.map(save, range(1, 7)))
+    assert sorted(saved) == registry.versions() == [f"hill_climb@{n}" for n in range(1, 7)]
+    assert {version: registry.load(version).interval for version in saved} == dict(zip(saved, range(1, 7)))
+
+
+def test_threads_that_move_an_alias_at_once_lose_no_move(registry):
+    for _ in range(4):
+        registry.save(HillClimb(), **ABOUT)
+    barrier = threading.Barrier(4)
+
+    def move(number):
+        barrier.wait()
+        for _ in range(5):
+            registry.set_alias("champion", f"hill_climb@{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(move, range(1, 5)))
+    moves = [move.version for move in registry.history("champion")]
+    assert sorted(moves) == sorted([f"hill_climb@{n}" for n in range(1, 5)] * 5)
+    assert registry.resolve("champion") == moves[-1]
+
+
+def _save_some(root):
+    registry = ModelRegistry(root)
+    return [registry.save(HillClimb(), **ABOUT) for _ in range(5)]
+
+
+def test_processes_that_save_at_once_lose_nothing(registry):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        saved = [version for listed in pool.map(_save_some, [registry.root] * 2) for version in listed]
+    assert sorted(saved) == sorted(registry.versions())
+    assert len(set(saved)) == 10
+
+
+@pytest.fixture
+def damaged(registry):
+    registry.save(HillClimb(), **ABOUT)
+    return registry
+
+
+def refused(registry, message):
+    with pytest.raises(ArtefactError, match=message):
+        registry.load("hill_climb@1")
+
+
+def test_a_changed_file_is_refused(damaged):
+    path = version_directory(damaged, "hill_climb@1") / "model.json"
+    path.write_bytes(path.read_bytes().replace(b"4", b"8"))
+    refused(damaged, "sha256")
+
+
+def test_a_file_that_grew_is_refused(damaged):
+    path = version_directory(damaged, "hill_climb@1") / "model.json"
+    path.write_bytes(path.read_bytes() + b" " * 100)
+    refused(damaged, "longer than")
+
+
+def test_a_file_that_was_cut_short_is_refused(damaged):
+    path = version_directory(damaged, "hill_climb@1") / "model.json"
+    path.write_bytes(path.read_bytes()[:5])
+    refused(damaged, "sha256")
+
+
+def test_a_missing_and_an_added_file_are_refused_by_name(damaged):
+    directory = version_directory(damaged, "hill_climb@1")
+    (directory / "extra.pkl").write_bytes(b"cos\nsystem\n")
+    refused(damaged, "extra.pkl")
+    (directory / "extra.pkl").unlink()
+    (directory / "model.json").unlink()
+    refused(damaged, "model.json")
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(damaged, tmp_path):
+    path = version_directory(damaged, "hill_climb@1") / "model.json"
+    elsewhere = tmp_path / "elsewhere.json"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    refused(damaged, "model.json")
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(damaged):
+    path = version_directory(damaged, "hill_climb@1") / "model.json"
+    path.unlink()
+    os.mkfifo(path)
+    refused(damaged, "no plain file")
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "sub/model.json", "..", "manifest.json", ""])
+def test_a_manifest_that_points_out_of_its_directory_is_refused(damaged, name):
+    rewrite_manifest(
+        damaged, "hill_climb@1", lambda document: document["files"].update({name: document["files"]["model.json"]})
+    )
+    refused(damaged, "lists the file")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "threadcast.model/99"}, "schema"),
+        ({"version": "hill_climb@2"}, "manifest of hill_climb@2"),
+        ({"model": "ols"}, "ols"),
+        ({"files": []}, "files must be an object"),
+        ({"files": {"model.json": {"sha256": 3, "bytes": 3}}}, "sha256 must be a string"),
+        ({"files": {"model.json": {"sha256": "00", "bytes": -1}}}, "at least 0"),
+        ({"files": {"model.json": {"sha256": "00", "bytes": 2**40}}}, "larger than"),
+        ({"created": None}, "created"),
+    ],
+)
+def test_a_manifest_that_is_not_what_it_should_be_is_refused(damaged, change, message):
+    rewrite_manifest(damaged, "hill_climb@1", lambda document: document.update(change))
+    refused(damaged, message)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000], ids=repr)
+def test_a_manifest_that_is_not_json_is_refused(damaged, data):
+    (version_directory(damaged, "hill_climb@1") / "manifest.json").write_bytes(data)
+    refused(damaged, "manifest.json")
+
+
+def test_a_sound_hash_does_not_make_wrong_content_right(damaged):
+    swap_file(damaged, "hill_climb@1", "model.json", b'{"interval": "four"}')
+    refused(damaged, "interval")
+
+
+def test_a_damaged_move_of_an_alias_is_refused(damaged):
+    damaged.set_alias("champion", "hill_climb@1")
+    (damaged.root / "aliases" / "champion" / "1.json").write_text("{}")
+    with pytest.raises(ArtefactError, match="schema"):
+        damaged.load("champion")

@@ -1,0 +1,157 @@
+"""Per-case regressors: what they learn, what they do without, and how sure they are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.models.synthetic_ops import MACHINE, make_ops, measure, measure_all, true_seconds
+from threadcast.core import Affinity, Case, Machine, Sample, Source
+from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.models.evaluation import replay
+from threadcast.models.measured import group
+from threadcast.models.per_case import PerCase
+from threadcast.models.registry_of_kinds import REGRESSORS, create
+
+TRAINING = measure_all(make_ops(60), seed=1)
+UNSEEN = make_ops(30, seed=2)
+CASES = MACHINE.cases()
+
+
+@pytest.fixture(scope="module")
+def ols():
+    return PerCase("ols").fit(TRAINING)
+
+
+def forecast(model, ops):
+    """Predicted, low, high, true seconds, and the nearest sample's, of ops at the cases that were not sampled."""
+    points = []
+    for entry in group(measure_all(ops, seed=3)):
+        observed = replay(model, entry)
+        curve = model.predict(entry.op, observed, CASES, machine=MACHINE)
+        for case, seconds, low, high in zip(CASES, curve.seconds, curve.low, curve.high):
+            if case not in {m.case for m in observed}:
+                nearest = min(
+                    observed, key=lambda m: (m.case.affinity is not case.affinity, abs(m.case.threads - case.threads))
+                )
+                points.append((seconds, low, high, true_seconds(entry.op, case), nearest.seconds))
+    return np.array(points).T
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_every_regressor_halves_the_error_of_taking_the_nearest_sample(name):
+    predicted, low, high, actual, nearest = forecast(create(name).fit(TRAINING), UNSEEN)
+    assert np.mean(np.abs(predicted / actual - 1)) < np.mean(np.abs(nearest / actual - 1)) / 2
+    assert np.mean((low <= actual) & (actual <= high)) > 0.75
+
+
+@pytest.mark.parametrize("samples", [1, 4, 8, 16])
+def test_it_asks_for_the_number_of_samples_it_was_made_for_or_all(samples):
+    model = PerCase("ols", samples=samples).fit(TRAINING)
+    (entry, *_) = group(TRAINING)
+    asked = [m.case for m in replay(model, entry)]
+    assert len(asked) == min(samples, len(CASES))
+    if samples > 1:
+        assert {case.affinity for case in asked} == set(Affinity)
+
+
+def test_the_linear_scale_of_the_paper_learns_too_and_stays_positive():
+    predicted, low, _, actual, nearest = forecast(PerCase("ols", scale="linear").fit(TRAINING), UNSEEN)
+    assert low.min() > 0
+    assert np.median(np.abs(predicted / actual - 1)) < np.median(np.abs(nearest / actual - 1))
+
+
+def test_four_counters_are_chosen_and_normalised_by_instructions(ols):
+    (learned,) = ols._learned.values()
+    assert len(learned.counters) == 4
+    assert learned.normaliser == "instructions"
+
+
+def test_without_counters_the_sampled_times_are_the_features():
+    model = PerCase("ols").fit(measure_all(make_ops(60), counters=False))
+    (learned,) = model._learned.values()
+    assert (learned.counters, learned.normaliser) == ((), "flops")
+    predicted, _, _, actual, nearest = forecast(model, UNSEEN)
+    assert np.mean(np.abs(predicted / actual - 1)) < np.mean(np.abs(nearest / actual - 1)) / 2
+
+
+def test_an_op_whose_counters_were_not_read_is_forecast_with_those_of_training(ols):
+    entry = group(measure_all(UNSEEN[:1], counters=False))[0]
+    curve = ols.predict(entry.op, replay(ols, entry), CASES, machine=MACHINE)
+    assert np.all(np.isfinite(curve.seconds))
+
+
+def test_a_seldom_measured_case_is_interpolated_and_flagged():
+    seldom = Case(6)
+    kept = [m for i, m in enumerate(TRAINING) if m.case != seldom or i < 3 * len(CASES)]
+    model = PerCase("ols", samples=2).fit(kept)
+    entry = group(measure_all(UNSEEN[:1]))[0]
+    curve = model.predict(entry.op, replay(model, entry), CASES, machine=MACHINE)
+    position = CASES.index(seldom)
+    assert curve.source[position] is Source.INTERPOLATED
+    neighbours = [curve.at(Case(4)), curve.at(Case(8))]
+    assert min(neighbours) <= curve.seconds[position] <= max(neighbours)
+
+
+def test_samples_are_taken_where_training_was_measured():
+    kept = [m for m in TRAINING if m.case.affinity is Affinity.COMPACT]
+    model = PerCase("ols", samples=2).fit(kept)
+    assert model.propose(UNSEEN[0], [], MACHINE) == Case(2)
+
+
+def test_ops_left_out_of_training_are_noted():
+    whole = [m for m in TRAINING if not (m.op == TRAINING[0].op and m.case.threads > 1)]
+    broken = [replace(m, samples=(Sample(0.0),)) if m.op == TRAINING[-1].op else m for m in whole]
+    notes = " ".join(PerCase("ols").fit(broken).notes)
+    assert "1 of 59 ops left out" in notes
+    assert TRAINING[-1].op.key in notes
+
+
+def test_regressors_that_did_not_converge_are_noted(monkeypatch):
+    monkeypatch.setattr("threadcast.models.regressors.EPOCHS", 2)
+    notes = " ".join(PerCase("mlp_adam").fit(TRAINING).notes)
+    assert "8 of 8 regressors stopped before they converged" in notes
+
+
+def test_each_machine_is_learned_by_itself_and_another_one_is_refused():
+    other = Machine.uniform("other", 4, group_size=2)
+    model = PerCase("ols", samples=2).fit([*TRAINING, *measure_all(make_ops(20), machine=other)])
+    for machine in (MACHINE, other):
+        entry = group(measure_all(UNSEEN[:1], machine=machine))[0]
+        assert model.predict(entry.op, replay(model, entry), machine.cases(), machine=machine).cases == machine.cases()
+    with pytest.raises(ModelError, match="third"):
+        model.predict(UNSEEN[0], [], CASES, machine=Machine.uniform("third", 4))
+
+
+def test_an_op_without_its_samples_is_refused_by_name(ols):
+    with pytest.raises(ModelError, match=rf"{UNSEEN[0].key} measured at .*8 compact"):
+        ols.predict(UNSEEN[0], [measure(UNSEEN[0], Case(1, Affinity.SPREAD))], CASES, machine=MACHINE)
+
+
+def test_too_few_ops_are_refused_with_their_number():
+    with pytest.raises(ModelError, match=r"at least 6 ops.* has 5"):
+        PerCase("ols").fit(measure_all(make_ops(5)))
+
+
+def test_the_same_seed_gives_the_same_forecasts():
+    few = TRAINING[: 10 * len(CASES)]
+    first, second = (forecast(PerCase("random_forest", seed=5).fit(few), UNSEEN[:3]) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_fitting_side_by_side_gives_the_same_forecasts(ols, worker_processes):
+    assert np.array_equal(forecast(PerCase("ols", jobs=2).fit(TRAINING), UNSEEN[:3]), forecast(ols, UNSEEN[:3]))
+
+
+@pytest.mark.parametrize("options", [{"samples": 0}, {"scale": "cubic"}, {"regressor": "oracle"}, {"seed": -1}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(InvalidInput, match=f"{next(iter(options))}="):
+        PerCase(**{"regressor": "ols", **options})
+
+
+def test_runaway_forecasts_are_kept_near_the_ratios_of_training(ols):
+    """An op 10,000 times longer than any in training: a straight line would go anywhere, the clip may not."""
+    entry = group(measure_all(UNSEEN[:1]))[0]
+    observed = [replace(m, samples=(Sample(m.seconds * 1e4, m.samples[0].counters),)) for m in replay(ols, entry)]
+    curve = ols.predict(entry.op, observed, CASES, machine=MACHINE)
+    assert curve.seconds.max() < 20 * max(m.seconds for m in observed)

@@ -1,0 +1,111 @@
+"""Names that stand for a model version, move, and can be moved back.
+
+Each move of an alias is a file `<root>/aliases/<alias>/<number>.json`, made by one hard link from the staging
+directory. The link fails where the number is taken; the writer then decides again. So no lock is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.core.json_reading import check_schema, member, parse
+from threadcast.models.artefacts import json_bytes, reading
+from threadcast.models.stored_files import read, staged, sync, write
+
+SCHEMA = "threadcast.alias/1"
+MAX_MOVE_BYTES = 4096
+
+_ALIAS = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move of an alias: to `version` at `time` (ISO 8601, UTC); `rollback` undid the move before it."""
+
+    version: str
+    time: str
+    rollback: bool = False
+
+
+class Aliases:
+    """The aliases below `root`; `now` is the clock for their moves."""
+
+    def __init__(self, root: Path, now: Callable[[], datetime]) -> None:
+        self._root, self._now = root, now
+
+    def names(self) -> list[str]:
+        """Every alias that was ever set."""
+        directory = self._root / "aliases"
+        found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+        return [name for name in found if _ALIAS.fullmatch(name) and self.history(name)]
+
+    def history(self, alias: str) -> list[Move]:
+        """Every move of an alias, oldest first; none of one that was never set."""
+        if not _ALIAS.fullmatch(alias):
+            return []
+        directory = self._root / "aliases" / alias
+        numbers = sorted(int(entry.stem) for entry in directory.glob("*.json") if entry.stem.isdecimal())
+        return [_read_move(directory / f"{number}.json") for number in numbers]
+
+    def resolve(self, alias: str) -> str | None:
+        """The version that an alias stands for, None where it was never set."""
+        versions = _stack(self.history(alias))
+        return versions[-1] if versions else None
+
+    def set(self, alias: str, version: str) -> None:
+        """Let `alias` stand for `version` from now on."""
+        self._move(alias, lambda versions: (version, False))
+
+    def rollback(self, alias: str) -> str:
+        """Undo the last move that was not undone yet and return the version that the alias stands for now."""
+
+        def previous(versions: list[str]) -> tuple[str, bool]:
+            if len(versions) < 2:
+                raise NotFound(f"alias {alias!r} has no earlier version to go back to")
+            return versions[-2], True
+
+        return self._move(alias, previous)
+
+    def _move(self, alias: str, choose: Callable[[list[str]], tuple[str, bool]]) -> str:
+        if not _ALIAS.fullmatch(alias):
+            raise InvalidInput(f"alias={alias!r} must be lower-case letters, digits, - and _, a letter first")
+        directory = self._root / "aliases" / alias
+        while True:
+            moves = self.history(alias)
+            version, rollback = choose(_stack(moves))
+            time = self._now().isoformat(timespec="seconds")
+            document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time}
+            with staged(self._root) as stage:
+                write(stage / "move.json", json_bytes(document))
+                directory.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(stage / "move.json", directory / f"{len(moves) + 1}.json")
+                except FileExistsError:
+                    continue  # somebody moved it meanwhile
+                sync(directory)
+                return version
+
+
+def _read_move(path: Path) -> Move:
+    with reading(str(path)):
+        document = parse(read(path, limit=MAX_MOVE_BYTES), what=str(path))
+        check_schema(document, SCHEMA)
+        version, time = (member(document, name, str) for name in ("version", "time"))
+        return Move(version, time, member(document, "rollback", bool))
+
+
+def _stack(moves: list[Move]) -> list[str]:
+    """The versions that an alias could go back through, the current one last."""
+    versions: list[str] = []
+    for move in moves:
+        if not move.rollback:
+            versions.append(move.version)
+        elif versions:
+            versions.pop()
+    return versions

@@ -1,0 +1,179 @@
+"""Model state as bytes that cannot hold code: JSON, NPZ without pickles, skops, XGBoost's UBJSON.
+
+Nothing here unpickles. Readers take the files that `PerformanceModel.from_files` was given, refuse with ArtefactError
+whatever is missing, damaged, foreign or would unpack beyond `MAX_UNPACKED_BYTES`, and import nothing that a file names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core.errors import ArtefactError, ThreadcastError
+from threadcast.core.json_reading import parse
+
+MAX_UNPACKED_BYTES = 4 * 2**30
+"""Bytes that one archive may unpack to; 68 random forests of 50 trees take a twentieth."""
+
+TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
+    "DictNode": frozenset({"builtins.dict"}),
+    "ListNode": frozenset({"builtins.list"}),
+    "TupleNode": frozenset({"builtins.tuple"}),
+    "JsonNode": frozenset({"builtins.str"}),
+    "TypeNode": frozenset({"builtins.str"}),
+    "NdArrayNode": frozenset({"numpy.ndarray", "numpy.float64"}),
+    "DTypeNode": frozenset({"numpy.dtype"}),
+    "RandomStateNode": frozenset({"numpy.random.mtrand.RandomState"}),
+    "TreeNode": frozenset({"sklearn.tree._tree.Tree"}),
+    "LossNode": frozenset({"sklearn._loss._loss.CyHalfSquaredError"}),
+    "ObjectNode": frozenset(
+        {
+            "sklearn._loss.link.IdentityLink",
+            "sklearn._loss.link.Interval",
+            "sklearn._loss.loss.HalfSquaredError",
+            "sklearn.dummy.DummyRegressor",
+            "sklearn.ensemble._forest.RandomForestRegressor",
+            "sklearn.ensemble._gb.GradientBoostingRegressor",
+            "sklearn.impute._base.SimpleImputer",
+            "sklearn.linear_model._base.LinearRegression",
+            "sklearn.linear_model._bayes.ARDRegression",
+            "sklearn.linear_model._stochastic_gradient.SGDRegressor",
+            "sklearn.linear_model._theil_sen.TheilSenRegressor",
+            "sklearn.neural_network._multilayer_perceptron.MLPRegressor",
+            "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+            "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+            "sklearn.pipeline.Pipeline",
+            "sklearn.preprocessing._data.StandardScaler",
+            "sklearn.svm._classes.SVR",
+            "sklearn.tree._classes.DecisionTreeRegressor",
+        }
+    ),
+}
+"""Every type that a skops file may name, by the skops loader that may make it; all else is refused unread."""
+
+_DAMAGED = (
+    ThreadcastError, ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError, MemoryError,
+    RecursionError, NotImplementedError, OverflowError, struct.error, zipfile.BadZipFile, zipfile.LargeZipFile,
+)  # fmt: skip
+"""What readers of a damaged file were seen to raise; skops's own exceptions are ValueError and TypeError."""
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes its reader raise inside the block into an ArtefactError that names `what`."""
+    try:
+        yield
+    except ArtefactError:
+        raise
+    except _DAMAGED as error:
+        raise ArtefactError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def content(files: Mapping[str, bytes], name: str) -> bytes:
+    """The file of this name; ArtefactError where it is missing."""
+    if name not in files:
+        raise ArtefactError(f"the artefact has no file {name!r}, only {', '.join(sorted(files)) or 'none'}")
+    return files[name]
+
+
+def json_bytes(document: Any) -> bytes:
+    """`document` as JSON text."""
+    return json.dumps(document, indent=1, allow_nan=False).encode()
+
+
+def read_json(files: Mapping[str, bytes], name: str) -> Any:
+    """The JSON document in a file."""
+    with reading(name):
+        return parse(content(files, name), what=name)
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Arrays of numbers by name, as NPZ."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **cast(dict[str, Any], dict(arrays)))
+    return buffer.getvalue()
+
+
+def read_npz(files: Mapping[str, bytes], name: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file, all of them float64."""
+    data = content(files, name)
+    with reading(name):
+        _check_archive(data, name)
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        if any(array.dtype != np.float64 for array in arrays.values()):
+            raise ArtefactError(f"{name} holds arrays other than float64")
+    return arrays
+
+
+def skops_bytes(value: Any) -> bytes:
+    """A list or pipeline of scikit-learn estimators, as a compressed skops archive."""
+    import skops.io
+
+    written: bytes = skops.io.dumps(value, compression=zipfile.ZIP_DEFLATED)
+    return written
+
+
+def read_skops(files: Mapping[str, bytes], name: str) -> Any:
+    """What `skops_bytes` wrote, if it names no type outside `TRUSTED_TYPES`."""
+    import skops.io
+
+    data = content(files, name)
+    with reading(name):
+        _check_archive(data, name)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            schema = parse(archive.read("schema.json"), what=f"{name}/schema.json")
+        foreign = sorted(set(_foreign_types(schema)))
+        if foreign:
+            raise ArtefactError(
+                f"{name} holds types that are not allowed: {', '.join(foreign[:5])}; nothing was loaded"
+            )
+        return skops.io.loads(data, trusted=sorted(set().union(*TRUSTED_TYPES.values())))
+
+
+def _foreign_types(root: Any) -> Iterator[str]:
+    """Walk a skops schema with a stack (files choose its depth) and name every type outside `TRUSTED_TYPES`."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack.extend(node)
+        elif isinstance(node, dict):
+            stack.extend(node.values())
+            if "__loader__" in node or "__class__" in node:
+                named = f"{node.get('__module__')}.{node.get('__class__')}"
+                loader = node.get("__loader__")
+                if named not in TRUSTED_TYPES.get(loader if isinstance(loader, str) else "", ()):
+                    yield f"{named} ({loader})"
+
+
+def _check_archive(data: bytes, name: str) -> None:
+    """Refuse archives that unpack too far, and arrays that claim more bytes than they bring."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = archive.infolist()
+        total = sum(entry.file_size for entry in entries)
+        if total > MAX_UNPACKED_BYTES:
+            raise ArtefactError(f"{name} would unpack to {total} bytes, more than {MAX_UNPACKED_BYTES}")
+        for entry in entries:
+            if entry.filename.endswith(".npy"):
+                with archive.open(entry) as stream:
+                    _check_array(stream, entry, name)
+
+
+def _check_array(stream: Any, entry: zipfile.ZipInfo, name: str) -> None:
+    version = np.lib.format.read_magic(stream)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ArtefactError(f"{name}/{entry.filename} is an array of unknown format version {version}")
+    shape, _, dtype = readers[version](stream)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize > entry.file_size - stream.tell():
+        raise ArtefactError(f"{name}/{entry.filename} claims shape {shape} of {dtype}, which it does not hold")

@@ -1,0 +1,96 @@
+"""Loading XGBoost's trees from bytes that anybody may have written.
+
+XGBoost ends the process on damaged models, or reads beyond its arrays. So every number that it would use as a
+position is checked first. Random changes of 1 to 4 bytes, 20,000 times, then neither crash it nor its forecasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core.errors import ArtefactError
+from threadcast.models import ubjson
+from threadcast.models.artefacts import reading
+
+_ROOT = 2**31 - 1
+"""XGBoost's parent of a tree's root."""
+
+_COLUMNS = {
+    "left_children": ">i4", "right_children": ">i4", "parents": ">i4", "split_indices": ">i4",
+    "split_conditions": ">f4", "base_weights": ">f4", "loss_changes": ">f4", "sum_hessian": ">f4",
+    "default_left": "u1", "split_type": "u1",
+}  # fmt: skip
+"""A tree's arrays, one entry a node, and their element types."""
+
+_EMPTY = {"categories": ">i4", "categories_nodes": ">i4", "categories_segments": ">i8", "categories_sizes": ">i8"}
+"""Arrays for categorical features, of which there are none here."""
+
+
+def load(regressor: Any, data: bytes, *, features: int) -> Any:
+    """Let an unfitted XGBRegressor take over a stored model of squared error on `features` numeric features.
+
+    ArtefactError on anything else.
+    """
+    import xgboost
+
+    with reading("an XGBoost model"):
+        _check(ubjson.parse(data), features)
+        try:
+            regressor.load_model(bytearray(data))
+        except xgboost.core.XGBoostError as error:
+            raise ArtefactError(f"not a model of XGBoost: {str(error).splitlines()[0]}") from error
+    return regressor
+
+
+def stays_inside(left: NDArray[Any], right: NDArray[Any], feature: NDArray[Any], features: int) -> bool:
+    """Whether both children of every inner node come after it and before the end, so that there is no way out of the
+    tree and no way round, and every split is on one of `features`. Leaves have the children -1."""
+    nodes, inner = len(left), left != -1
+    here = np.arange(nodes)
+    ahead = all(bool(np.all(((child > here) & (child < nodes))[inner])) for child in (left, right))
+    known = bool(np.all(((feature >= 0) & (feature < features))[inner]))
+    return nodes > 0 and ahead and known and bool(np.all(right[~inner] == -1))
+
+
+def _check(document: Mapping[str, Any], features: int) -> None:
+    learner = document["learner"]
+    booster, objective = learner["gradient_booster"], learner["objective"]["name"]
+    shape = {key: int(learner["learner_model_param"][key]) for key in ("num_feature", "num_class", "num_target")}
+    if shape != {"num_feature": features, "num_class": 0, "num_target": 1}:
+        raise ArtefactError(f"an XGBoost model of {shape}, expected {features} features and one target")
+    if (booster["name"], objective) != ("gbtree", "reg:squarederror"):
+        raise ArtefactError(f"an XGBoost model with {booster['name']} and {objective}, not gbtree and reg:squarederror")
+    model = booster["model"]
+    trees, counts = model["trees"], model["gbtree_model_param"]
+    one_a_round = list(model["iteration_indptr"]) == list(range(len(trees) + 1)) and not any(model["tree_info"])
+    sizes = (int(counts["num_trees"]), int(counts["num_parallel_tree"]), len(model["tree_info"]))
+    if not one_a_round or sizes != (len(trees), 1, len(trees)):
+        raise ArtefactError(f"an XGBoost model whose {len(trees)} trees are not one a round for one target")
+    if any(len(part) for part in model.get("cats", {}).values()):
+        raise ArtefactError("an XGBoost model with categories")
+    for number, tree in enumerate(trees):
+        if not _is_sound(tree, number, features):
+            raise ArtefactError("an XGBoost model with a tree whose nodes point outside it")
+
+
+def _is_sound(tree: Mapping[str, Any], number: int, features: int) -> bool:
+    sizes = {key: int(value) for key, value in tree["tree_param"].items()}
+    nodes = sizes["num_nodes"]
+    expected = {"num_nodes": nodes, "num_feature": features, "size_leaf_vector": 1, "num_deleted": 0}
+    if sizes != expected or tree["id"] != number or set(tree) != {*_COLUMNS, *_EMPTY, "tree_param", "id"}:
+        return False
+    typed = {**dict.fromkeys(_COLUMNS, nodes), **dict.fromkeys(_EMPTY, 0)}
+    types = {**_COLUMNS, **_EMPTY}
+    if any(getattr(tree[key], "dtype", None) != types[key] or len(tree[key]) != n for key, n in typed.items()):
+        return False
+    left, right = tree["left_children"], tree["right_children"]
+    if tree["split_type"].any() or not stays_inside(left, right, tree["split_indices"], features):
+        return False
+    inner = np.flatnonzero(left != -1)
+    parents = np.full(nodes, _ROOT)
+    parents[left[inner]] = parents[right[inner]] = inner
+    return np.array_equal(parents, tree["parents"])

@@ -1,0 +1,81 @@
+"""A curve through known points: straight lines between them, constant beyond them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from threadcast.core import Affinity, Case, Curve, Measurement, Source
+from threadcast.core.errors import ModelError
+from threadcast.models.intervals import median_interval
+from threadcast.models.measured import by_case
+
+OTHER_AFFINITY_FACTOR = 2.0
+"""How far two affinities may differ at equal thread counts: threads that share a cache or a core's memory path
+have half of what they have alone. Widens the interval of a point taken from the other affinity."""
+
+
+class Knot(NamedTuple):
+    """One known point, in seconds."""
+
+    seconds: float
+    low: float
+    high: float
+    source: Source
+
+
+def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
+    """The medians of `observed` by case; ModelError on a time that is not positive."""
+    knots = {}
+    for case, measurement in by_case(observed).items():
+        samples = [sample.seconds for sample in measurement.samples]
+        if min(samples) <= 0:
+            raise ModelError(
+                f"{measurement.op.key} has a sample of {min(samples)!r} s at {case}; no op takes no time: measure again"
+            )
+        low, high = median_interval(samples)
+        seconds = measurement.seconds
+        knots[case] = Knot(seconds, min(low, seconds), max(high, seconds), Source.MEASURED)
+    return knots
+
+
+def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case]) -> Curve:
+    """The curve over `cases` through `knots`, each affinity by itself.
+
+    Between two knots time is linear in threads, `interpolated`, and its interval spans both knots' intervals: it
+    holds where time is monotone in between, and no probability is claimed. Beyond the outermost knot time stays,
+    `extrapolated`, and the interval reaches from perfect scaling to its inverse. An affinity without a knot takes
+    the other one's curve, `extrapolated` and widened by `OTHER_AFFINITY_FACTOR`. ModelError without any knot.
+    """
+    if not knots:
+        raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
+    lines = {a: sorted((c.threads, k) for c, k in knots.items() if c.affinity is a) for a in Affinity}
+    points = [knots.get(case) or _point(lines, case) for case in cases]
+    seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
+    return Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
+
+
+def _point(lines: Mapping[Affinity, Sequence[tuple[int, Knot]]], case: Case) -> Knot:
+    line = lines[case.affinity]
+    if line:
+        return _on_line(line, case.threads)
+    other = next(line for line in lines.values() if line)
+    knot = _on_line(other, case.threads)
+    return Knot(knot.seconds, knot.low / OTHER_AFFINITY_FACTOR, knot.high * OTHER_AFFINITY_FACTOR, Source.EXTRAPOLATED)
+
+
+def _on_line(line: Sequence[tuple[int, Knot]], threads: int) -> Knot:
+    right = bisect_left(line, threads, key=lambda point: point[0])
+    if right < len(line) and line[right][0] == threads:
+        return line[right][1]
+    if right in (0, len(line)):
+        count, knot = line[min(right, len(line) - 1)]
+        stretch = max(count / threads, threads / count)
+        return Knot(knot.seconds, knot.low / stretch, knot.high * stretch, Source.EXTRAPOLATED)
+    (before, a), (after, b) = line[right - 1], line[right]
+    share = (threads - before) / (after - before)
+    seconds = a.seconds + share * (b.seconds - a.seconds)
+    return Knot(seconds, min(a.low, b.low), max(a.high, b.high), Source.INTERPOLATED)

@@ -1,0 +1,62 @@
+"""How sure a number is: 90 % intervals of medians and of residuals."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from threadcast.core.curve import Floats
+
+TAIL = 0.05
+"""Probability left out on either side: every interval is meant to hold with 90 %."""
+
+LONE_SAMPLE_SPREAD = 0.1
+"""Relative half-width assumed around a single sample, which says nothing of its own spread. Single timed batches
+of MKL sgemm and sdot at 1 to 96 threads of a quiet machine lie within 9 % of the median of nine in 95 % of cases."""
+
+_T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
+"""95th percentile of Student's t with n - 1 degrees of freedom, by number of samples n."""
+
+
+def median_interval(seconds: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the true median with 90 % confidence, from positive samples, in their unit.
+
+    Order statistics from five samples on (no assumption on the distribution), Student's t on logarithms for two to
+    four (exact if they are normal), `LONE_SAMPLE_SPREAD` for one. Samples are taken as independent; drift within a
+    run is not seen.
+    """
+    ordered = sorted(seconds)
+    n = len(ordered)
+    if n == 1:
+        return ordered[0] * (1 - LONE_SAMPLE_SPREAD), ordered[0] * (1 + LONE_SAMPLE_SPREAD)
+    if n < 5:
+        logs = [math.log(value) for value in ordered]
+        middle, half = statistics.fmean(logs), _T_95[n] * statistics.stdev(logs) / math.sqrt(n)
+        return math.exp(middle - half), math.exp(middle + half)
+    left = _ranks_left_out(n)
+    return ordered[left], ordered[n - 1 - left]
+
+
+def _ranks_left_out(n: int) -> int:
+    """Largest k such that fewer than k + 1 of n samples fall below the median with probability at most `TAIL`."""
+    if n > 100:  # the binomial's normal approximation, within one rank from here on
+        return max(math.floor(n / 2 - 1.645 * math.sqrt(n) / 2) - 1, 0)
+    below, k = 0.5**n, 0
+    while below + math.comb(n, k + 1) * 0.5**n <= TAIL:
+        k += 1
+        below += math.comb(n, k) * 0.5**n
+    return k
+
+
+def residual_bounds(residuals: Floats) -> tuple[float, float]:
+    """Bounds that a further residual respects with 90 %, each at most or at least 0 so that they enclose a forecast.
+
+    The ranks are those of split conformal prediction: of n residuals the ceil(0.95 (n + 1))th smallest, and its
+    mirror. Below 19 residuals those do not exist and the extremes are taken, which promises less than 90 %.
+    """
+    ordered = np.sort(residuals)
+    rank = min(math.ceil((1 - TAIL) * (len(ordered) + 1)), len(ordered))
+    return min(float(ordered[len(ordered) - rank]), 0.0), max(float(ordered[rank - 1]), 0.0)

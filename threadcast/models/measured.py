@@ -1,0 +1,78 @@
+"""Measurements arranged by op and case, and whether they can be learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from threadcast.core import Case, Machine, Measurement, Op
+from threadcast.core.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOp:
+    """What was measured of one op on one machine, one measurement a case."""
+
+    op: Op
+    machine: Machine
+    by_case: Mapping[Case, Measurement]
+
+    @property
+    def defect(self) -> str | None:
+        """Why nothing can be learned from it, None when it is sound."""
+        for case, measurement in self.by_case.items():
+            if not 0 < measurement.seconds < math.inf:
+                return f"{measurement.seconds!r} s at {case} is not a time that an op can take"
+        return None
+
+
+def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
+    """One measurement a case, in order of first appearance; the samples of repeated ones are put together.
+
+    Models forecast warm runs: a measurement with a cold cache counts only where its case has no warm one.
+    """
+    found: dict[Case, Measurement] = {}
+    for measurement in measurements:
+        before = found.get(measurement.case)
+        if before is None or (_is_cold(before) and not _is_cold(measurement)):
+            found[measurement.case] = measurement
+        elif _is_cold(before) == _is_cold(measurement):
+            found[measurement.case] = replace(before, samples=(*before.samples, *measurement.samples))
+    return found
+
+
+def _is_cold(measurement: Measurement) -> bool:
+    return measurement.conditions.get("cache") == "cold"
+
+
+def group(measurements: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
+    """Measurements by op and machine, in order of first appearance; those with a cold cache are left out."""
+    grouped: dict[tuple[str, str], list[Measurement]] = {}
+    for measurement in measurements:
+        if not _is_cold(measurement):
+            grouped.setdefault((measurement.op.key, measurement.machine.fingerprint), []).append(measurement)
+    return tuple(MeasuredOp(listed[0].op, listed[0].machine, by_case(listed)) for listed in grouped.values())
+
+
+def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[str, str]]:
+    """The sound entries, and for each of the others its op key with the reason.
+
+    Raises ModelError where nothing could be learned from the table as a whole: no sound op, a single op, or
+    one and the same time everywhere.
+    """
+    defects = {entry.op.key: entry.defect for entry in entries}
+    refused = {key: defect for key, defect in defects.items() if defect}
+    kept = tuple(entry for entry in entries if not entry.defect)
+    if not kept:
+        why = f": {next(iter(refused.values()))}" if refused else ""
+        raise ModelError(f"none of {len(entries)} ops has usable measurements{why}; measure with `threadcast profile`")
+    if len({entry.op.key for entry in kept}) < 2:
+        raise ModelError(f"only op {kept[0].op.key} has usable measurements; learning takes several different ops")
+    times = {m.seconds for entry in kept for m in entry.by_case.values()}
+    if len(times) == 1:
+        raise ModelError(
+            f"all {len(kept)} ops take {times.pop()!r} s in every case: that is no measurement; "
+            "check the seconds column or the clock"
+        )
+    return kept, refused

@@ -1,0 +1,226 @@
+"""Registered models: numbered versions that never change, and aliases that move between them.
+
+    root/
+      versions/<name>@<number>/manifest.json, and the files it lists with their sha256
+      aliases/<alias>/<number>.json     each move of the alias; the last one counts
+      staging/                          what is being written
+
+A version is staged privately and appears by one rename; a move appears by one hard link. Both fail where the number is
+taken, and the writer takes the next one: writers need no lock, and nothing half-written is ever seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from threadcast import __version__
+from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
+from threadcast.core.json_reading import check_schema, member, number, parse
+from threadcast.models import registry_of_kinds, stored_files
+from threadcast.models.aliases import Aliases, Move
+from threadcast.models.artefacts import json_bytes, reading
+from threadcast.models.base import PerformanceModel
+
+SCHEMA = "threadcast.model/1"
+
+MAX_MANIFEST_BYTES = 2**20
+MAX_MODEL_BYTES = 2**31
+"""Largest manifest, and largest sum of a version's files, that are read; far above any model seen (40 MB)."""
+
+_VERSION = re.compile(r"([a-z][a-z0-9_]{0,63})@([1-9][0-9]{0,8})")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is known of a version without loading it.
+
+    `trained_on` and `metrics` are the JSON given when it was saved; `libraries` the versions that wrote it.
+    `files` maps each file's name to (sha256, bytes).
+    """
+
+    version: str
+    model: str
+    created: str
+    trained_on: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    files: Mapping[str, tuple[str, int]]
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema `threadcast.model/1`."""
+        files = {name: {"sha256": digest, "bytes": size} for name, (digest, size) in self.files.items()}
+        return {
+            "schema": SCHEMA, "version": self.version, "model": self.model, "created": self.created,
+            "trained_on": dict(self.trained_on), "metrics": dict(self.metrics), "libraries": dict(self.libraries),
+            "files": files,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Any) -> Manifest:
+        """Read what `to_json` writes; FormatError on anything else, also on a file name that is a path."""
+        check_schema(document, SCHEMA)
+        files = {}
+        for name, entry in member(document, "files", dict).items():
+            if not _is_file_name(name):
+                raise ArtefactError(f"the manifest lists the file {name!r}: names are letters, digits, _, - and .")
+            size = number(entry, "bytes", pointer=f"/files/{name}", minimum=0.0)
+            files[name] = (member(entry, "sha256", str, pointer=f"/files/{name}"), int(size))
+        version, model, created = (member(document, key, str) for key in ("version", "model", "created"))
+        trained_on, metrics, libraries = (member(document, key, dict) for key in ("trained_on", "metrics", "libraries"))
+        return cls(version, model, created, trained_on, metrics, files, libraries)
+
+
+class ModelRegistry:
+    """The models registered below a directory, which is made when the first one is saved.
+
+    Safe for many readers and writers at once, in threads and processes, on one file system. Loading never unpickles:
+    it checks that the files are those of the manifest, byte for byte, and hands them to a fresh model of the kind.
+    """
+
+    def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.root = Path(root)
+        self._now = now
+        self._aliases = Aliases(self.root, now)
+
+    def save(self, model: PerformanceModel, *, trained_on: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+        """Register a fitted model as the next version of its name and return "name@number".
+
+        Both mappings are JSON that says what it learned from and how good it is. Raises InvalidInput where they
+        are not, or where no model of that name can be created again.
+        """
+        if model.name not in registry_of_kinds.names():
+            raise InvalidInput(
+                f"no kind of model is named {model.name!r}; register it first, or it could not be loaded"
+            )
+        files = model.to_files()
+        odd = [name for name in files if not _is_file_name(name)]
+        if odd:
+            raise InvalidInput(f"{model.name} names its files {', '.join(odd)}: names are letters, digits, _, - and .")
+        listed = {name: (hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
+        number = max((n for name, n in self._numbers() if name == model.name), default=0) + 1
+        with stored_files.staged(self.root) as staged:
+            for name, data in files.items():
+                stored_files.write(staged / name, data)
+            while True:
+                version = f"{model.name}@{number}"
+                created = self._now().isoformat(timespec="seconds")
+                manifest = Manifest(version, model.name, created, trained_on, metrics, listed, _libraries())
+                stored_files.write(staged / _MANIFEST, _json(manifest.to_json(), what="trained_on and metrics"))
+                target = self.root / "versions" / version
+                target.parent.mkdir(exist_ok=True)
+                stored_files.sync(staged)
+                staged.chmod(0o755)  # mkdtemp's 0700 was for the staging
+                try:
+                    os.rename(staged, target)  # fails on a directory that holds anything, as every version does
+                except OSError:
+                    if not target.exists():
+                        raise
+                    number += 1
+                    continue
+                stored_files.sync(target.parent)
+                return version
+
+    def load(self, version: str) -> PerformanceModel:
+        """The model of "name@number" or of an alias.
+
+        NotFound where there is none; ArtefactError, with nothing executed, where a file is missing, added, changed,
+        cut short, no plain file, or not of a kind that may be loaded.
+        """
+        manifest = self.manifest(version)
+        directory = self.root / "versions" / manifest.version
+        present = {entry.name for entry in directory.iterdir()} - {_MANIFEST}
+        if present != set(manifest.files):
+            odd = ", ".join(sorted(present.symmetric_difference(manifest.files)))
+            raise ArtefactError(f"{manifest.version} does not have the files of its manifest; missing or added: {odd}")
+        if sum(size for _, size in manifest.files.values()) > MAX_MODEL_BYTES:
+            raise ArtefactError(f"{manifest.version} is larger than {MAX_MODEL_BYTES} bytes")
+        files = {}
+        for name, (digest, size) in manifest.files.items():
+            files[name] = stored_files.read(directory / name, limit=size)
+            if hashlib.sha256(files[name]).hexdigest() != digest:
+                raise ArtefactError(f"{manifest.version}: {name} is not the file that was registered (sha256 differs)")
+        with reading(manifest.version):
+            return registry_of_kinds.create(manifest.model).from_files(files)
+
+    def manifest(self, version: str) -> Manifest:
+        """What is known of "name@number" or an alias's version; NotFound, or ArtefactError where it is damaged."""
+        exact = version if _VERSION.fullmatch(version) else self.resolve(version)
+        directory = self.root / "versions" / exact
+        if not directory.is_dir():
+            raise NotFound(f"no model {exact}; registered: {', '.join(self.versions()) or 'none'}")
+        path = directory / _MANIFEST
+        with reading(str(path)):
+            manifest = Manifest.from_json(parse(stored_files.read(path, limit=MAX_MANIFEST_BYTES), what=str(path)))
+        name = exact.partition("@")[0]
+        if manifest.version != exact or manifest.model != name:
+            raise ArtefactError(f"{path} is the manifest of {manifest.version} ({manifest.model})")
+        return manifest
+
+    def versions(self) -> list[str]:
+        """Every version, by name and number."""
+        return [f"{name}@{number}" for name, number in sorted(self._numbers())]
+
+    def aliases(self) -> dict[str, str]:
+        """Every alias with the version that it stands for."""
+        return {name: self.resolve(name) for name in self._aliases.names()}
+
+    def resolve(self, alias: str) -> str:
+        """The version that an alias stands for; NotFound where there is none."""
+        version = self._aliases.resolve(alias)
+        if version is None:
+            known = ", ".join([*self._aliases.names(), *self.versions()]) or "none; train one with `threadcast train`"
+            raise NotFound(f"no model or alias {alias!r}; registered: {known}")
+        return version
+
+    def history(self, alias: str) -> list[Move]:
+        """Every move of an alias, oldest first."""
+        return self._aliases.history(alias)
+
+    def set_alias(self, alias: str, version: str) -> None:
+        """Let `alias` stand for "name@number" (or what another alias stands for) from now on.
+
+        NotFound where there is no such version, InvalidInput for an alias that is no name.
+        """
+        self._aliases.set(alias, self.manifest(version).version)
+
+    def rollback(self, alias: str) -> str:
+        """Undo the last move of an alias that was not undone yet, and return the version that it stands for now."""
+        return self._aliases.rollback(alias)
+
+    def _numbers(self) -> Iterator[tuple[str, int]]:
+        directory = self.root / "versions"
+        for entry in directory.iterdir() if directory.is_dir() else ():
+            if match := _VERSION.fullmatch(entry.name):
+                yield match[1], int(match[2])
+
+
+def _is_file_name(name: str) -> bool:
+    return bool(_FILE.fullmatch(name)) and name != _MANIFEST
+
+
+def _json(document: Any, *, what: str) -> bytes:
+    try:
+        return json_bytes(document)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} must be JSON without NaN: {error}") from error
+
+
+def _libraries() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"threadcast": __version__}
+    for package in ("numpy", "scikit-learn", "xgboost", "skops"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

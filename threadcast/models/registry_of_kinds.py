@@ -1,0 +1,89 @@
+"""The kinds of models that can be made by name. Their modules are imported when one is made.
+
+A third party registers as the built-in models do:
+
+    register("my_model", "my_package.my_module:MyModel")
+    register("my_careful_model", MyModel, patience=3)
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.models.base import PerformanceModel
+
+Factory = Callable[..., PerformanceModel]
+
+
+class _Kind(NamedTuple):
+    factory: Factory | str
+    options: dict[str, Any]
+
+
+_kinds: dict[str, _Kind] = {}
+
+
+def register(name: str, factory: Factory | str, **options: Any) -> None:
+    """Let `create(name)` make models by calling `factory` with `options`.
+
+    A factory given as "package.module:attribute" is imported when it is first needed. Raises InvalidInput where the
+    name is taken.
+    """
+    if name in _kinds:
+        raise InvalidInput(f"a model named {name!r} is registered already; choose another name")
+    if not name.isidentifier() or name != name.lower():
+        raise InvalidInput(f"name={name!r}: a model's name is lower-case letters, digits and underscores")
+    if isinstance(factory, str) and ":" not in factory:
+        raise InvalidInput(f"factory={factory!r} must be a callable or 'package.module:attribute'")
+    _kinds[name] = _Kind(factory, options)
+
+
+def unregister(name: str) -> None:
+    """Take `name` out again; NotFound where there is none."""
+    _find(name)
+    del _kinds[name]
+
+
+def create(name: str, **options: Any) -> PerformanceModel:
+    """Make an unfitted model; `options` go before those that it was registered with.
+
+    Raises NotFound for an unknown name, InvalidInput for an unknown or wrong option.
+    """
+    kind = _find(name)
+    factory = kind.factory
+    if isinstance(factory, str):
+        module, _, attribute = factory.partition(":")
+        factory = getattr(importlib.import_module(module), attribute)
+    try:
+        return factory(**{**kind.options, **options})
+    except TypeError as error:
+        raise InvalidInput(f"options {options} do not suit the model {name!r}: {error}") from error
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `create` knows, in the order of registration."""
+    return tuple(_kinds)
+
+
+def _find(name: str) -> _Kind:
+    if name not in _kinds:
+        nearest = difflib.get_close_matches(name, _kinds, n=1)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise NotFound(f"no model named {name!r}; {hint}known: {', '.join(_kinds)}")
+    return _kinds[name]
+
+
+REGRESSORS = (
+    "random_forest", "k_neighbors", "gradient_boosting", "svr_linear", "svr_poly", "svr_rbf", "decision_tree", "ard",
+    "ols", "passive_aggressive", "mlp_sgd", "mlp_lbfgs", "mlp_adam", "theil_sen", "xgboost",
+)  # fmt: skip
+"""The per-case models: the paper's ten regressors, counting SVR's and MLP's three each as one, and XGBoost."""
+
+register("roofline", "threadcast.models.roofline:Roofline")
+register("hill_climb", "threadcast.models.hill_climb:HillClimb")
+for _name in REGRESSORS:
+    register(_name, "threadcast.models.per_case:PerCase", regressor=_name)

@@ -1,0 +1,100 @@
+"""Time from flops, bytes and what the machine can do: no measurement of the op at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from threadcast.collector.calibration import Calibration
+from threadcast.core import Case, Curve, Machine, Measurement, Op, Source
+from threadcast.core.errors import ArtefactError, ModelError
+from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.models.artefacts import json_bytes, read_json, reading
+from threadcast.models.base import PerformanceModel
+from threadcast.models.interpolation import Knot, curve_through, measured_knots
+from threadcast.models.intervals import residual_bounds
+from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.roofline_limits import fit_limits, least_seconds
+
+SCHEMA = "threadcast.roofline/1"
+
+UNFITTED_BOUNDS = (-float(np.log(1.25)), float(np.log(10.0)))
+"""Log-time interval of a calibrated roofline that has seen no measured op. A convention: the roofline is the least
+time, the micro-measurements may be a fifth off, and kernels reach a tenth of the limit or more."""
+
+
+class Roofline(PerformanceModel):
+    """The longer of compute time and memory time, and the cost of starting the team.
+
+        time(n) = max(flops / (n core_flops), bytes / rate(n)) + fork_join(n)
+        rate(n) = n cache_rate of the first cache level where the bytes fit into the caches of the n cores,
+                  else min(n core_rate, all_rate) of memory
+
+    Source: Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model"; the fork-join term
+    and the saturation of bandwidth over cores are ours. Proposes no measurement; those given are answered as
+    they are. A machine without a calibration gets its constants (without cache levels) from measured ops by `fit`,
+    which also takes the interval from the central 90 % of log residuals, for calibrated machines too. Knows nothing
+    of algorithms, load imbalance or affinity: expect the right order of magnitude, not the right percent.
+    """
+
+    name = "roofline"
+
+    def __init__(self, *, calibrations: Iterable[Calibration] = ()) -> None:
+        self._limits = {c.machine: c for c in calibrations}
+        self._bounds: dict[str, tuple[float, float]] = {}
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Fit the constants of machines without a calibration, and every machine's interval."""
+        entries, _ = usable(group(measurements))
+        machines: dict[str, list[MeasuredOp]] = {}
+        for entry in entries:
+            machines.setdefault(entry.machine.fingerprint, []).append(entry)
+        limits, bounds = dict(self._limits), dict(self._bounds)
+        for fingerprint, listed in machines.items():
+            times = np.array([m.seconds for entry in listed for m in entry.by_case.values()])
+            if fingerprint not in limits:
+                limits[fingerprint] = fit_limits(fingerprint, listed)
+            expected = [least_seconds(limits[fingerprint], e.op, tuple(e.by_case), e.machine) for e in listed]
+            bounds[fingerprint] = residual_bounds(np.log(times) - np.log(np.concatenate(expected)))
+        self._limits, self._bounds = limits, bounds
+        return self
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """The roofline's time; measured points where there are."""
+        limits = self._limits.get(machine.fingerprint)
+        if limits is None:
+            raise ModelError(
+                f"the roofline has no calibration of {machine.fingerprint}; run `threadcast train --calibrate` on it, "
+                "or fit it to measurements from it"
+            )
+        low, high = np.exp(self._bounds.get(machine.fingerprint, UNFITTED_BOUNDS))
+        times = least_seconds(limits, op, tuple(cases), machine).tolist()
+        knots = {case: Knot(s, s * low, s * high, Source.LEARNED) for case, s in zip(cases, times)}
+        return curve_through({**knots, **measured_knots(observed)}, cases)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The calibrations and intervals as JSON."""
+        document = {
+            "schema": SCHEMA,
+            "calibrations": [limits.to_json() for limits in self._limits.values()],
+            "log_bounds": {machine: list(bounds) for machine, bounds in self._bounds.items()},
+        }
+        return {"model.json": json_bytes(document)}
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Take over what `to_files` gave."""
+        document = read_json(files, "model.json")
+        with reading("model.json"):
+            check_schema(document, SCHEMA)
+            limits = [Calibration.from_json(part) for part in document["calibrations"]]
+            listed = member(document, "log_bounds", dict)
+            bounds = {
+                machine: (finite(low, pointer="/log_bounds"), finite(high, pointer="/log_bounds"))
+                for machine, (low, high) in listed.items()
+            }
+            if any(low > 0 or high < 0 for low, high in bounds.values()):
+                raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {bounds}")
+        self._limits, self._bounds = {c.machine: c for c in limits}, bounds
+        return self

@@ -1,0 +1,33 @@
+"""Which cases to measure when a fixed number of them is to stand for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from threadcast.core import Affinity, Case
+from threadcast.core.errors import InvalidInput
+
+
+def evenly_spread(cases: Sequence[Case], count: int) -> tuple[Case, ...]:
+    """`count` of `cases`, or all where there are no more, by thread count.
+
+    Half of them with cache sharing (the larger half, as those reach all cores) and half without, each from the
+    smallest to the largest count in equal steps; a single one is the middle. Source: Liu et al. 2018, III-B ("evenly
+    sampling the search space ... with the consideration of cache sharing"), which does not give the points.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidInput(f"samples={count!r} must be a whole number of at least 1")
+    compact, spread = (sorted(c for c in cases if c.affinity is a) for a in (Affinity.COMPACT, Affinity.SPREAD))
+    from_spread = min(max(count // 2, count - len(compact)), len(spread))
+    chosen = _spread(compact, count - from_spread) + _spread(spread, from_spread)
+    return tuple(sorted(chosen))
+
+
+def _spread(cases: list[Case], count: int) -> list[Case]:
+    if count >= len(cases):
+        return cases
+    if count == 1:
+        return [cases[(len(cases) - 1) // 2]]
+    return [cases[i] for i in np.linspace(0, len(cases) - 1, count).round().astype(int)]

@@ -1,0 +1,84 @@
+"""Which measured ops a model learns from and which it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.models.measured import MeasuredOp
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Positions in a sequence of measured ops. No op is in both parts on the same machine."""
+
+    name: str
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.train or not self.test:
+            raise InvalidInput(
+                f"fold {self.name!r} has {len(self.train)} ops to learn and {len(self.test)} to judge by"
+            )
+        if set(self.train) & set(self.test):
+            raise InvalidInput(f"fold {self.name!r} judges by ops that it learns from")
+
+
+Split = Callable[[Sequence[MeasuredOp]], tuple[Fold, ...]]
+"""Makes folds of measured ops; ModelError where they do not allow any."""
+
+
+def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
+    """Leave one network out: each is judged by a model that has seen none of its ops.
+
+    `networks_of[op.key]` are the networks that an op occurs in. An op that the left-out network shares with others is
+    left out of training too. Ops of no known network are always learned from.
+    """
+
+    def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
+        listed = [frozenset(networks_of.get(entry.op.key, ())) for entry in entries]
+        return _folds(
+            {name: [name in own for own in listed] for name in sorted(frozenset().union(*listed))}, "networks"
+        )
+
+    return split
+
+
+def new_kind(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
+    """Leave one op kind out, for each kind."""
+    kinds = sorted({entry.op.kind for entry in entries})
+    return _folds({kind: [entry.op.kind == kind for entry in entries] for kind in kinds}, "op kinds")
+
+
+def new_shape(*, folds: int = 5, seed: int = 0) -> Split:
+    """Leave a random part of the ops out, `folds` times, each op once; all machines' measurements of an op together."""
+    if folds < 2:
+        raise InvalidInput(f"folds={folds!r}: there must be at least 2")
+
+    def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
+        keys = sorted({entry.op.key for entry in entries})
+        parts = np.random.default_rng(seed).permutation(len(keys)) % folds
+        part_of = dict(zip(keys, parts.tolist()))
+        return _folds(
+            {f"part {i + 1}": [part_of[entry.op.key] == i for entry in entries] for i in range(min(folds, len(keys)))},
+            "ops",
+        )
+
+    return split
+
+
+def _folds(left_out: Mapping[str, Sequence[bool]], what: str) -> tuple[Fold, ...]:
+    made = []
+    for name, marks in left_out.items():
+        test = tuple(i for i, out in enumerate(marks) if out)
+        train = tuple(i for i, out in enumerate(marks) if not out)
+        if train and test:
+            made.append(Fold(name, train, test))
+    if not made:
+        known = ", ".join(left_out) or "none"
+        raise ModelError(f"leaving some out takes measurements of at least two {what}; there are: {known}")
+    return tuple(made)
