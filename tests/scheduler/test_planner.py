@@ -116,3 +116,8 @@ def test_a_replay_refuses_a_plan_of_another_graph_or_machine() -> None:
     wide: Plan = plan(PROBLEM, policy="fifo")
     with pytest.raises(PlanError, match="which the machine has not"):
         PlanReplay(other, plan=wide)
+
+
+def test_auto_takes_no_options() -> None:
+    with pytest.raises(InvalidInput, match=r"options \['inter'\] need a named policy"):
+        plan(PROBLEM, inter=2)

@@ -51,7 +51,9 @@ class Simulation:
         if true_curves is not None and len(true_curves) != len(problem.graph):
             raise PlanError(f"{len(true_curves)} true curves for {len(problem.graph)} ops: there must be one an op")
         self.now_s = 0.0
-        self._policy = policy
+        self.policy = policy
+        self.done = False
+        """Whether every op has finished."""
         self._graph = problem.graph
         self._predicted = problem.times
         self._true = Times(true_curves, problem.machine, ids=problem.graph.ids) if true_curves else problem.times
@@ -81,7 +83,7 @@ class Simulation:
                 self._ready.add(op)
         while True:
             if self._ready:
-                for launch in self._policy.decide(self._state()):
+                for launch in self.policy.decide(self._state()):
                     self._launch(launch)
             if self._always_shares or self._crowded or self._slowed:
                 self._rescale()
@@ -91,6 +93,7 @@ class Simulation:
                 return False
         if self._ready:
             raise self._illegal(f"launched nothing while {len(self._ready)} ops are ready and all cores are idle")
+        self.done = True
         return True
 
     def placements(self) -> tuple[Placement, ...]:
@@ -181,7 +184,7 @@ class Simulation:
         running = ", ".join(self._name(op) for op in self._running) or "nothing"
         history = "; ".join(last) or "none"
         return IllegalLaunch(
-            f"policy {self._policy.name!r} at {self.now_s:.9g} s {what}. Running: {running}. Last launches: {history}"
+            f"policy {self.policy.name!r} at {self.now_s:.9g} s {what}. Running: {running}. Last launches: {history}"
         )
 
 
