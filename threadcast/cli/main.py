@@ -14,7 +14,6 @@ import click
 
 from threadcast import __version__
 from threadcast.cli.extras import extra_for
-from threadcast.core.errors import FormatError, ThreadcastError
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to mend.",
@@ -55,22 +54,24 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("threadcast: interrupted", err=True)
             ctx.exit(130)
-        except (ThreadcastError, ImportError, OSError) as error:
+        except Exception as error:  # raised again unless it is the user's to mend
             message = _explain(error)
             if message is None or ctx.meta.get("threadcast.traceback"):
                 raise
             _fail(ctx, error, message)
 
 
-def _explain(error: ThreadcastError | ImportError | OSError) -> str | None:
+def _explain(error: Exception) -> str | None:
     """One line for an error that is the user's to mend; None for what must be our own."""
+    from threadcast.core.errors import ThreadcastError  # here: core needs numpy, which help should not wait for
+
     if isinstance(error, ThreadcastError):
         pointer = getattr(error, "pointer", "")
         return f"{pointer}: {error}" if pointer else str(error)
     if isinstance(error, ImportError):
         extra = extra_for(error.name)
         return f"this needs {error.name}; pip install 'threadcast[{extra}]'" if extra else None
-    if error.filename is not None:
+    if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return None
 
@@ -78,8 +79,8 @@ def _explain(error: ThreadcastError | ImportError | OSError) -> str | None:
 def _fail(ctx: click.Context, error: Exception, message: str) -> None:
     if ctx.meta.get("threadcast.json"):
         described = {"type": type(error).__name__, "message": str(error) or message}
-        if isinstance(error, FormatError):
-            described["pointer"] = error.pointer
+        if (pointer := getattr(error, "pointer", None)) is not None:
+            described["pointer"] = pointer
         click.echo(json.dumps({"error": described}, indent=2))
     click.echo(f"threadcast: error: {message}", err=True)
     ctx.exit(1)
