@@ -39,35 +39,52 @@ class XeonPhiCoRun:
         self._model, self._graph = model, graph
         self.core_throughput = model.constants.smt_throughput
         self._per_core = model.constants.contention / (CORES / 2)
-        self._known: dict[tuple[int, int, int], tuple[float, float]] = {}
+        self._known: dict[tuple[str, int, int], tuple[float, float]] = {}
+        self._masks: dict[tuple[int, ...], int] = {}  # one bit a core
 
     def slowdowns(self, running: Sequence[RunningOp]) -> list[float]:
         """One factor an op, in their order: seconds that a second of its lone work takes beside the others."""
         own = [self._alone(at) for at in running]
+        busy_alone = [len(at.cores) * min(1.0, share) for at, (_, share) in zip(running, own)]
+        if self._disjoint(running):
+            busy = sum(busy_alone)
+            return [extra * self._contention(busy - alone) for (extra, _), alone in zip(own, busy_alone)]
         load: dict[int, float] = {}
         for at, (_, share) in zip(running, own):
             for core in at.cores:
                 load[core] = load.get(core, 0.0) + share
         busy = sum(min(1.0, threads) for threads in load.values())
-        return [
-            extra * self._sharing(at, share, load) * self._contention(at, busy, load)
-            for at, (extra, share) in zip(running, own)
-        ]
+        factors = []
+        for at, (extra, share) in zip(running, own):
+            elsewhere = busy - sum(min(1.0, load[core]) for core in at.cores)
+            factors.append(extra * self._sharing(at, share, load) * self._contention(elsewhere))
+        return factors
+
+    def _disjoint(self, running: Sequence[RunningOp]) -> bool:
+        seen = 0
+        for at in running:
+            mask = self._masks.get(at.cores)
+            if mask is None:
+                mask = self._masks[at.cores] = sum(1 << core for core in at.cores)
+            if seen & mask:
+                return False
+            seen |= mask
+        return True
 
     def _alone(self, at: RunningOp) -> tuple[float, float]:
         """What its further threads a core cost the op by itself, and its threads on each core."""
-        key = (at.op, at.threads, len(at.cores))
+        op, threads, cores = self._graph.ops[at.op], at.threads, len(at.cores)
+        key = (op.key, threads, cores)
         if key not in self._known:
-            op, (_, threads, cores) = self._graph.ops[at.op], key
-            lone_s = self._model.crowded_seconds(op, cores, cores)
-            extra = self._model.crowded_seconds(op, threads, cores) / lone_s if threads > cores else 1.0
-            share = self._model.active_threads(op, threads) / cores
-            self._known[key] = max(extra, 1.0 / self.core_throughput), share
+            extra = 1.0
+            if threads > cores:
+                seconds = self._model.crowded_seconds
+                extra = max(seconds(op, threads, cores) / seconds(op, cores, cores), 1.0 / self.core_throughput)
+            self._known[key] = extra, self._model.active_threads(op, threads) / cores
         return self._known[key]
 
-    def _contention(self, at: RunningOp, busy: float, load: dict[int, float]) -> float:
-        elsewhere = busy - sum(min(1.0, load[core]) for core in at.cores)
-        return 1.0 + self._per_core * max(0.0, elsewhere)
+    def _contention(self, busy_elsewhere: float) -> float:
+        return 1.0 + self._per_core * max(0.0, busy_elsewhere)
 
     def _sharing(self, at: RunningOp, share: float, load: dict[int, float]) -> float:
         fullest = max(load[core] for core in at.cores)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,13 +27,14 @@ class SimulatedXeonPhi:
 
     `samples` runs a measurement, each `noise` (relative standard deviation, log-normal) off the model and
     independent of the others. The same seed, op and case give the same measurement, in whatever order
-    they are asked for.
+    they are asked for. Without `count` no counters are made, as on a machine that offers none.
     """
 
     model: XeonPhi = field(default_factory=XeonPhi)
     samples: int = 5
     noise: float = NOISE
     seed: int = 0
+    count: bool = True
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not 0 <= self.noise < 1:
@@ -40,15 +43,16 @@ class SimulatedXeonPhi:
     def __call__(self, op: Op, case: Case) -> Measurement:
         """Measure `op` at `case`; InvalidInput where the machine has no such case."""
         exact_s = self.model.seconds(op, case)
-        words = f"{op.key} {case}".encode()
-        random = np.random.default_rng([self.seed, *words])
-        active = self.model.active_threads(op, case.threads)
-        samples = []
-        for factor in np.exp(random.normal(0.0, self.noise, self.samples)).tolist():
-            seconds = exact_s * factor
-            counted = counters(op, case, seconds, active_threads=active)
-            blur = float(np.hypot(self.noise, COUNTER_WINDOW_S / seconds))
-            blurred = np.exp(random.normal(0.0, min(blur, 1.0), len(counted))).tolist()
-            samples.append(Sample(seconds, {name: value * f for (name, value), f in zip(counted.items(), blurred)}))
+        random = np.random.default_rng([self.seed, zlib.crc32(f"{op.key} {case}".encode())])
+        times = [exact_s * f for f in np.exp(random.normal(0.0, self.noise, self.samples)).tolist()]
+        samples = tuple(Sample(seconds, self._counted(op, case, seconds, random)) for seconds in times)
         conditions = {"simulated": True, "noise": self.noise, "cache": "warm", "converged": True}
-        return Measurement(op, self.model.machine, case, tuple(samples), conditions)
+        return Measurement(op, self.model.machine, case, samples, conditions)
+
+    def _counted(self, op: Op, case: Case, seconds: float, random: np.random.Generator) -> dict[str, float]:
+        if not self.count:
+            return {}
+        exact = counters(op, case, seconds, active_threads=self.model.active_threads(op, case.threads))
+        blur = min(1.0, math.hypot(self.noise, COUNTER_WINDOW_S / seconds))
+        factors = np.exp(random.normal(0.0, blur, len(exact))).tolist()
+        return {name: value * factor for (name, value), factor in zip(exact.items(), factors)}

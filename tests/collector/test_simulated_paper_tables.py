@@ -1,0 +1,112 @@
+"""What `make bench` prints: stored graphs that are the captured ones, and tables that say that they are simulated."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from threadcast.core import Edge, Op, OpGraph, TensorSpec
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SPEC = TensorSpec((4,))
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def graph(kinds: list[str], edges: list[tuple[int, int]]) -> OpGraph:
+    ops = tuple(Op(kind, (SPEC,), outputs=(SPEC,)) for kind in kinds)
+    return OpGraph(tuple(f"op{i}" for i in range(len(ops))), ops, tuple(Edge(*edge) for edge in edges))
+
+
+def test_what_waited_for_a_view_waits_for_what_the_view_waits_for():
+    from paper_networks import without_views
+
+    found = without_views(graph(["relu", "view", "t", "add", "mul"], [(0, 1), (1, 2), (2, 3), (2, 4), (0, 4)]))
+    assert found.ids == ("op0", "op3", "op4")
+    assert {(e.source, e.target) for e in found.edges} == {(0, 1), (0, 2)}
+
+
+def test_one_graph_after_the_other_keeps_both_and_their_order():
+    from paper_networks import one_after_the_other
+
+    first, second = graph(["relu", "add", "mul"], [(0, 1), (0, 2)]), graph(["relu", "add"], [(0, 1)])
+    joined = one_after_the_other(first, second)
+    assert len(joined) == 5
+    assert set(joined.predecessors[3]) == {1, 2}
+    assert joined.predecessors[4] == (3,)
+
+
+def test_the_stored_dcgan_step_is_the_one_that_is_captured():
+    pytest.importorskip("torch")
+    import paper_networks
+
+    captured = paper_networks.without_views(paper_networks.CAPTURES["dcgan"]())
+    stored = paper_networks.load("dcgan")
+    assert Counter((op.kind, op.inputs) for op in stored.ops) == Counter((op.kind, op.inputs) for op in captured.ops)
+
+
+def test_every_stored_graph_is_small_and_loads_without_views():
+    import paper_networks
+
+    for name in paper_networks.CAPTURES:
+        assert (paper_networks.GRAPHS / f"{name}.json.gz").stat().st_size < 300_000
+    assert not any(op.is_view for op in paper_networks.load("resnet50").ops)
+
+
+def test_two_teams_on_half_of_the_cores_beat_one_on_all_as_in_the_paper():
+    import paper_studies
+
+    step = paper_studies.network("dcgan")
+    assert step.uniform_s(2, 34) < step.uniform_s(1, 34) < step.uniform_s(1, 68)
+
+
+def test_strategies_leave_the_thread_counts_of_eigens_ops_alone():
+    import numpy as np
+    import paper_studies
+
+    step = paper_studies.network("dcgan")
+    table = step.climbed_curves(paper_studies.PROFILES[0])
+    for row, op in enumerate(step.graph.ops):
+        offered = int(np.isfinite(table.seconds[row]).sum())
+        assert offered == (1 if paper_studies.demand(op).library == "eigen" else 68)
+
+
+def test_every_table_says_that_it_is_simulated_and_how_far_off_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    import paper_tables
+
+    monkeypatch.setattr(paper_tables, "TABLES", (paper_tables.top_ops,))
+    monkeypatch.setattr(paper_tables, "PAGE", tmp_path / "page.md")
+    printed = CliRunner().invoke(paper_tables.main, ["--write"], catch_exceptions=False).output
+    page = (tmp_path / "page.md").read_text()
+    assert "(simulated)" in printed
+    assert "## Table VI, convolutions of one step at 68 threads, ms (simulated)" in page
+    assert "| Inception-v3 | Conv2D |" in page
+    assert "on average" in page
+    assert "Nothing was tuned" in page
+
+
+def test_the_json_form_gives_every_row_with_its_paper_figure(monkeypatch: pytest.MonkeyPatch):
+    import paper_tables
+
+    monkeypatch.setattr(paper_tables, "TABLES", (paper_tables.top_ops,))
+    document = json.loads(CliRunner().invoke(paper_tables.main, ["--json"], catch_exceptions=False).output)
+    assert document["schema"] == "threadcast.paper-tables/1"
+    assert document["simulated"] is True
+    table = document["tables"][0]
+    rows = {tuple(row["label"]): row["paper"] for row in table["rows"]}
+    assert rows["Inception-v3", "Conv2D"] == 326
+    off = [abs(row["simulated"] / row["paper"] - 1) for row in table["rows"]]
+    assert table["mean_off"] == pytest.approx(sum(off) / len(off))
+
+
+def test_deviations_of_shares_are_in_points_and_others_relative():
+    from paper_tables import PaperTable, Row
+
+    row = Row(("a",), 0.3, 0.2)
+    assert PaperTable("n", "t", ("c",), "%", (row,), "").off(row) == pytest.approx(0.1)
+    assert PaperTable("n", "t", ("c",), "x", (row,), "").off(row) == pytest.approx(0.5)
