@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings, user_config_dir, user_data_dir
+from threadcast.core.settings_table import markdown
 
 
 class Place:
@@ -152,3 +153,8 @@ def test_any_value_is_of_the_settings_type_or_refused(setting, value):
     except ConfigError:
         return
     assert isinstance(checked, setting.kind)
+
+
+def test_the_documentation_lists_every_setting():
+    page = Path(__file__).parents[2] / "docs/settings.md"
+    assert page.read_text() == markdown(), "python -m threadcast.core.settings_table > docs/settings.md"

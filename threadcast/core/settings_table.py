@@ -1,0 +1,192 @@
+"""The table of settings: every setting's name, type, default, unit and meaning. `core.settings` reads them."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from threadcast.core.errors import ConfigError
+
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+
+
+def user_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where measurements and models live by default: $XDG_DATA_HOME/threadcast, else ~/.local/share/threadcast."""
+    return _user_dir(environment, "XDG_DATA_HOME", ".local/share")
+
+
+def user_config_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the user's own threadcast.toml lies: $XDG_CONFIG_HOME/threadcast, else ~/.config/threadcast."""
+    return _user_dir(environment, "XDG_CONFIG_HOME", ".config")
+
+
+def _user_dir(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
+    base = Path(environment.get(variable, ""))
+    home = Path(environment.get("HOME") or Path.home())
+    return (base if base.is_absolute() else home / fallback) / "threadcast"  # XDG: relative paths are ignored
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name, type, default, unit, allowed values and what it does.
+
+    A `default` that is a function is computed from the environment. None stands for "not set" and is
+    only ever a default.
+    """
+
+    name: str
+    kind: type[str] | type[int] | type[float] | type[bool] | type[Path]
+    default: str | float | bool | Callable[[Mapping[str, str]], str | Path] | None
+    doc: str
+    unit: str = ""
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    choices: tuple[str, ...] = ()
+    default_text: str = ""
+    """What documentation shows for a default that is computed or None."""
+
+    @property
+    def variable(self) -> str:
+        """Name of its environment variable."""
+        return "THREADCAST_" + self.name.upper().replace(".", "_")
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        words = _KINDS[self.kind]
+        if self.minimum > -math.inf:
+            words += f" of at least {self.minimum:g}"
+        if self.maximum < math.inf:
+            words += f"{' and' if self.minimum > -math.inf else ' of'} at most {self.maximum:g}"
+        return f"{words} ({self.unit})" if self.unit else words
+
+    @property
+    def shown_default(self) -> str:
+        """The default as documentation shows it."""
+        return self.default_text or str(self.default)
+
+    def check(self, value: Any, *, origin: str, base: Path | None = None) -> Any:
+        """Return `value` as this setting's type; ConfigError, naming `origin`, when it is none of the allowed.
+
+        Text is read as the type where that is not text (environment, flags). A relative path is taken from `base`.
+        """
+        try:
+            converted = _convert(value, self.kind)
+        except ValueError:
+            raise self._refuse(value, origin) from None
+        if isinstance(converted, Path):
+            converted = converted.expanduser()
+            return base / converted if base else converted
+        if self.choices and converted not in self.choices:
+            raise self._refuse(value, origin)
+        if isinstance(converted, int | float) and not self.minimum <= converted <= self.maximum:  # also refuses nan
+            raise self._refuse(value, origin)
+        return converted
+
+    def _refuse(self, value: Any, origin: str) -> ConfigError:
+        return ConfigError(f"{origin}: {self.name} is {value!r}, it must be {self.allowed}")
+
+
+def _convert(value: Any, kind: type) -> Any:
+    if isinstance(value, bool) or kind is bool:
+        if isinstance(value, bool) and kind is bool:
+            return value
+        if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+            return value.lower() in _TRUE
+        raise ValueError
+    if kind in (str, Path):
+        if not isinstance(value, str | Path) or not str(value):
+            raise ValueError
+        return kind(value)
+    if isinstance(value, str):
+        return kind(value)
+    if isinstance(value, int) or (kind is float and isinstance(value, float)):
+        return kind(value)
+    raise ValueError
+
+
+SETTINGS: Mapping[str, Setting] = MappingProxyType({
+    setting.name: setting
+    for setting in (
+        Setting(
+            "store", str, lambda env: f"sqlite:///{user_data_dir(env) / 'threadcast.db'}",
+            "Where measurements live, as an SQLAlchemy URL.", default_text="threadcast.db in the user's data directory",
+        ),
+        Setting(
+            "models", Path, lambda env: user_data_dir(env) / "models",
+            "Directory of the registered models.", default_text="models in the user's data directory",
+        ),
+        Setting(
+            "cores", int, None, "Cores to use.", "cores", minimum=1,
+            default_text="all that this process may use",
+        ),
+        Setting("profile.budget_s", float, 0.15, "Mean time for one op in one case; those that weigh more get more.",
+                "seconds", minimum=0.001),
+        Setting(
+            "profile.confidence", float, 0.95, "Confidence of the interval around each median.", minimum=0.5,
+            maximum=0.999,
+        ),
+        Setting(
+            "profile.tolerance", float, 0.02, "Half-width of that interval, relative to the median, to stop at.",
+            minimum=0.0001, maximum=1,
+        ),
+        Setting(
+            "profile.busy_limit", float, 0.1,
+            "Share of the usable cores that other work may take before timing is refused.", minimum=0, maximum=1,
+        ),
+        Setting("train.jobs", int, None, "Models fitted side by side.", minimum=1, default_text="one a usable core"),
+        Setting("service.host", str, "127.0.0.1", "Address that the prediction service listens on."),
+        Setting("service.port", int, 8321, "Port that it listens on; 0 takes a free one.", minimum=0, maximum=65535),
+        Setting("service.model", str, "champion", "Alias or name@version of what answers where a request names none."),
+        Setting("service.workers", int, 1, "Worker processes.", "processes", minimum=1, maximum=64),
+        Setting("service.threads", int, 8, "Threads of each of them.", "threads", minimum=1, maximum=256),
+        Setting("service.max_body_bytes", int, 64 << 20, "Longest request body.", "bytes", minimum=1),
+        Setting("service.max_ops", int, 20_000, "Ops in one request or graph.", "ops", minimum=1),
+        Setting("service.max_cases", int, 1_024, "Cases in one request.", "cases", minimum=1),
+        Setting("service.max_points", int, 2_000_000, "Ops times cases in one answer.", "points", minimum=1),
+        Setting("service.max_rows", int, 200_000, "Samples in one request that stores them.", "samples", minimum=1),
+        Setting("service.max_page", int, 1_000, "Measurements in one page.", "measurements", minimum=1),
+        Setting("service.max_contexts", int, 16, "Graphs kept for decisions, in each process.", "graphs", minimum=1),
+        Setting("service.max_in_flight", int, 7, "Requests under /v1 worked at at once, in each process; more get 429.",
+                "requests", minimum=1),
+        Setting("predictor.url", str, None, "Prediction service that schedulers ask.", default_text="none: in process"),
+        Setting("predictor.deadline_s", float, 1.0, "Longest wait for the service before the local model answers.",
+                "seconds", minimum=0.001),
+    )
+})  # fmt: skip
+"""Every setting by name. What is not here is not a setting."""
+
+
+def markdown() -> str:
+    """The page of the documentation that lists every setting; `python -m threadcast.core.settings_table` writes it."""
+    rows = [f"| `{s.name}` | `{s.variable}` | {s.allowed} | {s.shown_default} | {s.doc} |" for s in SETTINGS.values()]
+    return "\n".join([_PAGE, *rows, ""])
+
+
+_PAGE = """# Settings
+
+A flag beats the environment, which beats `threadcast.toml` in the current directory (or the file that `--config` or
+`THREADCAST_CONFIG` names), which beats the user's own `~/.config/threadcast/threadcast.toml` (`$XDG_CONFIG_HOME`).
+Dots in a name are tables in the file: `service.port` is
+
+```toml
+[service]
+port = 8321
+```
+
+An unknown name or a value that is not allowed is an error.
+
+| setting | environment | allowed | default | meaning |
+|---|---|---|---|---|"""
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
