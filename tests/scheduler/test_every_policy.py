@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,42 +12,13 @@ from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.interference import CoreSharing
 from threadcast.scheduler.planner import plan
-from threadcast.scheduler.policies import Launch, Policy, Problem, State, create, names
-from threadcast.scheduler.policies.plan_replay import PlanReplay, finished_ops
+from threadcast.scheduler.policies import Policy, Problem, create, names
+from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.policies.testing import PolicyContract, Watched, shares_cores
 from threadcast.scheduler.simulator import simulate
 
 OPTIONS = {"uniform": {"inter": 2, "intra": 3}}
 OVERSUBSCRIBING = {"uniform", "manual_grid"}
-
-
-class Watched(Policy):
-    """Passes every decision on, after checking the state and that the same question gets the same answer."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy.problem)
-        self.name, self.rank = policy.name, policy.rank
-        self._policy = policy
-
-    def decide(self, state: State) -> Sequence[Launch]:
-        graph = self.problem.graph
-        assert state.finished is not None
-        assert bytes(state.finished) == finished_ops(graph, state)
-        ready = list(state.ready)
-        running = {at.op for at in state.running}
-        assert ready, "a policy is asked only when something is ready"
-        assert len(set(ready)) == len(ready)
-        assert not running & set(ready)
-        for op in ready:
-            assert op in state.ready
-            assert all(state.finished[before] for before in graph.predecessors[op])
-        if self.rank is not None:
-            assert [self.rank[op] for op in ready] == sorted(self.rank[op] for op in ready)
-        busy = {core for at in state.running for core in at.cores}
-        assert set(state.idle) == {core.id for core in self.problem.machine.cores} - busy
-        launches = list(self._policy.decide(state))
-        copy = State(state.now_s, tuple(ready), state.idle, state.running)
-        assert list(self._policy.decide(copy)) == launches, "decide is a pure function of the state"
-        return launches
 
 
 def made(name: str, problem: Problem) -> Policy:
@@ -58,10 +27,6 @@ def made(name: str, problem: Problem) -> Policy:
 
 def by_name(op: Placement) -> str:
     return op.id
-
-
-def shares_cores(schedule: Plan | Trace) -> bool:
-    return any(op.hardware_thread or op.threads > len(op.cores) for op in schedule.ops)
 
 
 def order_on(core: int, schedule: Plan | Trace) -> list[str]:
@@ -114,3 +79,31 @@ def test_a_replay_keeps_cores_and_order_when_ops_take_other_times(problem: Probl
         assert ran.cores == planned.by_id()[ran.id].cores
     for core in range(planned.cores):
         assert order_on(core, trace) == order_on(core, planned)
+
+
+class TestFifo(PolicyContract):
+    """The suite that third parties subclass; the properties above cover the other built-in policies."""
+
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("fifo", problem)
+
+
+class TestManualGrid(TestFifo):
+    oversubscribes = True
+
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("manual_grid", problem)
+
+
+class TestStrategies(TestFifo):
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("strategies", problem)
+
+
+class TestCriticalPath(TestFifo):
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("critical_path", problem, light_executor=len(problem.machine) > 1)
