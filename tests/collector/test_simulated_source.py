@@ -1,15 +1,19 @@
 """Simulated measurements: marked, repeatable, as noisy as asked, with counts that belong together."""
 
 import statistics
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from threadcast.collector.campaign import Campaign
 from threadcast.collector.simulated.calibration import table_op
 from threadcast.collector.simulated.source import SimulatedXeonPhi
-from threadcast.core import Affinity, Case, Op, TensorSpec
+from threadcast.core import Affinity, Case, Op, OpGraph, TensorSpec
 from threadcast.core.errors import InvalidInput
+from threadcast.models.hill_climb import HillClimb
+from threadcast.store import Store
 
 OP = table_op("Conv2D", "32x8x8x384")
 TINY = Op("add", (TensorSpec((8,)), TensorSpec((8,))), outputs=(TensorSpec((8,)),))
@@ -70,3 +74,15 @@ def test_counts_of_a_short_op_are_inaccurate():
         return statistics.stdev(counts) / statistics.mean(counts)
 
     assert spread_of(TINY) > 5 * spread_of(OP)
+
+
+def test_a_campaign_on_it_measures_what_the_hill_climb_asks_for_and_marks_it(tmp_path: Path):
+    graph = OpGraph(("convolution", "add"), (OP, TINY))
+    source, model = SimulatedXeonPhi(count=False), HillClimb(interval=16)
+    with Store.open(f"sqlite:///{tmp_path / 'store.sqlite'}") as store:
+        found = Campaign(source, model, store, busy_limit=None).run(graph).observed
+        again = Campaign(source, model, store, busy_limit=None).run(graph)
+    assert {m.case for m in found[OP.key]} >= {Case(1, Affinity.SPREAD), Case(2), Case(18)}
+    assert all(m.conditions["simulated"] for measured in found.values() for m in measured)
+    assert again.measured == 0
+    assert again.reused == sum(map(len, found.values()))
