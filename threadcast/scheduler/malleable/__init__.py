@@ -1,1 +1,0 @@
-"""Cores that change while a network runs."""
