@@ -42,3 +42,7 @@ class Seen:
 
     def __call__(self, value: Tensor) -> None:
         self.values.append(weakref.ref(value))
+
+    def alive(self) -> int:
+        """How many of them still exist."""
+        return sum(value() is not None for value in self.values)

@@ -1,10 +1,12 @@
-"""Random plans for tests."""
+"""Random plans and made-up curves for tests."""
 
 from __future__ import annotations
 
 import random
 
-from threadcast.core import OpGraph, Placement, Plan
+import numpy as np
+
+from threadcast.core import Curve, CurveTable, Machine, OpGraph, Placement, Plan
 
 
 def make_random_plan(
@@ -39,3 +41,11 @@ def random_order(graph: OpGraph, rng: random.Random) -> list[int]:
             if waiting[successor] == 0:
                 ready.append(successor)
     return order
+
+
+def made_up_curves(graph: OpGraph, machine: Machine, *, seed: int = 0) -> CurveTable:
+    """Curves that fall with threads for some ops and rise for others."""
+    rng = np.random.default_rng(seed)
+    cases = machine.cases()
+    slopes = rng.uniform(-1.0, 0.5, len(graph))
+    return CurveTable.of([Curve.exact(cases, [1e-5 * case.threads**slope for case in cases]) for slope in slopes])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
@@ -27,8 +27,8 @@ a plan that gives each op cores of its own choice would make thousands."""
 class Executors:
     """The teams of one machine's cores, each led by a thread that takes jobs in turn; made when first needed.
 
-    Engines may share one: `step` lets only one step use the teams at a time, or two steps that each hold half of
-    the teams would wait for each other. The threads end at `close`, when this object is garbage, and when the
+    Engines may share one. Whoever runs a step holds `turn`, or two steps that each had half of the teams would wait
+    for each other. The threads end at `close`, when this object is garbage, and when the
     interpreter exits. Making teams leaves the thread counts and affinity of other threads as they are.
     """
 
@@ -38,7 +38,9 @@ class Executors:
         self._stack = ExitStack()
         self._process = os.getpid()
         self._closed = False
-        self._turn, self._making = threading.Lock(), threading.Lock()
+        self.turn = threading.Lock()
+        """Held during a step, after `check` has found that it can ever be had."""
+        self._making = threading.Lock()
 
     def make(self, teams: Iterable[Team]) -> None:
         """Make those of `teams` that do not exist yet; PlanError for cores that the machine lacks or too many teams."""
@@ -46,17 +48,13 @@ class Executors:
             self._get(team)
 
     def submit(self, team: Team, job: Callable[[], T]) -> Future[T]:
-        """Let the leader of `team` call `job` when it is free; for use inside `step`."""
+        """Let the leader of `team` call `job` when it is free."""
         return self._get(team).submit(job)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Wait until no other step uses the teams, and keep others out; ExecutionError when they have ended."""
-        self._check()
-        with self._turn:
-            self._check()
-            end_idle_workers()  # the caller's own: they would spin on the executors' cores
-            yield
+    def settle(self) -> None:
+        """Make the cores free for a step; to be called before every one, with `turn` held."""
+        self.check()
+        end_idle_workers()  # the caller's own: they would spin on the executors' cores
 
     def rest(self) -> None:
         """End all idle OpenMP workers until they are next needed, so that they slow nobody else's steps down.
@@ -65,19 +63,20 @@ class Executors:
         """
         if self._closed or os.getpid() != self._process:
             return
-        with self._turn:
+        with self.turn:
             wait([team.submit(end_idle_workers) for key, team in self._teams.items() if key.threads > 1])
 
     def close(self) -> None:
         """End all threads when the step under way is done. In a forked child there are none to end."""
         if os.getpid() != self._process:
             return
-        with self._turn:
+        with self.turn:
             self._closed = True
             self._stack.close()
             self._teams.clear()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ExecutionError when the threads have ended, or belong to the process of which this is a fork."""
         if os.getpid() != self._process:
             raise ExecutionError(
                 f"the engine's threads stayed in process {self._process}, of which this one is a fork; "

@@ -38,7 +38,7 @@ def judge(default_s: Sequence[float], planned_s: Sequence[float]) -> Verdict:
     """
     if len(default_s) != len(planned_s) or len(default_s) < ROUNDS_AT_LEAST:
         raise InvalidInput(
-            f"{len(default_s)} default and {len(planned_s)} planned steps: there must be as many, {ROUNDS_AT_LEAST} or more"
+            f"{len(default_s)} default and {len(planned_s)} planned steps: give as many, {ROUNDS_AT_LEAST} or more"
         )
     pairs = np.array([default_s, planned_s], dtype=np.float64)
     if not np.all(np.isfinite(pairs)) or np.any(pairs <= 0):

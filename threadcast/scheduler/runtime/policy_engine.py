@@ -62,11 +62,13 @@ class PolicyEngine(Engine):
         self, inputs: Sequence[Any], calls: Sequence[Call], note_start: Callable[[], None] | None = None
     ) -> tuple[Any, _PolicyStep]:
         slots = self._program.new_slots(inputs)
-        with self._executors.step():
+        self._executors.check()
+        with self._executors.turn:
+            self._executors.settle()
             step = _PolicyStep(slots, self._executors, self.policy, calls, self._program, self._reads)
             if note_start is not None:
                 note_start()
-            step.complete(step.begin)
+            step.complete(Team((self._executors.machine.cores[0].id,), 1), step.begin)
         return self._program.collect(slots), step
 
 

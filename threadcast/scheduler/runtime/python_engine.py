@@ -73,11 +73,14 @@ class PythonEngine(Engine):
         note_start: Callable[[], None] | None = None,
     ) -> Any:
         slots = self._program.new_slots(inputs)
-        with self._executors.step():
+        self._executors.check()
+        with self._executors.turn:
+            self._executors.settle()
             step = _ReplayStep(slots, self._executors, self._replay, self._lifetimes)
             if note_start is not None:
                 note_start()
-            step.complete(partial(step.begin, instructions))
+            if instructions:
+                step.complete(self._replay.teams[0], partial(step.begin, instructions))
         return self._program.collect(slots)
 
     def _instruct(self, calls: Sequence[Call]) -> list[list[Instruction]]:
@@ -97,9 +100,10 @@ class _ReplayStep(Step):
         self._parked: dict[int, threading.Lock] = {}  # op -> what its team sleeps on until the op may start
 
     def begin(self, instructions: Sequence[Sequence[Instruction]]) -> None:
-        """Set every team to work."""
-        for team, mine in zip(self._replay.teams, instructions, strict=True):
-            self.launch(team, partial(self._play, mine))
+        """Set the other teams to work, and do the first one's."""
+        for team, theirs in zip(self._replay.teams[1:], instructions[1:], strict=True):
+            self.launch(team, partial(self._play, theirs))
+        self._play(instructions[0])
 
     def _play(self, instructions: Sequence[Instruction]) -> None:
         """Run a team's ops to the end, or until the step has failed."""

@@ -15,8 +15,11 @@ from threadcast.scheduler.runtime.replay import Team
 class Step:
     """The slots of one step and the jobs that fill them.
 
-    Jobs may launch more jobs. The step ends when none is left. Once `error` is set, jobs return before
-    their next op, and the last one out frees all values.
+    The first job launches the others, which may launch more. The step ends when none is left. Once `error` is
+    set, jobs return before their next op, and the last one out frees all values.
+
+    Ctrl-C raises KeyboardInterrupt in the main thread between any two bytecodes. So the main thread only asks and
+    waits; whatever must not be left half done happens in other threads.
     """
 
     def __init__(self, slots: list[Any], executors: Executors) -> None:
@@ -24,12 +27,39 @@ class Step:
         self.lock = threading.Lock()
         self.error: BaseException | None = None
         self._executors = executors
-        self._jobs = 1  # the caller, while it launches: the step must not end between two launches
+        self._jobs = 1
         self._ended = threading.Lock()
         self._ended.acquire()
 
+    def complete(self, team: Team, first: Callable[[], None]) -> None:
+        """Let `team` do the `first` job; return when the step has ended, or raise what ended it.
+
+        An exception in the calling thread (Ctrl-C) ends the step too; the ops that run then are waited for.
+        """
+        launched = False
+        try:
+            self._executors.submit(team, partial(self._run, first))
+            launched = True
+            self._ended.acquire()
+        except BaseException as error:
+            stopper = threading.Thread(target=self.stop, args=(error,))
+            stopper.start()
+            stopper.join()
+            if launched:
+                if self._jobs:  # else the interrupt came when the step had just ended
+                    self._ended.acquire()
+                self.slots.clear()
+                self.error = None
+            raise
+        failure, self.error = self.error, None  # else its traceback, which knows this step, would keep both alive
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure
+
     def launch(self, team: Team, job: Callable[[], None]) -> None:
-        """Let `team` do `job`; what it raises ends the step."""
+        """Let `team` do `job`, from within a job; what it raises ends the step."""
         with self.lock:
             self._jobs += 1
         try:
@@ -47,30 +77,6 @@ class Step:
 
     def wake_all(self) -> None:
         """Wake the jobs that wait for others; called with the lock held, once the error is set."""
-
-    def complete(self, begin: Callable[[], None]) -> None:
-        """Call `begin`, which launches the first jobs; return when the step has ended, or raise what ended it.
-
-        An exception in the calling thread (Ctrl-C) ends the step too; the ops that run then are waited for.
-        """
-        try:
-            begin()
-        except BaseException as error:  # noqa: BLE001 - raised below, when what was launched has ended
-            self.stop(error)
-        self._leave()
-        try:
-            self._ended.acquire()
-        except BaseException as error:
-            self.stop(error)
-            self._ended.acquire()
-            self.error = None
-            raise
-        failure, self.error = self.error, None  # else its traceback, which knows this step, would keep both alive
-        try:
-            if failure is not None:
-                raise failure
-        finally:
-            del failure
 
     def _run(self, job: Callable[[], None]) -> None:
         try:
