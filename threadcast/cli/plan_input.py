@@ -55,8 +55,8 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
                 machine = _described_machine(question.machine, settings["cores"])
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
-        measured, machine = _machines(question.machine, settings, open_stores)
-        predictor = _predictor(question.model, measured, settings, open_stores)
+        measured, machine = chosen_machines(question.machine, settings, open_stores)
+        predictor = chosen_predictor(question.model, measured, settings, open_stores)
         if not question.network.endswith(".json"):  # only now: capturing takes long, and the rest may fail
             graph = _graph(question, settings, open_stores)
         try:
@@ -70,7 +70,7 @@ def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> Op
     """A network's graph, or one of the store, whose names hold slashes and no colon."""
     spec = question.network
     if "/" in spec and ":" not in spec:
-        return _store(settings, open_stores).graph(spec)
+        return chosen_store(settings, open_stores).graph(spec)
     from threadcast.collector.workloads import capture_workload  # needs torch, which graph files do not
     from threadcast.networks import load_spec
 
@@ -88,14 +88,14 @@ def _described_machine(named: str | None, cores: int | None) -> Machine:
     return Machine.uniform("cores", count)
 
 
-def _machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
+def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
     """The machine that measurements and predictions are for, and the part of it that is planned for.
 
     With fewer cores than there are, the machine of just these cores where something was measured on it.
     """
     cores = settings["cores"]
     if named is not None:
-        known = {machine.fingerprint: machine for machine in _store(settings, open_stores).machines()}
+        known = {machine.fingerprint: machine for machine in chosen_store(settings, open_stores).machines()}
         if named not in known:
             raise NotFound(f"no machine has the fingerprint {named!r}; the store knows {', '.join(known) or 'none'}")
         return known[named], _limited(known[named], cores)
@@ -104,7 +104,7 @@ def _machines(named: str | None, settings: Settings, open_stores: ExitStack) -> 
         return machine, machine
     limited = read_machine(cores=cores)
     try:
-        known_here = limited in _store(settings, open_stores).machines()
+        known_here = limited in chosen_store(settings, open_stores).machines()
     except (StoreError, ImportError):  # without measurements the whole machine is as good
         known_here = False
     return (limited, limited) if known_here else (machine, _limited(machine, cores))
@@ -118,7 +118,7 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
     return machine.limited_to(machine.place(Case(cores)))
 
 
-def _predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> Predictor:
+def chosen_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> Predictor:
     url = settings["predictor.url"]
     if not url:
         return _local_predictor(named, machine, settings, open_stores)
@@ -135,7 +135,7 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
     from threadcast.scheduler.predictor import LocalPredictor
 
     model, version = _model(named, settings)
-    return LocalPredictor(model, machine, _store(settings, open_stores), version=version)
+    return LocalPredictor(model, machine, chosen_store(settings, open_stores), version=version)
 
 
 def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str]:
@@ -157,7 +157,7 @@ def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str
     return registry_of_kinds.create(kind), f"{kind} (untrained)"
 
 
-def _store(settings: Settings, open_stores: ExitStack) -> Store:
+def chosen_store(settings: Settings, open_stores: ExitStack) -> Store:
     from threadcast.store import Store  # needs SQLAlchemy
 
     return open_stores.enter_context(Store.open(settings["store"], create=False))

@@ -33,6 +33,12 @@ class Move:
     rollback: bool = False
 
 
+def check_alias(alias: str) -> None:
+    """Raise InvalidInput for what cannot be an alias."""
+    if not _ALIAS.fullmatch(alias):
+        raise InvalidInput(f"alias={alias!r} must be lower-case letters, digits, - and _, a letter first")
+
+
 class Aliases:
     """The aliases below `root`; `now` is the clock for their moves."""
 
@@ -73,8 +79,7 @@ class Aliases:
         return self._move(alias, previous)
 
     def _move(self, alias: str, choose: Callable[[list[str]], tuple[str, bool]]) -> str:
-        if not _ALIAS.fullmatch(alias):
-            raise InvalidInput(f"alias={alias!r} must be lower-case letters, digits, - and _, a letter first")
+        check_alias(alias)
         directory = self._root / "aliases" / alias
         while True:
             moves = self.history(alias)

@@ -9,6 +9,14 @@ import numpy as np
 from threadcast.core import Affinity, Case
 from threadcast.core.errors import InvalidInput
 
+PAPER_SAMPLES = 4
+"""The number of samples at which the paper's best regressor is most accurate (Liu et al. 2018, Table IV)."""
+
+
+def suggested_samples(cases: int) -> int:
+    """How many of `cases` to sample where nobody says: the paper's 4, but at most a quarter, and at least one."""
+    return min(PAPER_SAMPLES, max(1, cases // 4))
+
 
 def evenly_spread(cases: Sequence[Case], count: int) -> tuple[Case, ...]:
     """`count` of `cases`, or all where there are no more, by thread count.

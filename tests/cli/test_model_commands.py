@@ -1,0 +1,211 @@
+"""`threadcast train`, `compare`, `predict` and `models`, on measurements that a formula made."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.commands import invoke
+from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
+from threadcast.core import Case, OpGraph
+from threadcast.models.registry import ModelRegistry
+from threadcast.store import Store
+from threadcast.store.long_form import write_long_form
+
+OPS = make_ops(18)
+FAST = ("--model", "hill_climb", "--model", "ols", "--model", "roofline", "--jobs", "1")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A directory with a store of two networks that share ops, where no setting of the user's reaches."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("THREADCAST_STORE", str(tmp_path / "store.sqlite"))
+    with Store.open(tmp_path / "store.sqlite") as store:
+        store.add(measure_all(OPS))
+        for name, ops in (("first/forward", OPS[:10]), ("second/forward", OPS[8:])):
+            store.add_graph(name, OpGraph(tuple(map(str, range(len(ops)))), tuple(ops)))
+    return tmp_path
+
+
+def document(*arguments):
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(*arguments, code=1):
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def test_training_registers_every_model_with_its_score_and_the_best_gets_the_alias(folder):
+    found = document("train", *FAST)
+    assert [model["version"] for model in found["models"]] == ["hill_climb@1", "ols@1", "roofline@1"]
+    assert {model["split"] for model in found["models"]} == {"new_network"}
+    best = min(found["models"], key=lambda model: (model["regret_mean"], model["samples"]))
+    assert found["alias"] == {"champion": best["version"]}
+    registry = ModelRegistry(folder / "threadcast" / "models")
+    manifest = registry.manifest("ols@1")
+    assert manifest.trained_on["networks"] == ["first/forward", "second/forward"]
+    assert manifest.trained_on["ops"] == len(OPS)
+    assert manifest.metrics["new_network"]["accuracy"] == found["models"][1]["accuracy"]
+    assert registry.resolve("champion") == best["version"]
+
+
+def test_training_again_makes_new_versions_and_may_leave_the_alias(folder):
+    document("train", *FAST)
+    before = document("models", "list")["aliases"]
+    again = document("train", "--model", "hill_climb", "--no-alias", "--jobs", "1")
+    assert (again["alias"], again["models"][0]["version"]) == (None, "hill_climb@2")
+    assert document("models", "list")["aliases"] == before
+
+
+def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):
+    result = invoke("train", *FAST, "--alias", "candidate")
+    assert result.exit_code == 0, result.output
+    assert "candidate is " in result.stdout
+    assert "judged by new_network" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert all(f" {name} " in result.stdout for name in ("hill_climb", "ols", "roofline"))
+
+
+def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(folder):
+    with Store.open("few.sqlite") as store:
+        store.add(measure_all(OPS[:4]))
+    result = invoke(
+        "train", "--store", "few.sqlite", "--model", "ols", "--model", "hill_climb", "--jobs", "1", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    assert [model["version"] for model in json.loads(result.stdout)["models"]] == ["hill_climb@1"]
+    assert "ols was not registered" in result.stderr
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_registered(folder):
+    with Store.open("empty.sqlite"):
+        pass
+    assert "threadcast profile" in refused("train", "--store", "empty.sqlite")
+    assert "no measurements of other" in refused("train", "--machine", "other")
+    assert "alias='No Name'" in refused("train", "--alias", "No Name")
+    assert "no model is called 'oracle'" in refused("train", "--model", "oracle", code=2)
+    assert "--model roofline" in refused("train", "--model", "ols", "--calibrate", code=2)
+    assert "no store at" in refused("train", "--store", "none.sqlite")
+    assert document("models", "list") == {"models": [], "aliases": {}}
+
+
+def test_models_are_compared_on_the_store_by_left_out_networks(folder):
+    found = document("compare", *FAST)
+    assert found["split"] == "new_network"
+    assert [row["model"] for row in found["rows"]] == ["hill_climb", "ols", "roofline"]
+    assert {row["ops"] for row in found["rows"]} == {20}  # the shared ops are judged with both
+    assert {(row["model"], row["fold"]) for row in found["by_fold"]} == {
+        (name, fold) for name in ("hill_climb", "ols", "roofline") for fold in ("first/forward", "second/forward")
+    }
+    for row in found["rows"]:
+        assert row["accuracy"] <= 1
+        assert row["regret_p95"] >= 0
+
+
+def test_models_are_compared_on_files_by_left_out_shapes_and_several_sample_counts(folder):
+    write_long_form(measure_all(OPS[:9]), "a.csv")
+    write_long_form(measure_all(OPS[9:]), "b.parquet")
+    found = document(
+        "compare", "a.csv", "b.parquet", "--model", "ols", "--samples", "1", "--samples", "4", "--jobs", "1"
+    )
+    assert found["split"] == "new_shape"
+    assert [(row["samples"], row["ops"]) for row in found["rows"]] == [(1.0, 18), (4.0, 18)]
+
+
+def test_models_can_be_compared_by_left_out_kinds_fold_by_fold(folder):
+    result = invoke("compare", *FAST, "--split", "new_kind", "--by-fold")
+    assert result.exit_code == 0, result.output
+    assert all(f"judged by {kind}" in result.stdout for kind in KINDS)
+
+
+def test_a_file_that_is_no_table_of_measurements_is_refused(folder):
+    (folder / "wrong.csv").write_text("a,b\n1,2\n")
+    assert "missing column" in refused("compare", "wrong.csv")
+    refused("compare", "none.csv", code=2)
+
+
+def test_an_op_of_the_store_is_forecast_by_its_key(folder):
+    document("train", "--model", "ols", "--jobs", "1")
+    op = OPS[0]
+    found = document("predict", op.key, "--machine", MACHINE.fingerprint)
+    assert (found["model"], found["machine"]) == ("ols@1", MACHINE.fingerprint)
+    assert [Case(case["threads"], case["affinity"]) for case in found["cases"]] == list(MACHINE.cases())
+    (seconds,), (low,), (high,) = found["seconds"], found["low"], found["high"]
+    for case, s, below, above in zip(MACHINE.cases(), seconds, low, high):
+        assert s == pytest.approx(true_seconds(op, case), rel=0.1)
+        assert below <= s <= above
+    (about,) = found["ops"]
+    assert (about["key"], about["kind"], about["count"]) == (op.key, op.kind, 1)
+    fastest = min(zip(seconds, found["cases"]), key=lambda pair: pair[0])[1]
+    assert about["best"] == fastest
+
+
+def test_the_curve_of_an_op_is_shown_case_by_case(folder):
+    result = invoke("predict", OPS[0].key, "--machine", MACHINE.fingerprint)
+    assert result.exit_code == 0, result.output
+    assert "hill_climb (untrained)" in result.stdout
+    assert result.stdout.count("compact") == 4
+    assert result.stdout.count("spread") >= 4
+    assert result.stdout.count("best") == 1
+
+
+def test_every_op_of_a_stored_graph_is_forecast(folder):
+    found = document("predict", "first/forward", "--machine", MACHINE.fingerprint, "--model", "hill_climb")
+    assert [op["key"] for op in found["ops"]] == [op.key for op in OPS[:10]]
+    assert len(found["seconds"]) == 10
+    result = invoke("predict", "first/forward", "--machine", MACHINE.fingerprint, "--model", "hill_climb", "--curves")
+    assert result.stdout.count("best") == 10
+
+
+def test_a_graph_that_brings_curves_needs_no_store(folder):
+    graph = OpGraph(("a", "b"), (OPS[0], OPS[0]), (), {"a": {1: 4.0, 2: 3.0}, "b": {1: 4.0, 2: 3.0}})
+    graph.write(folder / "graph.json")
+    found = document("predict", "graph.json", "--cores", "2", "--store", "none.sqlite")
+    (about,) = found["ops"]
+    assert (about["count"], about["best"]["threads"]) == (2, 2)
+
+
+def test_what_cannot_be_forecast_is_refused(folder):
+    assert "no op mm-0123456789abcdef" in refused("predict", "mm-0123456789abcdef", "--machine", MACHINE.fingerprint)
+    assert "first/forward" in refused("predict", "third/forward", "--machine", MACHINE.fingerprint)
+    assert "no model is called 'oracle'" in refused(
+        "predict", OPS[0].key, "--machine", MACHINE.fingerprint, "--model", "oracle"
+    )
+    assert MACHINE.fingerprint in refused("predict", OPS[0].key, "--machine", "other")
+
+
+def test_aliases_move_and_go_back_from_the_command_line(folder):
+    document("train", "--model", "hill_climb", "--jobs", "1")
+    document("train", "--model", "hill_climb", "--jobs", "1")
+    assert document("models", "alias", "stable", "hill_climb@1") == {"alias": "stable", "version": "hill_climb@1"}
+    assert document("models", "rollback", "champion") == {"alias": "champion", "version": "hill_climb@1"}
+    shown = document("models", "show", "champion")
+    assert shown["version"] == "hill_climb@1"
+    assert [move["rollback"] for move in shown["alias_moves"]] == [False, False, True]
+    listed = document("models", "list")
+    assert [row["aliases"] for row in listed["models"]] == [["champion", "stable"], []]
+    assert "no earlier version" in refused("models", "rollback", "champion")
+    assert "hill_climb@2" in refused("models", "show", "hill_climb@9")
+
+
+def test_lists_are_tables_for_people(folder):
+    assert "no models in " in invoke("models", "list").stdout
+    document("train", "--model", "hill_climb", "--jobs", "1")
+    assert "hill_climb@1   champion" in invoke("models", "list").stdout
+    assert MACHINE.fingerprint in invoke("models", "show", "hill_climb@1").stdout
+
+
+def test_a_registered_model_that_was_tampered_with_is_refused(folder):
+    document("train", "--model", "ols", "--jobs", "1")
+    path = folder / "threadcast" / "models" / "versions" / "ols@1" / "model.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    assert "ols@1/model.json" in refused("predict", OPS[0].key, "--machine", MACHINE.fingerprint)

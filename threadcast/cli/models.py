@@ -1,0 +1,104 @@
+"""`threadcast models`: registered models, and which of them answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from threadcast.cli.model_table import percent
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, table
+from threadcast.core.settings import Settings
+
+if TYPE_CHECKING:
+    from threadcast.models.registry import Manifest, ModelRegistry
+
+
+@click.group()
+def command() -> None:
+    """List, show and promote registered models."""
+
+
+@command.command("list")
+@setting("models", "--models")
+@common
+def list_(output: Output, settings: Settings) -> None:
+    """List every version with its aliases and how it did when it was trained."""
+    registry = _registry(settings)
+    aliases = registry.aliases()
+    rows: list[dict[str, Any]] = []
+    cells = []
+    for version in registry.versions():
+        manifest = registry.manifest(version)
+        score = _score(manifest)
+        called = [alias for alias, stands_for in aliases.items() if stands_for == version]
+        row = {
+            "version": version,
+            "aliases": called,
+            "created": manifest.created,
+            "ops": manifest.trained_on.get("ops"),
+        }
+        rows.append({**row, **{name: score.get(name) for name in ("samples", "accuracy", "regret_mean")}})
+        accuracy, regret = percent(score.get("accuracy")), percent(score.get("regret_mean"))
+        cells.append([version, ", ".join(called), manifest.created[:10], row["ops"], accuracy, regret])
+    columns = ("version", "aliases", "created", "ops", "acc %", "regret %")
+    shown = table(columns, cells) if rows else f"no models in {registry.root}"
+    output.result({"models": rows, "aliases": aliases}, shown)
+
+
+@command.command()
+@click.argument("model")
+@setting("models", "--models")
+@common
+def show(output: Output, settings: Settings, model: str) -> None:
+    """Say what is known of MODEL, a version (name@number) or an alias."""
+    registry = _registry(settings)
+    manifest = registry.manifest(model)
+    moves = [{"version": m.version, "time": m.time, "rollback": m.rollback} for m in registry.history(model)]
+    document = {**manifest.to_json(), "alias_moves": moves}
+    facts = {
+        "version": manifest.version, "created": manifest.created, **manifest.trained_on, **_score(manifest),
+        "bytes": sum(size for _, size in manifest.files.values()),
+    }  # fmt: skip
+    lines = [[name, ", ".join(map(str, fact)) if isinstance(fact, list) else fact] for name, fact in facts.items()]
+    shown: list[Any] = [table(("what", "value"), [line for line in lines if line[1] not in (None, "")])]
+    if moves:
+        moved = [(m["time"], m["version"], "rolled back" if m["rollback"] else "set") for m in moves]
+        shown.append(table(("time", "version", "how"), moved, title=f"moves of {model}"))
+    output.result(document, *shown)
+
+
+@command.command()
+@click.argument("alias")
+@click.argument("model")
+@setting("models", "--models")
+@common
+def alias(output: Output, settings: Settings, alias: str, model: str) -> None:
+    """Let ALIAS stand for MODEL, a version or another alias, from now on."""
+    registry = _registry(settings)
+    registry.set_alias(alias, model)
+    version = registry.resolve(alias)
+    output.result({"alias": alias, "version": version}, f"{alias} is {version}")
+
+
+@command.command()
+@click.argument("alias")
+@setting("models", "--models")
+@common
+def rollback(output: Output, settings: Settings, alias: str) -> None:
+    """Undo the last move of ALIAS; once more goes back one more."""
+    version = _registry(settings).rollback(alias)
+    output.result({"alias": alias, "version": version}, f"{alias} is {version} again")
+
+
+def _registry(settings: Settings) -> ModelRegistry:
+    from threadcast.models.registry import ModelRegistry
+
+    return ModelRegistry(settings["models"])
+
+
+def _score(manifest: Manifest) -> dict[str, Any]:
+    """The first comparison that the version was registered with."""
+    scores = [score for score in manifest.metrics.values() if isinstance(score, dict)]
+    return scores[0] if scores else {}

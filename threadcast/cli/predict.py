@@ -1,0 +1,109 @@
+"""`threadcast predict`: the time of an op, or of each op of a network, at every thread count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import click
+from rich.table import Table
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, table
+from threadcast.cli.plan_input import Question, chosen_machines, chosen_predictor, chosen_store, read_problem
+from threadcast.core import CurveTable, Op
+from threadcast.core.errors import NotFound
+from threadcast.core.settings import Settings
+
+_OP_KEY = re.compile(r".+-[0-9a-f]{16}")
+
+
+@click.command()
+@click.argument("what", metavar="NETWORK|GRAPH.json|OP-KEY")
+@click.option("--size", help="Size of a built-in network [default: tiny].")
+@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
+@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
+@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@click.option("--curves", "every_curve", is_flag=True, help="Show every op's whole curve, not only its best case.")
+@setting("cores", "--cores")
+@setting("store", "--store")
+@setting("models", "--models")
+@setting("predictor.url", "--url")
+@setting("predictor.deadline_s", "--deadline-s")
+@common
+def command(
+    output: Output, settings: Settings, what: str, size: str | None, batch: int | None,
+    mode: Literal["forward", "training"] | None, optimizer: Literal["sgd", "adam"], machine: str | None,
+    model: str | None, every_curve: bool,
+) -> None:  # fmt: skip
+    """Forecast the time of an op of the store, or of every op of a network or graph file, in every case.
+
+    low and high bound a 90 % interval; source says which points were measured, interpolated, learned or extrapolated.
+    """
+    if _OP_KEY.fullmatch(what):
+        ops, curves, fingerprint = _of_op(what, machine, model, settings)
+        counts = {what: 1}
+    else:
+        problem, remarks = read_problem(Question(what, size, batch, mode, optimizer, machine, model), settings)
+        for remark in remarks:
+            output.warn(remark)
+        counts = {key: sum(op.key == key for op in problem.graph.ops) for key in problem.graph.distinct_ops()}
+        first = [next(i for i, op in enumerate(problem.graph.ops) if op.key == key) for key in counts]
+        ops, curves = [problem.graph.ops[i] for i in first], problem.curves.take(first)
+        fingerprint = problem.machine.fingerprint
+    best = [curves[i].best() for i in range(len(ops))]
+    document = {
+        **curves.to_json(), "machine": fingerprint,
+        "ops": [
+            {
+                "key": op.key, "kind": op.kind, "count": counts[op.key],
+                "best": {"threads": case.threads, "affinity": case.affinity.value},
+            }
+            for op, case in zip(ops, best)
+        ],
+    }  # fmt: skip
+    said = f"{curves.model} on {fingerprint}"
+    if every_curve or len(ops) == 1:
+        output.result(document, said, *(_curve_table(op, curves, i) for i, op in enumerate(ops)))
+    else:
+        output.result(document, said, _best_table(ops, curves, counts))
+
+
+def _of_op(key: str, machine: str | None, model: str | None, settings: Settings) -> tuple[list[Op], CurveTable, str]:
+    with ExitStack() as open_stores:
+        measured, chosen = chosen_machines(machine, settings, open_stores)
+        store = chosen_store(settings, open_stores)
+        ops = [op for op in store.ops(kinds=[key.rpartition("-")[0]]) if op.key == key]
+        if not ops:
+            raise NotFound(f"no op {key} in {store.name}; `threadcast profile NETWORK` stores a network's ops")
+        curves = chosen_predictor(model, measured, settings, open_stores).curves(ops, cases=chosen.cases())
+    return ops, curves, chosen.fingerprint
+
+
+def _curve_table(op: Op, curves: CurveTable, row: int) -> Table:
+    curve = curves[row]
+    columns = ("threads", "affinity", "seconds_s", "low_s", "high_s", "source", "")
+    points = zip(curve.cases, curve.seconds, curve.low, curve.high, curve.source)
+    cells = [
+        (case.threads, case.affinity.value, *map(float, times), source.value, "best" if case == curve.best() else "")
+        for case, *times, source in points
+    ]
+    return table(columns, cells, title=op.key)
+
+
+def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Mapping[str, int]) -> Table:
+    """One row an op, those that take longest in all first."""
+    rows: list[tuple[Any, ...]] = []
+    for i, op in enumerate(ops):
+        curve = curves[i]
+        best = curve.best()
+        seconds = curve.at(best)
+        fewest = curve.at(min(curve.cases, key=lambda case: case.threads))
+        source = curve.source[curve.cases.index(best)].value
+        rows.append((op.key, counts[op.key], str(best), seconds, fewest / seconds if seconds else None, source))
+    rows.sort(key=lambda cells: -cells[1] * cells[3])
+    return table(("op", "times", "best case", "best_s", "speed-up", "source"), rows)

@@ -1,0 +1,126 @@
+"""`threadcast train`: fit models to the store's measurements, judge them, register them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from threadcast.cli.model_table import SPLITS, choose_split, judge, make_models, models_asked_for, shown
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output
+from threadcast.core.errors import ModelError
+from threadcast.core.settings import Settings
+
+if TYPE_CHECKING:
+    from threadcast.core import Measurement
+    from threadcast.models.base import PerformanceModel
+    from threadcast.models.evaluation import Row
+
+
+@click.command()
+@click.option(
+    "--model", "names", multiple=True, callback=models_asked_for, help="Kind of model; may be repeated [default: all]."
+)
+@click.option(
+    "--samples", type=click.IntRange(1), help="Samples of the regressors [default: 4, or a quarter of the cases]."
+)
+@click.option(
+    "--split", type=click.Choice(SPLITS), default="auto", show_default=True, help="What models are judged by."
+)
+@click.option("--machine", help="Fingerprint; learn from this machine's measurements only.")
+@click.option(
+    "--calibrate", is_flag=True, help="Measure what this machine can do at most, for the roofline (about 5 s)."
+)
+@click.option(
+    "--alias", default="champion", show_default=True, help="Alias for the one that loses least by its choices."
+)
+@click.option("--no-alias", is_flag=True, help="Move no alias.")
+@setting("train.jobs", "--jobs")
+@setting("store", "--store")
+@setting("models", "--models")
+@common
+def command(
+    output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, machine: str | None,
+    calibrate: bool, alias: str, no_alias: bool,
+) -> None:  # fmt: skip
+    """Fit models to all measurements of the store and register each as a new version.
+
+    Before that, each is judged on ops that it has not learned from. The one with the least mean regret gets the alias.
+    """
+    from threadcast.models.aliases import check_alias
+    from threadcast.models.registry import ModelRegistry
+    from threadcast.store import Store
+
+    check_alias(alias)
+    if calibrate and "roofline" not in names:
+        raise click.UsageError("--calibrate is for the roofline; add --model roofline")
+    with Store.open(settings["store"], create=False) as store:
+        measurements = store.measurements(machine=machine)
+        networks_of = store.networks_of()
+        where = store.name
+    if not measurements:
+        of = f" of {machine}" if machine else ""
+        raise ModelError(f"{where} has no measurements{of}; `threadcast profile NETWORK` makes some")
+    made = make_models(names, [samples] if samples else [], measurements)
+    if calibrate:
+        made = [(name, _calibrated() if name == "roofline" else model) for name, model in made]
+    chosen = choose_split(split, measurements, networks_of)
+    evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
+    registry = ModelRegistry(settings["models"])
+    origin = _origin(measurements, networks_of)
+    registered = [
+        (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
+        for (_, model), row in zip(made, evaluation.rows)
+        if _fit(output, model, measurements)
+    ]
+    if not registered:
+        raise ModelError("no model could be fitted; the warnings above say why")
+    best = None if no_alias else _best(registered)
+    if best:
+        registry.set_alias(alias, best)
+    document = {
+        "models": [{"version": version, **row.to_json()} for version, row in registered],
+        "alias": {alias: best} if best else None, "left_out": dict(evaluation.left_out),
+    }  # fmt: skip
+    said = f"{alias} is {best}" if best else f"{len(registered)} models registered, no alias moved"
+    output.result(document, shown([row for _, row in registered], title=f"judged by {chosen[1]}"), said)
+
+
+def _calibrated() -> PerformanceModel:
+    from threadcast.collector.calibration import calibrate
+    from threadcast.core.topology import read_machine
+    from threadcast.models import registry_of_kinds
+
+    return registry_of_kinds.create("roofline", calibrations=[calibrate(read_machine())])
+
+
+def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement]) -> bool:
+    """Fit the model to everything; False, with a warning, where that fails."""
+    try:
+        model.fit(measurements)
+    except ModelError as error:
+        output.warn(f"{model.name} was not registered: {error}")
+        return False
+    for note in getattr(model, "notes", ()):
+        output.note(f"{model.name}: {note}")
+    return True
+
+
+def _origin(measurements: Sequence[Measurement], networks_of: dict[str, set[str]]) -> dict[str, Any]:
+    keys = {m.op.key for m in measurements}
+    return {
+        "machines": sorted({m.machine.fingerprint for m in measurements}), "ops": len(keys),
+        "measurements": len(measurements), "networks": sorted({n for key in keys for n in networks_of.get(key, ())}),
+    }  # fmt: skip
+
+
+def _best(registered: Sequence[tuple[str, Row]]) -> str | None:
+    """The version that could be judged by most ops, then with the least mean regret, then with the fewest samples."""
+    judged = [
+        (row.unusable, row.regret_mean, row.samples, version)
+        for version, row in registered
+        if row.regret_mean is not None
+    ]
+    return min(judged)[-1] if judged else None
