@@ -65,7 +65,6 @@ def test_cores_are_the_machines() -> None:
 
 
 def test_a_core_that_is_used_again_within_a_long_op_is_found() -> None:
-    """The short op in between must not hide that the long one goes on."""
     graph = graph_of([{1: 1.0}] * 3)
     ops = (Placement("a", (0,), 1, 0, 9), Placement("b", (1,), 1, 1, 2), Placement("c", (0,), 1, 5, 6))
     with pytest.raises(PlanError, match="'a' and 'c'"):

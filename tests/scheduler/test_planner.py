@@ -56,11 +56,11 @@ def test_interference_reaches_the_policies_that_search_with_it() -> None:
 
 
 def test_a_plan_with_shared_cores_is_held_against_a_bound_that_allows_for_them() -> None:
-    problem = problem_of([{4: 1.0}] * 2, threads_per_core=2)
+    problem = problem_of([{4: 1.0}] * 3, threads_per_core=2)
     shared = plan(problem, policy="uniform", inter=2, intra=4)
-    assert shared.makespan_s == pytest.approx(2 / 1.03)
-    assert shared.lower_bound_s == pytest.approx(2 / 1.03)
-    assert plan(problem, policy="fifo").lower_bound_s == 2.0
+    assert shared.makespan_s == pytest.approx(2 / 1.03 + 1)
+    assert shared.lower_bound_s == pytest.approx(3 / 1.03)
+    assert plan(problem, policy="fifo").lower_bound_s == 3.0
 
 
 def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:

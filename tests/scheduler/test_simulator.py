@@ -124,6 +124,18 @@ def test_two_ops_on_the_same_cores_share_them() -> None:
     assert trace.makespan_s == pytest.approx(2.0)
 
 
+def test_an_op_goes_on_at_full_pace_when_the_one_beside_it_ends() -> None:
+    """b is done at 2 s; a has 4 - 1.03 s left by then."""
+    problem = problem_of([{2: 4.0}, {2: 1.03}], cores=2, threads_per_core=2)
+
+    def together(state: State) -> list[Launch]:
+        return [Launch(op, (0, 1), 2, hardware_thread=lane) for lane, op in enumerate(state.ready)]
+
+    trace = times(simulate(Script(problem, together)))
+    assert trace["b"] == (0, pytest.approx(2.0))
+    assert trace["a"] == (0, pytest.approx(2.0 + 4.0 - 1.03))
+
+
 def test_time_slices_of_one_hardware_thread_gain_nothing() -> None:
     sharing = CoreSharing(problem_of([{1: 1.0}], cores=2).machine)
     beside = [Running(op, (0, 1), 2, 0.0, 1.0, hardware_thread=op) for op in range(3)]
@@ -143,6 +155,12 @@ def test_threads_beyond_the_cores_take_their_share_of_what_they_overlap() -> Non
     running = [Running(0, (0, 1), 4, 0, 1), Running(1, (0, 1), 2, 0, 1, 2)]
     assert sharing.slowdowns(running) == [1.5, 3.0]
     assert sharing.slowdowns(running[:1]) == [1.0]
+
+
+def test_an_ops_own_further_threads_neither_help_nor_harm() -> None:
+    sharing = CoreSharing(problem_of([{1: 1.0}], cores=2, threads_per_core=4).machine, core_throughput=1.25)
+    assert sharing.slowdowns([Running(0, (0, 1), 4, 0, 1)]) == [1.0]
+    assert sharing.slowdowns([Running(0, (0, 1), 16, 0, 1)]) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,18 @@ def test_the_papers_example_without_strategy_2_and_with_more_time_takes_16() -> 
     problem = knl_problem({16: 2.1, 18: 1.5, 20: 1.3})
     (launch,) = Strategies(problem, strategies={1, 3}).decide(beside_48_cores(2.2))
     assert launch.threads == 16
+    (launch,) = Strategies(problem, strategies={1, 3}).decide(beside_48_cores(1.9))
+    assert launch.threads == 18, "16 would outlast the op that runs"
     (launch,) = Strategies(problem, strategies={1, 2, 3}).decide(beside_48_cores(2.2))
     assert launch.threads == 18, "16 is more than two threads away from the 20 of strategy 2"
 
 
 def test_a_candidate_too_far_from_strategy_2_gives_way_to_it() -> None:
-    problem = knl_problem({9: 1.4, 14: 1.5, 20: 1.3})
-    (launch,) = Strategies(problem, strategies={1, 2, 3}).decide(beside_48_cores(1.9))
-    assert launch.threads == 20
+    """18 of 20 stays, 17 does not."""
+    for fewer, launched in ((18, 18), (17, 20), (9, 20)):
+        problem = knl_problem({fewer: 1.4, 20: 1.3})
+        (launch,) = Strategies(problem, strategies={1, 2, 3}).decide(beside_48_cores(1.9))
+        assert launch.threads == launched
 
 
 def test_nothing_that_outlasts_the_running_op_co_runs_unless_no_op_can() -> None:
@@ -120,13 +124,20 @@ def test_strategy_3_starts_the_longest_op_and_fills_up_beside_it() -> None:
 
 
 def test_strategy_4_runs_the_smallest_ops_beside_one_that_holds_all_cores() -> None:
-    """b and c are the shortest on one thread and fit side by side; d would outlast a."""
+    """b and c are the shortest on one thread and fit side by side, d then does not."""
     curves = [{4: 4.0}, {1: 2.0, 2: 1.5}, {1: 3.0, 2: 2.0}, {1: 20.0, 4: 5.0}]
     problem = problem_of(curves, [], cores=4, threads_per_core=2)
     policy = Strategies(problem, strategies={1, 2, 3, 4})
     state = State(0.0, (1, 2, 3), (), (Running(0, (0, 1, 2, 3), 4, 0.0, 4.0),))
     assert policy.decide(state) == [Launch(1, (0, 1), 2, 1), Launch(2, (2, 3), 2, 1)]
     assert Strategies(problem, strategies={1, 2, 3}).decide(state) == []
+
+
+def test_strategy_4_starts_nothing_that_outlasts_the_op_beside_it() -> None:
+    problem = problem_of([{4: 4.0}, {1: 20.0, 4: 4.5}, {4: 3.0}], cores=4, threads_per_core=2)
+    holder = Running(0, (0, 1, 2, 3), 4, 0.0, 4.0)
+    assert Strategies(problem).decide(State(0.0, (1,), (), (holder,))) == []
+    assert [launch.op for launch in Strategies(problem).decide(State(0.0, (1, 2), (), (holder,)))] == [2]
 
 
 def test_strategy_4_needs_a_second_hardware_thread() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from threadcast.core import Machine, OpGraph, Placement, Plan, Trace
 from threadcast.core.errors import PlanError
@@ -49,14 +50,12 @@ def _check_exclusive(ops: Iterable[Placement]) -> None:
                 users.setdefault((core, slot), []).append(op)
     for (core, slot), sharing in users.items():
         sharing.sort(key=lambda op: (op.start_s, op.finish_s))
-        until = sharing[0]
-        for op in sharing[1:]:
-            if op.start_s < until.finish_s:
+        for before, after in pairwise(sharing):
+            if after.start_s < before.finish_s:
                 raise PlanError(
-                    f"ops {until.id!r} and {op.id!r} both use hardware thread {slot} of core {core} at {op.start_s} s"
+                    f"ops {before.id!r} and {after.id!r} both use hardware thread {slot} of core {core} "
+                    f"at {after.start_s} s"
                 )
-            if op.finish_s > until.finish_s:
-                until = op
 
 
 def _slots(op: Placement) -> range:
