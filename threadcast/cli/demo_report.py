@@ -1,0 +1,131 @@
+"""The demo's page: what was gained, how well each model forecast, curves, and timelines predicted and actual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from threadcast.cli.charts import CurvePlot, colours_of, curve_plot, timeline
+from threadcast.cli.output import duration, significant
+from threadcast.core import OpGraph, Plan, Trace
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8888; --soft: #8882; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font-size: 1rem; margin-bottom: .2rem }
+table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
+td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
+tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
+height: .8em; margin: 0 .3em 0 .9em; border-radius: 2px } svg { width: 100%; height: auto; display: block }
+svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { font-weight: 600 }
+.track { fill: var(--soft) } .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); }
+.band { fill: #4477aa40 } .line { fill: none; stroke: #4477aa; stroke-width: 2 } circle { fill: #ee6677 }
+.axis { stroke: var(--line) }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One workload: what was planned, what happened, and the step times beside each other."""
+
+    name: str
+    graph: OpGraph
+    plan: Plan
+    trace: Trace
+    default_step_s: float
+    planned_step_s: float
+    spread: str
+    """Quartiles of the ratio of default to plan, step by step."""
+    kept: str
+    """What the guard keeps: "plan" or "default"."""
+    plots: Sequence[CurvePlot]
+
+
+def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, Any]], facts: Sequence[str]) -> str:
+    """The whole report as one HTML file that needs nothing else. `models` are evaluation rows."""
+    body = [
+        "<h1>threadcast: what the demo measured</h1>",
+        f"<p class=note>{escape(machine)}. Times are medians of interleaved steps on this machine.</p>",
+        "<ul>" + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>",
+        "<h2>Step times</h2>",
+        _table(
+            [
+                "network",
+                "ops",
+                "default",
+                "planned",
+                "gain",
+                "predicted",
+                "lower bound",
+                "quartiles of gain",
+                "guard keeps",
+            ],
+            [
+                [
+                    r.name,
+                    f"{len(r.graph):,}",
+                    duration(r.default_step_s),
+                    duration(r.planned_step_s),
+                    f"{r.default_step_s / r.planned_step_s:.2f}x",
+                    duration(r.plan.makespan_s),
+                    duration(r.plan.lower_bound_s),
+                    r.spread,
+                    r.kept,
+                ]
+                for r in runs
+            ],
+        ),
+        "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
+        "as fast as it was measured, is shorter. The guard keeps the faster of both on the steps that it saw.</p>",
+        "<h2>How well each model forecasts</h2>",
+        "<p class=note>Leave one network out: the model learns on the other networks, then sees only the samples it "
+        "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
+        "the time lost by running an op at the thread count that the model chose.</p>",
+        _model_table(models),
+    ]
+    for run in runs:
+        body += _run_section(run)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>threadcast demo</title>'
+        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
+    )
+
+
+def _model_table(models: Sequence[dict[str, Any]]) -> str:
+    columns = ["model", "samples", "accuracy", "r2", "regret_mean", "regret_p95", "fit_s", "predict_us"]
+    rows = []
+    for row in models:
+        numbers = [row.get(column) for column in columns[1:]]
+        rows.append([str(row["model"]), *("-" if n is None or n != n else significant(float(n)) for n in numbers)])
+    return _table(columns, rows)
+
+
+def _run_section(run: RunReport) -> list[str]:
+    by_kind: dict[str, float] = {}
+    kinds = dict(zip(run.graph.ids, (op.kind for op in run.graph.ops)))
+    for placed in run.plan.ops:
+        by_kind[kinds[placed.id]] = by_kind.get(kinds[placed.id], 0.0) + placed.duration_s
+    ordered = sorted(by_kind, key=by_kind.__getitem__, reverse=True)
+    colours = colours_of(ordered)
+    span_s = max(run.plan.makespan_s, run.trace.makespan_s)
+    legend = "".join(
+        f'<span class=swatch style="background:{colours[kind]}"></span>{escape(kind)}' for kind in ordered[:10]
+    )
+    return [
+        f"<h2>{escape(run.name)}</h2>",
+        f"<p class=note>{legend}</p>",
+        f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
+        timeline(run.plan, run.graph, span_s=span_s, colours=colours),
+        f"<h3>Actual: {duration(run.trace.makespan_s)}</h3>",
+        timeline(run.trace, run.graph, span_s=span_s, colours=colours),
+        "<h3>Curves of its heaviest operations: line predicted, dots measured, threads to the right</h3>",
+        '<div class="curves">' + "".join(curve_plot(plot) for plot in run.plots) + "</div>",
+    ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
