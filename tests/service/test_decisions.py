@@ -1,0 +1,158 @@
+"""POST /v1/decisions: a runtime that asks at every event ends with a valid schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import CURVES, graph_document
+from threadcast.core import Machine, OpGraph, Placement, Plan, Trace
+from threadcast.scheduler.checker import check_schedule
+from threadcast.scheduler.curves import curves_of
+from threadcast.scheduler.policies import Problem, create, names
+from threadcast.scheduler.simulator import simulate
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
+
+GRAPH = OpGraph.from_json(graph_document(**CURVES))
+MACHINE = Machine.uniform("cores", 4)
+OPTIONS = {"uniform": {"inter": 2, "intra": 2}}
+
+
+def decide(client: FlaskClient, **question: Any) -> dict[str, Any]:
+    response = client.post("/v1/decisions", json=question)
+    assert response.status_code == 200, response.text
+    document: dict[str, Any] = response.get_json()
+    return document
+
+
+def drive(client: FlaskClient, **context: Any) -> Trace:
+    """Run GRAPH to its end on what the service says at each event."""
+    now_s, done, finish, placed = 0.0, set[str](), dict[str, tuple[float, Placement]](), list[Placement]()
+    waiting = {op: {GRAPH.ids[i] for i in before} for op, before in zip(GRAPH.ids, GRAPH.predecessors)}
+    while len(done) < len(GRAPH):
+        ready = [op for op in GRAPH.ids if op not in done and op not in finish and waiting[op] <= done]
+        running = [
+            {"id": op, "cores": list(at.cores), "threads": at.threads, "remaining_s": end_s - now_s,
+             "hardware_thread": at.hardware_thread}
+            for op, (end_s, at) in finish.items()
+        ]  # fmt: skip
+        for launch in decide(client, ready=ready, running=running, **context)["launches"]:
+            end_s = now_s + launch["predicted_s"]
+            at = Placement(launch["id"], tuple(launch["cores"]), launch["threads"], now_s, end_s)
+            assert launch["id"] in ready
+            finish[at.id] = end_s, at
+            placed.append(at)
+        assert finish, "nothing runs and nothing was launched"
+        op, (now_s, _) = min(finish.items(), key=lambda item: item[1][0])
+        del finish[op]
+        done.add(op)
+    return Trace(4, "service", tuple(placed))
+
+
+@pytest.mark.parametrize("policy", [name for name in names() if "4" not in name and name != "strategies"])
+def test_decisions_one_by_one_are_the_simulation(client: FlaskClient, policy: str) -> None:
+    options = OPTIONS.get(policy, {})
+    first = decide(client, graph=graph_document(**CURVES), cores=4, policy=policy, options=options, ready=["a", "b"])
+    trace = drive(client, context=first["context"])
+    check_schedule(GRAPH, trace, machine=MACHINE, oversubscribed=True)
+    simulated = simulate(create(policy, Problem(GRAPH, curves_of(GRAPH, MACHINE), MACHINE), **options))
+    assert trace.makespan_s == pytest.approx(simulated.makespan_s, rel=1e-12)
+
+
+def test_a_plan_is_followed_to_its_makespan(client: FlaskClient) -> None:
+    plan = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": 4}).get_json()
+    trace = drive(client, plan=plan)
+    check_schedule(GRAPH, trace, machine=MACHINE)
+    assert trace.makespan_s == pytest.approx(plan["makespan_s"], rel=1e-12)
+    assert {op.id: op.cores for op in trace.ops} == {op["id"]: tuple(op["cores"]) for op in plan["ops"]}
+
+
+PLAN = Plan(
+    2, "by hand",
+    (Placement("a", (0,), 1, 0.0, 1.0), Placement("b", (0, 1), 2, 1.0, 2.0), Placement("c", (1,), 1, 2.0, 3.0)),
+).to_json()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ready", "running", "launched"),
+    [
+        (["a", "b", "c"], [], ["a"]),  # c waits: b comes first on core 1
+        (["b", "c"], [("a", [0])], []),
+        (["c"], [("a", [0])], ["c"]),  # b is not ready and holds nothing back
+        (["b", "c"], [], ["b"]),
+        ([], [], []),
+    ],
+)
+def test_a_plan_gives_cores_in_its_own_order_among_what_is_ready(
+    client: FlaskClient, ready: list[str], running: list[tuple[str, list[int]]], launched: list[str]
+) -> None:
+    under_way = [{"id": op, "cores": cores, "remaining_s": 0.5} for op, cores in running]
+    answer = decide(client, plan=PLAN, ready=ready, running=under_way)
+    assert [launch["id"] for launch in answer["launches"]] == launched
+    assert "context" not in answer
+
+
+def test_launches_on_cores_that_are_not_given_away_are_held_back(client: FlaskClient) -> None:
+    one_core_each = {"policy": "uniform", "options": {"inter": 4, "intra": 1}}
+    first = decide(client, graph=graph_document(**CURVES), cores=4, ready=["a", "b"], **one_core_each)
+    assert [launch["cores"] for launch in first["launches"]] == [[0], [1]]
+    answer = decide(client, context=first["context"], ready=["a", "b"], idle=[1, 2])
+    assert [(launch["id"], launch["cores"]) for launch in answer["launches"]] == [("b", [1])]
+
+
+def test_with_predicted_curves_the_answer_names_the_model(client: FlaskClient) -> None:
+    answer = decide(client, graph="net", ready=["a"])
+    assert answer["curves_from"] == "roofline@1"
+    assert [launch["id"] for launch in answer["launches"]] == ["a"]
+
+
+def test_contexts_used_last_are_kept(settings: ServiceSettings) -> None:
+    app = create_app(replace(settings, max_contexts=2))
+    client = app.test_client()
+    document = graph_document(**CURVES)
+    names = [decide(client, graph=document, cores=2, ready=[])["context"] for _ in range(2)]
+    decide(client, context=names[0], ready=["a"])
+    names.append(decide(client, graph=document, cores=2, ready=[])["context"])
+    assert [client.post("/v1/decisions", json={"context": name, "ready": []}).status_code for name in names] == [
+        200, 404, 200,
+    ]  # fmt: skip
+    app.extensions["threadcast"].store.close()
+
+
+BASE = {"graph": graph_document(**CURVES), "cores": 4}
+AT = {"id": "a", "cores": [0], "remaining_s": 1.0}
+REFUSED: dict[str, tuple[Any, int, str]] = {
+    "nothing ready": (BASE, 422, "/ready"),
+    "no graph": ({"ready": []}, 422, ""),
+    "graph and plan": ({**BASE, "plan": PLAN, "ready": []}, 422, ""),
+    "a context unheard of": ({"context": "abc", "ready": []}, 404, "/context"),
+    "an op unheard of": ({**BASE, "ready": ["a", "z"]}, 422, "/ready/1"),
+    "an op twice": ({**BASE, "ready": ["a", "a"]}, 422, "/ready/1"),
+    "an op ready and running": ({**BASE, "ready": ["a"], "running": [AT]}, 422, "/running/0/id"),
+    "a running op unheard of": ({**BASE, "ready": [], "running": [{**AT, "id": "z"}]}, 422, "/running/0/id"),
+    "a core that is not there": ({**BASE, "ready": [], "running": [{**AT, "cores": [9]}]}, 422, "/running/0"),
+    "a core used twice": ({**BASE, "ready": [], "running": [AT, {**AT, "id": "b"}]}, 422, "/running/1"),
+    "no core": ({**BASE, "ready": [], "running": [{**AT, "cores": []}]}, 422, "/running/0/cores"),
+    "negative time": ({**BASE, "ready": [], "running": [{**AT, "remaining_s": -1}]}, 422, "/running/0/remaining_s"),
+    "fewer threads than cores": (
+        {**BASE, "ready": [], "running": [{**AT, "cores": [0, 1], "threads": 1}]}, 422, "/running/0"),
+    "an idle core that is busy": ({**BASE, "ready": ["b"], "running": [AT], "idle": [1, 0]}, 422, "/idle/1"),
+    "a plan of no schema": ({"plan": {}, "ready": []}, 422, "/plan"),
+    "a plan with a wrong op": ({"plan": {**PLAN, "ops": [{}]}, "ready": []}, 422, "/plan/ops/0"),
+    "an op that is not in the plan": ({"plan": PLAN, "ready": ["z"]}, 422, "/ready/0"),
+    "automatic choice": ({**BASE, "ready": [], "policy": "auto"}, 422, "/policy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "status", "pointer"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_question_is_refused_with_a_pointer(
+    client: FlaskClient, question: Any, status: int, pointer: str
+) -> None:
+    response = client.post("/v1/decisions", json=question)
+    assert response.content_type == "application/problem+json"
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"]) == (status, pointer), problem

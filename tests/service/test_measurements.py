@@ -1,0 +1,177 @@
+"""POST and GET /v1/measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN
+from threadcast.core import Case, Machine
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+NEW = Machine.uniform("new", 2)
+OP = UNSEEN.to_json()
+
+
+def get(client: FlaskClient, **query: Any) -> dict[str, Any]:
+    response = client.get("/v1/measurements", query_string=query)
+    assert response.status_code == 200, response.text
+    document: dict[str, Any] = response.get_json()
+    return document
+
+
+def test_pages_join_to_all_that_is_stored(client: FlaskClient) -> None:
+    entries, after = [], 0
+    while after is not None:
+        page = get(client, after=after, limit=3)
+        entries += page["measurements"]
+        after = page["next"]
+    assert len(entries) == page["total"] == len(MEASURED)
+    assert [(e["op"], e["threads"], e["affinity"]) for e in entries] == [
+        (m.op.key, m.case.threads, m.case.affinity.value) for m in MEASURED
+    ]
+
+
+def test_filters_narrow(client: FlaskClient) -> None:
+    cases = len(MACHINE.cases())
+    assert get(client, op=OPS[1].key)["total"] == cases
+    assert get(client, network="net")["total"] == 4 * cases
+    assert get(client, kind="mm")["total"] == len(MEASURED)
+    assert get(client, kind="relu")["total"] == 0
+    assert get(client, machine=MACHINE.fingerprint)["total"] == len(MEASURED)
+    assert get(client, machine="elsewhere")["total"] == 0
+
+
+def test_the_dense_form_goes_from_one_service_to_another_without_loss(
+    client: FlaskClient, tmp_path: Path, models: Path
+) -> None:
+    other = create_app(ServiceSettings(store=tmp_path / "other.sqlite", models=models))
+    page = get(client, limit=1000)
+    sent = {name: page[name] for name in ("machines", "ops", "measurements")}
+    response = other.test_client().post("/v1/measurements", json=sent)
+    assert (response.status_code, response.get_json()) == (201, {"measurements": len(MEASURED), "samples": 60})
+    assert other.extensions["threadcast"].store.measurements() == list(MEASURED)
+    other.extensions["threadcast"].store.close()
+
+
+def test_the_long_form_has_one_row_a_sample_and_can_be_sent_back(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
+    page = get(client, form="long", op=OPS[0].key, limit=1)
+    assert [row["repeat"] for row in page["rows"]] == [0, 1, 2]
+    assert page["rows"][0]["counter.instructions"] == OPS[0].flops
+    assert page["rows"][0]["counter.cycles"] is None
+    rows = [{**row, "machine": NEW.fingerprint} for row in reversed(page["rows"])]
+    response = client.post("/v1/measurements", json={"machines": [NEW.to_json()], "rows": rows})
+    assert response.get_json() == {"measurements": 1, "samples": 3}
+    with Store.open(settings.store) as store:
+        [stored] = store.measurements(machine=NEW.fingerprint)
+    assert stored.samples == MEASURED[0].samples
+
+
+def test_ops_may_go_by_their_position_and_the_machine_is_the_documents(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
+    rows = [{"op": 1, "threads": 2, "seconds": 0.5}, {"op": 0, "threads": 1, "seconds": 0.25}]
+    sent = {"machine": NEW.to_json(), "ops": [OPS[0].to_json(), OP], "rows": rows}
+    assert client.post("/v1/measurements", json=sent).status_code == 201
+    with Store.open(settings.store) as store:
+        found = store.measurements(machine=NEW.fingerprint)
+    assert [(m.op, m.case, m.seconds) for m in found] == [(UNSEEN, Case(2), 0.5), (OPS[0], Case(1), 0.25)]
+
+
+def test_the_same_key_stores_once(client: FlaskClient) -> None:
+    sent = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads": 2, "seconds": 1.0}]}
+    answers = [client.post("/v1/measurements", json=sent, headers={"Idempotency-Key": "run-7"}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 200, 200]
+    assert [answer.get_json()["measurements"] for answer in answers] == [1, 0, 0]
+    assert get(client, op=UNSEEN.key)["total"] == 1
+
+
+def test_without_a_key_each_request_stores(client: FlaskClient) -> None:
+    sent = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads": 2, "seconds": 1.0}]}
+    for _ in range(2):
+        assert client.post("/v1/measurements", json=sent).status_code == 201
+    assert get(client, op=UNSEEN.key)["total"] == 2
+
+
+ROW = {"op": 0, "threads": 1, "seconds": 1.0}
+DENSE = {"op": 0, "threads": 1, "seconds": [1.0, 2.0]}
+
+
+def _rows(*rows: Any, **more: Any) -> dict[str, Any]:
+    return {"machine": MACHINE.to_json(), "ops": [OP], "rows": list(rows), **more}
+
+
+def _dense(*entries: Any) -> dict[str, Any]:
+    return {"machine": MACHINE.to_json(), "ops": [OP], "measurements": list(entries)}
+
+
+REFUSED: dict[str, tuple[Any, int, str]] = {
+    "nothing": ({}, 422, ""),
+    "both forms": (_rows(ROW, measurements=[DENSE]), 422, ""),
+    "no row": (_rows(), 422, "/rows"),
+    "a row that is text": (_rows(ROW, "x"), 422, "/rows/1"),
+    "no op": (_rows({"threads": 1, "seconds": 1.0}), 422, "/rows/0"),
+    "a position beyond the ops": (_rows({**ROW, "op": 1}), 422, "/rows/0/op"),
+    "a negative position": (_rows({**ROW, "op": -1}), 422, "/rows/0/op"),
+    "an op key unheard of": (_rows({**ROW, "op": "mm-0"}), 422, "/rows/0/op"),
+    "a machine unheard of": (_rows({**ROW, "machine": "elsewhere"}), 422, "/rows/0/machine"),
+    "no machine": ({"ops": [OP], "rows": [ROW]}, 422, "/rows/0"),
+    "no thread": (_rows({**ROW, "threads": 0}), 422, "/rows/0/threads"),
+    "no seconds": (_rows({"op": 0, "threads": 1}), 422, "/rows/0/seconds"),
+    "negative seconds": (_rows({**ROW, "seconds": -1.0}), 422, "/rows/0/seconds"),
+    "seconds as text": (_rows({**ROW, "seconds": "1"}), 422, "/rows/0/seconds"),
+    "a negative count": (_rows({**ROW, "counter.cycles": -1}), 422, "/rows/0/counter.cycles"),
+    "a repeat twice": (_rows({**ROW, "repeat": 3}, {**ROW, "repeat": 3}), 422, "/rows/1/repeat"),
+    "a column unheard of": (_rows({**ROW, "milliseconds": 3}), 422, "/rows/0"),
+    "no sample": (_dense({**DENSE, "seconds": []}), 422, "/measurements/0/seconds"),
+    "a wrong sample": (_dense({**DENSE, "seconds": [1.0, None]}), 422, "/measurements/0/seconds/1"),
+    "counts for other samples": (_dense({**DENSE, "counters": {"c": [1]}}), 422, "/measurements/0/counters/c"),
+    "a wrong count": (_dense({**DENSE, "counters": {"c": [1, "2"]}}), 422, "/measurements/0/counters/c/1"),
+    "a condition that is no scalar": (_dense({**DENSE, "conditions": {"c": []}}), 422, "/measurements/0/conditions/c"),
+    "one wrong among good ones": (_dense(DENSE, {**DENSE, "threads": "1"}), 422, "/measurements/1/threads"),
+}
+
+
+@pytest.mark.parametrize(("sent", "status", "pointer"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_wrong_is_refused_with_a_pointer_and_nothing_is_stored(
+    client: FlaskClient, sent: Any, status: int, pointer: str
+) -> None:
+    response = client.post("/v1/measurements", json=sent)
+    assert response.content_type == "application/problem+json"
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"]) == (status, pointer), problem
+    assert get(client)["total"] == len(MEASURED)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\u00e9"])
+def test_a_wrong_idempotency_key_is_refused(client: FlaskClient, key: str) -> None:
+    response = client.post("/v1/measurements", json=_rows(ROW), headers={"Idempotency-Key": key})
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"], problem["in"]) == (422, "/Idempotency-Key", "header")
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"), [("limit=0", "/limit"), ("limit=x", "/limit"), ("after=-1", "/after"), ("form=wide", "/form"),
+                           ("colour=red", "/colour"), ("op=", "/op")],
+)  # fmt: skip
+def test_a_wrong_query_is_refused_with_a_pointer(client: FlaskClient, query: str, pointer: str) -> None:
+    response = client.get(f"/v1/measurements?{query}")
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"], problem["in"]) == (422, pointer, "query")
+
+
+def test_limits_hold(settings: ServiceSettings) -> None:
+    app = create_app(replace(settings, max_rows=3, max_page=2))
+    client = app.test_client()
+    assert client.post("/v1/measurements", json=_rows(*[ROW] * 4)).get_json()["pointer"] == "/rows"
+    assert client.post("/v1/measurements", json=_dense(DENSE, DENSE)).get_json()["pointer"] == "/measurements"
+    assert len(get(client, limit=50)["measurements"]) == 2
+    app.extensions["threadcast"].store.close()

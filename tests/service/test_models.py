@@ -1,0 +1,117 @@
+"""/v1/models and the aliases."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import UNSEEN
+from threadcast.models.registry import ModelRegistry
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
+
+
+@pytest.fixture
+def settings(settings: ServiceSettings, tmp_path: Path) -> ServiceSettings:
+    """Settings over a registry of the test's own, since aliases move."""
+    shutil.copytree(settings.models, tmp_path / "registry")
+    return replace(settings, models=tmp_path / "registry")
+
+
+def model_that_answers(client: FlaskClient, **asked: str) -> str:
+    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], **asked})
+    assert response.status_code == 200, response.text
+    return str(response.get_json()["model"])
+
+
+def test_every_version_is_listed_with_what_is_known_of_it(client: FlaskClient) -> None:
+    document = client.get("/v1/models").get_json()
+    assert [model["version"] for model in document["models"]] == ["roofline@1", "roofline@2"]
+    assert document["models"][1]["metrics"] == {"accuracy": 0.5}
+    assert document["aliases"] == {"champion": "roofline@1"}
+
+
+@pytest.mark.parametrize("reference", ["roofline@1", "champion"])
+def test_one_version_goes_by_number_or_alias(client: FlaskClient, reference: str) -> None:
+    assert client.get(f"/v1/models/{reference}").get_json()["version"] == "roofline@1"
+
+
+def test_a_moved_alias_answers_from_the_next_request_on_and_keeps_its_history(client: FlaskClient) -> None:
+    assert model_that_answers(client) == "roofline@1"
+    moved = client.put("/v1/models/aliases/champion", json={"version": "roofline@2"}).get_json()
+    assert (moved["alias"], moved["version"]) == ("champion", "roofline@2")
+    assert [move["version"] for move in moved["history"]] == ["roofline@1", "roofline@2"]
+    assert client.get("/v1/models/aliases/champion").get_json() == moved
+    assert client.get("/v1/models/aliases").get_json() == {"aliases": {"champion": "roofline@2"}}
+    assert model_that_answers(client) == "roofline@2"
+
+
+def test_a_new_alias_can_be_asked_for(client: FlaskClient) -> None:
+    assert client.put("/v1/models/aliases/candidate", json={"version": "roofline@2"}).status_code == 200
+    assert model_that_answers(client, model="candidate") == "roofline@2"
+
+
+def test_a_damaged_version_is_not_promoted(client: FlaskClient, settings: ServiceSettings) -> None:
+    file = settings.models / "versions" / "roofline@2" / "model.json"
+    file.write_bytes(file.read_bytes().replace(b"roofline", b"r00fline"))
+    response = client.put("/v1/models/aliases/champion", json={"version": "roofline@2"})
+    assert (response.status_code, response.get_json()["pointer"]) == (422, "/version")
+    assert model_that_answers(client) == "roofline@1"
+
+
+def test_a_damaged_version_that_is_asked_for_is_our_fault_and_says_nothing_of_our_paths(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
+    (settings.models / "versions" / "roofline@1" / "model.json").write_text("{}")
+    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()]})
+    assert response.status_code == 503
+    assert str(settings.models) not in response.text
+
+
+@pytest.mark.parametrize(
+    ("alias", "body", "status", "pointer", "where"),
+    [
+        ("champion", {"version": "roofline@9"}, 404, "/version", "body"),
+        ("champion", {"version": "roofline"}, 422, "/version", "body"),
+        ("champion", {"version": "../../etc@1"}, 422, "/version", "body"),
+        ("champion", {}, 422, "/version", "body"),
+        ("Champion", {"version": "roofline@2"}, 422, "/alias", "path"),
+        ("..", {"version": "roofline@2"}, 422, "/alias", "path"),
+        ("a/b", {"version": "roofline@2"}, 404, "", "path"),
+    ],
+)
+def test_a_wrong_move_is_refused(
+    client: FlaskClient, alias: str, body: dict[str, str], status: int, pointer: str, where: str
+) -> None:
+    response = client.put(f"/v1/models/aliases/{alias}", json=body)
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"], problem["in"]) == (status, pointer, where)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/nobody", "/v1/models/roofline@9", "/v1/models/aliases/nobody"])
+def test_what_is_not_registered_is_not_found(client: FlaskClient, path: str) -> None:
+    response = client.get(path)
+    assert (response.status_code, response.content_type) == (404, "application/problem+json")
+
+
+def test_a_service_without_models_plans_with_given_curves_and_says_what_it_lacks(tmp_path: Path) -> None:
+    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=tmp_path / "none"))
+    client = app.test_client()
+    assert client.get("/v1/models").get_json() == {"models": [], "aliases": {}}
+    machine = {"name": "m", "cores": [[0, [0], 0, 0, 0, None]]}
+    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "machine": machine})
+    assert response.status_code == 503
+    assert "champion" in response.get_json()["detail"]
+    assert client.get("/health/live").status_code == 200
+    assert client.get("/health/ready").status_code == 503
+    app.extensions["threadcast"].store.close()
+
+
+def test_versions_registered_later_are_found(client: FlaskClient, settings: ServiceSettings) -> None:
+    registry = ModelRegistry(settings.models)
+    version = registry.save(registry.load("roofline@1"), trained_on={}, metrics={})
+    assert model_that_answers(client, model=version) == "roofline@3"

@@ -1,0 +1,98 @@
+"""Health, info and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import OPS, UNSEEN
+from threadcast.core.errors import ConfigError
+from threadcast.core.settings import SETTINGS, Settings
+from threadcast.scheduler.policies import names
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+
+def test_a_service_that_can_predict_is_ready_and_names_its_model(client: FlaskClient) -> None:
+    assert client.get("/health/live").get_json() == {"status": "live"}
+    assert client.get("/health/ready").get_json() == {"status": "ready", "model": "roofline@1"}
+
+
+def test_an_empty_store_does_not_keep_it_from_being_ready(tmp_path: Path, models: Path) -> None:
+    app = create_app(ServiceSettings(store=tmp_path / "empty.sqlite", models=models))
+    assert app.test_client().get("/health/ready").status_code == 200
+    app.extensions["threadcast"].store.close()
+
+
+def test_a_missing_model_does(settings: ServiceSettings) -> None:
+    app = create_app(replace(settings, model="oracle"))
+    client = app.test_client()
+    assert client.get("/health/live").status_code == 200
+    response = client.get("/health/ready")
+    assert (response.status_code, response.content_type) == (503, "application/problem+json")
+    app.extensions["threadcast"].store.close()
+
+
+def test_a_damaged_store_does(settings: ServiceSettings) -> None:
+    app = create_app(settings)
+    client = app.test_client()
+    assert client.get("/health/ready").status_code == 200
+    app.extensions["threadcast"].store.close()
+    Path(settings.store).write_bytes(b"not a database, however long this is" * 200)
+    assert client.get("/health/ready").status_code == 503
+
+
+def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: ServiceSettings) -> None:
+    info = client.get("/v1/info").get_json()
+    expected = {name.removeprefix("service."): setting for name, setting in SETTINGS.items() if ".max_" in name}
+    assert info["limits"].keys() == expected.keys()
+    for name, limit in info["limits"].items():
+        assert limit["value"] == getattr(settings, name) == expected[name].default
+        assert limit["unit"]
+    assert info["policies"] == ["auto", *names()]
+    assert info["default_model"] == "champion"
+
+
+def test_settings_of_the_command_line_become_the_services(tmp_path: Path) -> None:
+    given = Settings.read({"service.max_ops": 7, "store": "sqlite:///x"}, directory=tmp_path, environment={})
+    made = ServiceSettings.from_settings(given)
+    assert (made.max_ops, made.store, made.model) == (7, "sqlite:///x", "champion")
+
+
+def test_a_limit_below_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="max_ops is 0, it must be"):
+        ServiceSettings(store="x", models=tmp_path, max_ops=0)
+
+
+def test_requests_are_counted_by_route_template_method_and_code(client: FlaskClient) -> None:
+    client.post("/v1/predictions", json={"ops": [OPS[0].key, UNSEEN.to_json()]})
+    client.post("/v1/predictions", json={})
+    client.get("/v1/models/roofline@1")
+    client.get("/v1/models/nobody")
+    client.get("/nowhere/else")
+    client.open("/v1/info", method="BREW")
+    text = client.get("/metrics").text
+    for labels, count in {
+        'code="200",method="POST",route="/v1/predictions"': 1,
+        'code="422",method="POST",route="/v1/predictions"': 1,
+        'code="200",method="GET",route="/v1/models/<reference>"': 1,
+        'code="404",method="GET",route="/v1/models/<reference>"': 1,
+        'code="404",method="GET",route="(no route)"': 1,
+        'code="405",method="other",route="(no route)"': 1,
+    }.items():
+        assert f"threadcast_http_requests_total{{{labels}}} {count}.0" in text
+    assert 'threadcast_http_request_seconds_count{method="POST",route="/v1/predictions"} 2.0' in text
+    assert "threadcast_http_requests_in_flight 1.0" in text  # this one
+    assert 'threadcast_predicted_points_total{model="roofline@1"} 8.0' in text
+
+
+def test_stored_samples_are_counted(client: FlaskClient, settings: ServiceSettings) -> None:
+    rows = [{"op": OPS[0].key, "threads": 2, "seconds": 1.0}] * 3
+    with Store.open(settings.store) as store:
+        machine = store.machines()[0].fingerprint
+    client.post("/v1/measurements", json={"machine": machine, "rows": rows})
+    assert "threadcast_stored_samples_total 3.0" in client.get("/metrics").text

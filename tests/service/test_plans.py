@@ -1,0 +1,100 @@
+"""POST /v1/plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import CURVES, GRAPH, MACHINE, OPS, graph_document
+from threadcast.core import Machine, OpGraph, Plan
+from threadcast.scheduler import planner
+from threadcast.scheduler.checker import check_schedule
+from threadcast.scheduler.curves import curves_of
+from threadcast.scheduler.policies import Problem, names
+
+
+def plan(client: FlaskClient, **question: Any) -> Plan:
+    response = client.post("/v1/plans", json=question)
+    assert response.status_code == 200, response.text
+    return Plan.from_json(response.get_json())
+
+
+def test_a_graph_with_curves_needs_neither_model_nor_machine(client: FlaskClient) -> None:
+    made = plan(client, graph=graph_document(**CURVES), cores=4)
+    graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
+    assert made == planner.plan(Problem(graph, curves_of(graph, machine), machine))
+    assert made.curves_from == "file"
+    assert made.gap is not None
+
+
+@pytest.mark.parametrize("graph", [graph_document(), "net"], ids=["inline", "stored"])
+def test_a_graph_without_curves_is_planned_with_the_models(client: FlaskClient, graph: Any) -> None:
+    made = plan(client, graph=graph)
+    assert made.cores == len(MACHINE)
+    assert made.curves_from == "roofline@1"
+    assert {op.id for op in made.ops} == set(GRAPH.ids)
+
+
+@pytest.mark.parametrize("policy", names())
+def test_every_policy_makes_a_plan(client: FlaskClient, policy: str) -> None:
+    options = {"inter": 2, "intra": 2} if policy == "uniform" else {}
+    made = plan(client, graph=graph_document(**CURVES), cores=4, policy=policy, options=options)
+    graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
+    check_schedule(graph, made, machine=machine, oversubscribed=True)
+    assert made.makespan_s >= made.lower_bound_s > 0
+
+
+def test_fewer_cores_of_a_machine_are_its_first(client: FlaskClient) -> None:
+    made = plan(client, graph="net", machine=MACHINE.fingerprint, cores=2)
+    assert made.cores == 2
+    assert {core for op in made.ops for core in op.cores} <= {0, 1}
+
+
+ONE = {"schema": "threadcast.graph/1", "ops": [{"id": "a", "kind": "x", "curve": {"1": 1.0}}]}
+TWO = {**ONE, "ops": [*ONE["ops"], {"id": "b", "kind": "x", "curve": {"1": 1.0}}]}  # type: ignore[misc]
+REFUSED: dict[str, tuple[Any, int, str]] = {
+    "no graph": ({}, 422, "/graph"),
+    "a graph unheard of": ({"graph": "nett"}, 404, "/graph"),
+    "no op": ({"graph": {**ONE, "ops": []}, "cores": 1}, 422, "/graph/ops"),
+    "a cycle": ({"graph": {**TWO, "edges": [["a", "b"], ["b", "a"]]}, "cores": 1}, 422, "/graph/edges"),
+    "an id twice": ({"graph": {**ONE, "ops": [*ONE["ops"], *ONE["ops"]]}, "cores": 1}, 422, "/graph/ops/1/id"),  # type: ignore[misc]
+    "a negative time": ({"graph": {**ONE, "ops": [{"id": "a", "kind": "x", "curve": {"1": -1}}]}, "cores": 1}, 422,
+                        "/graph/ops/0/curve/1"),
+    "an empty curve": ({"graph": {**ONE, "ops": [{"id": "a", "kind": "x", "curve": {}}]}, "cores": 1}, 422,
+                       "/graph/ops/0/curve"),
+    "only some curves": ({"graph": graph_document(a=CURVES["a"]), "cores": 2}, 422, "/graph/ops"),
+    "curves that start too wide": ({"graph": {**ONE, "ops": [{"id": "a", "kind": "x", "curve": {"8": 1}}]},
+                                    "cores": 2}, 422, "/graph/ops"),
+    "curves without cores": ({"graph": ONE}, 422, "/cores"),
+    "no core": ({"graph": ONE, "cores": 0}, 422, "/cores"),
+    "a core too many": ({"graph": "net", "cores": 5}, 422, "/cores"),
+    "cores as text": ({"graph": ONE, "cores": "2"}, 422, "/cores"),
+    "a policy unheard of": ({"graph": ONE, "cores": 1, "policy": "best"}, 422, "/policy"),
+    "an option unheard of": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"speed": 9}}, 422, "/options"),
+    "options of the automatic choice": ({"graph": ONE, "cores": 1, "options": {"speed": 9}}, 422, "/options"),
+    "an option that is text": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"threads": "2"}}, 422,
+                               "/options/threads"),
+    "an option of another type": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"threads": [2]}}, 422,
+                                  "/options"),
+    "a huge option": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"inter": 10**9}}, 422,
+                      "/options/inter"),
+    "an option for callers in process": ({"graph": ONE, "cores": 1, "policy": "manual_grid",
+                                          "options": {"interference": 1}}, 422, "/options/interference"),
+    "a missing option": ({"graph": ONE, "cores": 1, "policy": "uniform"}, 422, "/policy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "status", "pointer"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_question_is_refused_with_a_pointer(
+    client: FlaskClient, question: Any, status: int, pointer: str
+) -> None:
+    response = client.post("/v1/plans", json=question)
+    assert response.content_type == "application/problem+json"
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"]) == (status, pointer), problem
+
+
+def test_ops_of_a_plan_are_those_of_the_graph(client: FlaskClient) -> None:
+    assert len(plan(client, graph="net").ops) == len(OPS[:4])

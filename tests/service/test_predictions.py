@@ -1,0 +1,170 @@
+"""POST /v1/predictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
+from threadcast.core import Case, Machine, Measurement, Sample
+from threadcast.scheduler.predictor import LocalPredictor
+from threadcast.service.app import Service, create_app
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+
+def ask(client: FlaskClient, **question: Any) -> dict[str, Any]:
+    response = client.post("/v1/predictions", json=question)
+    assert response.status_code == 200, response.text
+    document: dict[str, Any] = response.get_json()
+    return document
+
+
+def test_the_answer_is_the_local_predictors_to_the_last_bit(client: FlaskClient, app: Service) -> None:
+    model, version = app.extensions["threadcast"].models.get("champion")
+    observed = {op.key: [m for m in MEASURED if m.op == op] for op in OPS}
+    expected = LocalPredictor(model, MACHINE, observed, version=version).curves([*OPS, UNSEEN])
+    answer = ask(client, machine=MACHINE.to_json(), ops=[op.to_json() for op in (*OPS, UNSEEN)])
+    assert answer == {
+        "machine": MACHINE.fingerprint, "ops": [op.key for op in (*OPS, UNSEEN)], **expected.to_json()
+    }  # fmt: skip
+    assert answer["model"] == "roofline@1"
+    assert set(answer["source"][0]) == {"measured"}
+    assert set(answer["source"][-1]) == {"learned"}
+
+
+def test_known_ops_go_by_key_and_the_only_machine_needs_no_name(client: FlaskClient) -> None:
+    in_full = ask(client, machine=MACHINE.fingerprint, ops=[op.to_json() for op in OPS])
+    assert ask(client, ops=[op.key for op in OPS]) == in_full
+
+
+def test_an_op_known_from_a_graph_alone_goes_by_key_too(client: FlaskClient, settings: ServiceSettings) -> None:
+    graph = replace(GRAPH, ids=("only",), ops=(UNSEEN,), edges=())
+    with Store.open(settings.store) as store:
+        store.add_graph("one op", graph)
+    assert ask(client, ops=[UNSEEN.key])["ops"] == [UNSEEN.key]
+
+
+def test_ops_may_repeat_and_keep_their_order(client: FlaskClient) -> None:
+    answer = ask(client, ops=[OPS[2].key, OPS[0].key, OPS[2].key])
+    assert answer["ops"] == [OPS[2].key, OPS[0].key, OPS[2].key]
+    assert answer["seconds"][0] == answer["seconds"][2] != answer["seconds"][1]
+
+
+def test_a_graph_is_answered_op_by_op(client: FlaskClient) -> None:
+    by_ops = ask(client, ops=[op.to_json() for op in GRAPH.ops])
+    assert ask(client, graph=graph_document()) == by_ops
+    assert ask(client, graph="net") == by_ops
+
+
+def test_cases_are_the_columns_asked_for(client: FlaskClient) -> None:
+    whole = ask(client, ops=[OPS[0].key])
+    part = ask(client, ops=[OPS[0].key], cases=[{"threads": 4}, {"threads": 1, "affinity": "spread"}])
+    assert part["cases"] == [{"threads": 4, "affinity": "compact"}, {"threads": 1, "affinity": "spread"}]
+    at = [whole["cases"].index(case) for case in part["cases"]]
+    assert part["seconds"] == [np.array(whole["seconds"][0])[at].tolist()]
+
+
+@pytest.mark.parametrize("model", ["roofline@1", "roofline@2", "champion"])
+def test_the_model_asked_for_answers(client: FlaskClient, model: str) -> None:
+    assert ask(client, ops=[UNSEEN.to_json()], model=model)["model"] == model.replace("champion", "roofline@1")
+
+
+def test_what_is_measured_counts_from_the_next_request_on(client: FlaskClient, settings: ServiceSettings) -> None:
+    before = ask(client, ops=[UNSEEN.to_json()])
+    with Store.open(settings.store) as store:
+        store.add([Measurement(UNSEEN, MACHINE, Case(4), (Sample(0.123),))])
+    after = ask(client, ops=[UNSEEN.to_json()])
+    column = after["cases"].index({"threads": 4, "affinity": "compact"})
+    assert before["source"][0][column] == "learned"
+    assert (after["source"][0][column], after["seconds"][0][column]) == ("measured", 0.123)
+
+
+OP = OPS[0].to_json()
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "nothing": ({}, 422, "/ops"),
+    "ops and graph": ({"ops": [OP], "graph": "net"}, 422, "/graph"),
+    "no op": ({"ops": []}, 422, "/ops"),
+    "an empty graph": ({"graph": {"schema": "threadcast.graph/1", "ops": []}}, 422, "/graph/ops"),
+    "a member unheard of": ({"ops": [OP], "opz": 1}, 422, "/opz"),
+    "ops that are no array": ({"ops": {"a": 1}}, 422, "/ops"),
+    "an op that is no object": ({"ops": [OP, 7]}, 422, "/ops/1"),
+    "an op without a kind": ({"ops": [{}]}, 422, "/ops/0"),
+    "a shape with text": ({"ops": [{"kind": "mm", "inputs": [[2], [2, "3"]]}]}, 422, "/ops/0/inputs/1"),
+    "sides beyond a double": ({"ops": [{"kind": "mm", "inputs": [[10**200, 10**200], [1, 10**200]]}]}, 422, "/ops/0"),
+    "negative flops": ({"ops": [{"kind": "mm", "flops": -1}]}, 422, "/ops/0/flops"),
+    "a key unheard of": ({"ops": ["mm-0123456789abcdef"]}, 404, "/ops/0"),
+    "a machine unheard of": ({"ops": [OP], "machine": "elsewhere"}, 404, "/machine"),
+    "a machine that is a number": ({"ops": [OP], "machine": 5}, 422, "/machine"),
+    "a machine without cores": ({"ops": [OP], "machine": {"name": "m", "cores": []}}, 422, "/machine/cores"),
+    "a core without cpus": ({"ops": [OP], "machine": {"name": "m", "cores": [[0]]}}, 422, "/machine/cores/0"),
+    "too many cores": ({"ops": [OP], "machine": {"name": "m", "cores": [0] * 5000}}, 422, "/machine/cores"),
+    "a graph unheard of": ({"graph": "nett"}, 404, "/graph"),
+    "a graph of no schema": ({"graph": {"ops": []}}, 422, "/graph"),
+    "an edge to nowhere": (
+        {"graph": {"schema": "threadcast.graph/1", "ops": [{"id": "a", "kind": "x"}], "edges": [["a", "b"]]}},
+        422,
+        "/graph/edges/0",
+    ),
+    "a model unheard of": ({"ops": [OP], "model": "oracle@9"}, 404, "/model"),
+    "a model that is a number": ({"ops": [OP], "model": 9}, 422, "/model"),
+    "a case beyond the machine": ({"ops": [OP], "cases": [{"threads": 5}]}, 422, "/cases"),
+    "no thread": ({"ops": [OP], "cases": [{"threads": 0}]}, 422, "/cases/0/threads"),
+    "threads as text": ({"ops": [OP], "cases": [{"threads": "2"}]}, 422, "/cases/0/threads"),
+    "an affinity unheard of": ({"ops": [OP], "cases": [{"threads": 1, "affinity": "near"}]}, 422, "/cases/0/affinity"),
+    "no case": ({"ops": [OP], "cases": []}, 422, "/cases"),
+}
+
+
+@pytest.mark.parametrize(("question", "status", "pointer"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_question_is_refused_with_a_pointer(
+    client: FlaskClient, question: dict[str, Any], status: int, pointer: str
+) -> None:
+    response = client.post("/v1/predictions", json=question)
+    assert response.content_type == "application/problem+json"
+    problem = response.get_json()
+    assert (response.status_code, problem["status"], problem["pointer"]) == (status, status, pointer), problem
+    assert problem["detail"]
+
+
+def test_without_a_machine_known_one_must_be_named(tmp_path: Any, models: Any) -> None:
+    app = create_app(ServiceSettings(store=tmp_path / "empty.sqlite", models=models))
+    response = app.test_client().post("/v1/predictions", json={"ops": [OP]})
+    app.extensions["threadcast"].store.close()
+    assert (response.status_code, response.get_json()["pointer"]) == (422, "/machine")
+
+
+def test_a_machine_that_the_model_does_not_know_is_said_so(client: FlaskClient) -> None:
+    elsewhere = Machine.uniform("elsewhere", 2).to_json()
+    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "machine": elsewhere})
+    assert response.status_code == 422
+    assert "elsewhere" in response.get_json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "question"),
+    [
+        ("max_ops", {"ops": [OP] * 4}),
+        ("max_ops", {"graph": "net"}),
+        ("max_cases", {"ops": [OP], "cases": [{"threads": 4}] * 4}),
+        ("max_points", {"ops": [OP], "cases": [{"threads": 4}] * 4}),
+    ],
+)
+def test_limits_hold(settings: ServiceSettings, limit: str, question: dict[str, Any]) -> None:
+    app = create_app(replace(settings, **{limit: 3}))
+    response = app.test_client().post("/v1/predictions", json=question)
+    app.extensions["threadcast"].store.close()
+    assert response.status_code == 422
+    assert "3" in response.get_json()["detail"]
+
+
+def test_ten_thousand_ops_are_one_request(client: FlaskClient) -> None:
+    keys = [OPS[i % len(OPS)].key for i in range(10_000)]
+    answer = ask(client, ops=keys)
+    assert np.array(answer["seconds"]).shape == (10_000, len(MACHINE.cases()))
+    assert json.dumps(answer)

@@ -1,0 +1,268 @@
+"""The real server: it starts, answers over loopback, refuses to start with one line, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import urllib3
+
+from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
+from threadcast.core import Case
+from threadcast.core.errors import InvalidInput, ServiceError
+from threadcast.models.registry import ModelRegistry
+from threadcast.scheduler.predictor import LocalPredictor
+from threadcast.scheduler.remote import RemotePredictor
+from threadcast.service.server import listen, url_of
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+LONG_S = 60.0
+"""What starting, stopping and answering take at most on a machine that does much else; nothing is expected to."""
+
+COMMAND = [sys.executable, "-c", "from threadcast.cli.main import main; main()", "serve"]
+
+
+def arguments(settings: ServiceSettings, *more: str) -> list[str]:
+    return [*COMMAND, "--port", "0", "--store", str(settings.store), "--models", str(settings.models), *more]
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """The environment of a process that is to leave its files in `directory` and to be told nothing else."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("THREADCAST_", "OMP_"))}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(directory)}
+
+
+class Running:
+    """A server process in a session of its own, and the URL that it said it listens on."""
+
+    def __init__(self, command: list[str], directory: Path) -> None:
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            cwd=directory, env=environment(directory),
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline()
+        found = re.search(r"http://[^\s\"]+", self.said)
+        if found is None:
+            self.end()
+            raise AssertionError(f"no URL in {self.said!r}; stderr: {self.errors}")
+        self.url = found[0]
+
+    def get(self, path: str) -> urllib3.BaseHTTPResponse:
+        return urllib3.request("GET", self.url + path, timeout=LONG_S, retries=False)
+
+    def workers(self) -> list[int]:
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in found.split()]
+
+    def left(self) -> bool:
+        """Whether any process of the session is still there."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        _, self.errors = self.process.communicate(timeout=LONG_S)
+        return self.process.returncode
+
+    def end(self) -> None:
+        """Leave nothing of the session, whatever state it is in."""
+        self.process.terminate()
+        try:
+            _, self.errors = self.process.communicate(timeout=LONG_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def running(settings: ServiceSettings, directory: Path, *more: str) -> Iterator[Running]:
+    server = Running(arguments(settings, *more), directory)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def wait_for_end(descriptor: int) -> bool:
+    """Whether the process behind this descriptor ends in good time."""
+    return bool(select.select([descriptor], [], [], LONG_S)[0])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, models: Path) -> ServiceSettings:
+    path = tmp_path_factory.mktemp("server") / "store.sqlite"
+    with Store.open(path) as store:
+        store.add(MEASURED)
+    return ServiceSettings(store=path, models=models)
+
+
+@pytest.fixture(scope="module")
+def server(place: ServiceSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(place, tmp_path_factory.mktemp("cwd"), "--workers", "2") as started:
+        yield started
+
+
+def test_what_it_says_first_is_where_it_listens_and_it_is_ready_then(server: Running) -> None:
+    assert server.said == f"threadcast listens on {server.url}\n"
+    assert json.loads(server.get("/health/ready").data)["model"] == "roofline@1"
+
+
+def test_remote_and_local_curves_are_the_same_to_the_last_bit(server: Running, place: ServiceSettings) -> None:
+    ops = [*OPS, UNSEEN]
+    with Store.open(place.store) as store:
+        model = ModelRegistry(place.models).load("champion")
+        local = LocalPredictor(model, MACHINE, store, version="roofline@1")
+        remote = RemotePredictor(server.url, MACHINE, deadline_s=LONG_S)
+        for cases in (None, [Case(4), Case(2)]):
+            expected, found = local.curves(ops, cases=cases), remote.curves(ops, cases=cases)
+            assert (found.cases, found.model) == (expected.cases, expected.model)
+            for name in ("seconds", "low", "high", "source"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), strict=True)
+    assert remote.status.source_of_curves == "cache"
+
+
+def test_metrics_are_those_of_all_workers_together(server: Running) -> None:
+    def count() -> float:
+        text = server.get("/metrics").data.decode()
+        found = re.search(r'http_requests_total{code="200",method="GET",route="/v1/info"} ([0-9.]+)', text)
+        return float(found[1]) if found else 0.0
+
+    assert len(server.workers()) == 2
+    before = count()
+    for _ in range(12):  # each on a connection of its own, which any worker may take
+        assert server.get("/v1/info").status == 200
+    assert count() == before + 12
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_sent_and_the_next_request_is_served(server: Running) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST /v1/predictions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=LONG_S) as connection:
+        connection.sendall(f'{head}Content-Length: {10**12}\r\n\r\n{{"ops": ["'.encode())
+        assert connection.recv(12) == b"HTTP/1.1 413"
+    assert server.get("/health/ready").status == 200
+
+
+def test_measurements_go_in_over_http_and_count_in_the_next_prediction(server: Running, place: ServiceSettings) -> None:
+    measured = measure(UNSEEN, Case(4))
+    rows = [{"op": 0, "threads": 4, "repeat": i, "seconds": s.seconds} for i, s in enumerate(measured.samples)]
+    sent = {"machine": MACHINE.to_json(), "ops": [UNSEEN.to_json()], "rows": rows}
+    response = urllib3.request("POST", server.url + "/v1/measurements", json=sent, timeout=LONG_S, retries=False)
+    assert response.status == 201
+    curve = RemotePredictor(server.url, MACHINE, deadline_s=LONG_S).curves([UNSEEN])[0]
+    assert curve.at(Case(4)) == measured.seconds
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_stops_it_whole(place: ServiceSettings, tmp_path: Path, number: signal.Signals) -> None:
+    with running(place, tmp_path, "--json") as server:
+        assert json.loads(server.said) == {"url": server.url}
+        assert server.get("/health/live").status == 200
+        assert server.stop(number) == 0
+        assert not server.left()
+        assert server.errors == ""
+
+
+def test_workers_end_when_their_parent_is_killed(place: ServiceSettings, tmp_path: Path) -> None:
+    with running(place, tmp_path, "--workers", "2") as server:
+        workers = [os.pidfd_open(pid) for pid in server.workers()]
+        server.process.kill()
+        assert all(wait_for_end(worker) for worker in workers)
+        for worker in workers:
+            os.close(worker)
+
+
+def test_a_worker_computes_on_one_thread(place: ServiceSettings, tmp_path: Path) -> None:
+    script = f"""
+import os, sys
+from pathlib import Path
+from threadpoolctl import threadpool_info
+from threadcast.service.server import listen, serve
+from threadcast.service.settings import ServiceSettings
+
+def ready(url):
+    print(url, os.environ["OMP_NUM_THREADS"], [pool["num_threads"] for pool in threadpool_info()], flush=True)
+
+settings = ServiceSettings(store=Path({str(place.store)!r}), models=Path({str(place.models)!r}))
+sys.exit(serve(settings, listen("127.0.0.1", 0), workers=1, threads=2, ready=ready))
+"""
+    server = Running([sys.executable, "-c", script], tmp_path)
+    try:
+        _, threads, pools = server.said.split(" ", 2)
+        assert threads == "1"
+        assert set(json.loads(pools)) == {1}
+        assert server.stop(signal.SIGTERM) == 0
+    finally:
+        server.end()
+
+
+def refused(command: list[str], directory: Path) -> str:
+    """The one line that a command which must fail says."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=directory, timeout=LONG_S, check=False,
+        env=environment(directory),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("threadcast: error: ")
+    return done.stderr
+
+
+def test_a_port_in_use_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"127.0.0.1:{port}: Address already in use" in refused(arguments(place, "--port", port), tmp_path)
+
+
+def test_a_model_that_is_not_there_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
+    line = refused(arguments(place, "--model", "oracle", "--workers", "2"), tmp_path)
+    assert "'oracle'" in line
+    assert "roofline@1" in line
+
+
+def test_a_store_that_cannot_be_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("this is no store")
+    for store in (tmp_path / "file", tmp_path / "file" / "store.sqlite"):
+        assert str(store) in refused([*arguments(place), "--store", str(store)], tmp_path)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_addresses_that_others_reach_are_refused(host: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{host}.*can be reached by others.*--allow-public"):
+        listen(host, 0)
+
+
+def test_a_public_address_is_taken_when_told_so() -> None:
+    with listen("0.0.0.0", 0, allow_public=True) as listener:
+        assert url_of(listener).startswith("http://0.0.0.0:")
+
+
+def test_loopback_names_are_local() -> None:
+    with listen("localhost", 0) as listener:
+        assert re.fullmatch(r"http://(127\.0\.0\.1|\[::1\]):[0-9]+", url_of(listener))
+
+
+def test_an_address_that_is_not_ours_cannot_be_had() -> None:
+    with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        listen("192.0.2.1", 0, allow_public=True)
+
+
+def test_a_host_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="cannot be resolved"):
+        listen("threadcast.invalid", 0)

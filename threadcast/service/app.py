@@ -1,0 +1,67 @@
+"""Puts the service together: `create_app(settings)` is the whole WSGI application."""
+
+from __future__ import annotations
+
+import os
+
+from apiflask import APIFlask
+
+from threadcast import __version__
+from threadcast.service import (
+    decisions,
+    measurements,
+    metrics,
+    models,
+    openapi,
+    operations,
+    pages,
+    plans,
+    predictions,
+    problems,
+)
+from threadcast.service.context import EXTENSION, Context
+from threadcast.service.kept_policies import KeptPolicies
+from threadcast.service.model_shelf import ModelShelf
+from threadcast.service.settings import ServiceSettings
+from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
+from threadcast.store import Store
+
+_BLUEPRINTS = (predictions, plans, decisions, measurements, models, operations, pages)
+
+
+class Service(APIFlask):
+    """The WSGI application, with strict JSON in and out."""
+
+    request_class = JsonRequest
+    json_provider_class = StrictJson
+
+
+def create_app(settings: ServiceSettings) -> Service:
+    """Return the application over the store and the models that `settings` name.
+
+    The store is opened (and made, where there is none); models are loaded when first asked for. Make it after a
+    fork: database connections and thread pools do not survive one. StoreError when the store cannot be opened.
+    Close it with `app.extensions["threadcast"].store.close()`.
+    """
+    app = Service(__name__, title="threadcast", version=__version__, docs_path=None, json_errors=False)
+    app.config.update(
+        MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        DESCRIPTION="Forecasts how long every operation of a network takes at every thread count, and plans with it.",
+        AUTO_SERVERS=False, AUTO_TAGS=False, AUTO_OPERATION_ID=True, AUTO_404_RESPONSE=False,
+        AUTO_VALIDATION_ERROR_RESPONSE=False,
+    )  # fmt: skip
+    app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_env.filters["milliseconds"] = pages.milliseconds
+    measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+    app.extensions[EXTENSION] = Context(
+        settings, Store.open(settings.store), ModelShelf(settings.models, default=settings.model), measured,
+        KeptPolicies(settings.max_contexts),
+    )  # fmt: skip
+    metrics.install(app, measured, max_in_flight=settings.max_in_flight)
+    problems.install(app)
+    app.before_request(require_json)
+    app.after_request(pages.secure)
+    for module in _BLUEPRINTS:
+        app.register_blueprint(module.blueprint)
+    app.spec_processor(openapi.complete)
+    return app

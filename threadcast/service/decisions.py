@@ -1,0 +1,135 @@
+"""POST /v1/decisions: what to launch now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apiflask import APIBlueprint
+from flask import Response
+
+from threadcast.core import Placement, Plan
+from threadcast.core.errors import FormatError, IllegalLaunch, InvalidInput, PlanError
+from threadcast.scheduler.occupancy import Occupancy
+from threadcast.scheduler.policies import Launch, Policy, Running, State
+from threadcast.scheduler.ready import ReadyQueue
+from threadcast.service.context import Context, context, reply
+from threadcast.service.documents import below, reading
+from threadcast.service.formats import answers
+from threadcast.service.plan_following import next_launches
+from threadcast.service.planning import read_policy, read_problem
+from threadcast.service.problems import Problem
+from threadcast.service.schemas import DecisionRequest
+
+DEFAULT_POLICY = "critical_path"
+
+blueprint = APIBlueprint("decisions", __name__, url_prefix="/v1")
+
+
+@blueprint.post("/decisions")
+@blueprint.input(DecisionRequest, arg_name="asked")
+@blueprint.doc(responses=answers("Decision", "What to launch now."))
+def decide(asked: DecisionRequest) -> Response:
+    """Decide what to launch now
+
+    Give one of three: a graph (with what a plan takes), for which a policy is made and kept; the `context` that
+    such an answer named, which spares sending and preparing the graph again; or a plan to follow. The answer is
+    the launches to make now, in order; none means wait. With nothing running and something ready there is one.
+    """
+    given = [name for name in ("graph", "context", "plan") if getattr(asked, name) is not None]
+    if len(given) != 1:
+        raise FormatError(f"give one of graph, context and plan, not {' and '.join(given) or 'none'}")
+    here = context()
+    if asked.plan is not None:
+        return reply(_follow(asked))
+    name, policy = _policy(asked, here)
+    return reply({"context": name, **_decide(policy, asked)})
+
+
+def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
+    if asked.context is not None:
+        policy = here.policies.get(asked.context)
+        if policy is None:
+            raise Problem(404, "no such context is kept here (any more); send the graph", pointer="/context")
+        return asked.context, policy
+    problem = read_problem(asked.graph, asked, here)
+    policy = read_policy(asked.policy or DEFAULT_POLICY, asked.options, problem)
+    return here.policies.keep(policy), policy
+
+
+def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:
+    graph, times = policy.problem.graph, policy.problem.times
+    positions = {op_id: i for i, op_id in enumerate(graph.ids)}
+    _check_ids(asked, positions)
+    occupancy = Occupancy(policy.problem.machine)
+    running = []
+    for i, at in enumerate(asked.running):
+        op, cores, threads = positions[at.id], tuple(at.cores), at.threads or len(at.cores)
+        with reading(f"/running/{i}"):
+            try:
+                occupancy.take(Launch(op, cores, threads, at.hardware_thread))
+                lone_s = times.on(op, cores, threads)
+            except (IllegalLaunch, PlanError) as error:
+                raise InvalidInput(f"op {at.id!r}: {error}") from error
+        running.append(Running(op, cores, threads, at.remaining_s - lone_s, at.remaining_s, at.hardware_thread))
+    free = occupancy.idle()
+    given = set(_idle(asked, free))
+    ready = ReadyQueue(policy.rank)
+    for op_id in asked.ready:
+        ready.add(positions[op_id])
+    launches = []
+    for launch in policy.decide(State(0.0, ready, free, tuple(running))):
+        if launch.hardware_thread or given.issuperset(launch.cores):
+            try:
+                occupancy.take(launch)
+            except IllegalLaunch:  # the policy's teams are not what the caller runs on
+                continue
+            launches.append(_launch(graph.ids[launch.op], launch, times.on(launch.op, launch.cores, launch.threads)))
+    return {"policy": policy.name, "curves_from": policy.problem.curves.model, "launches": launches}
+
+
+def _follow(asked: DecisionRequest) -> dict[str, Any]:
+    with below("/plan"), reading(""):
+        plan = Plan.from_json(asked.plan)
+    _check_ids(asked, plan.by_id())
+    running = []
+    for i, at in enumerate(asked.running):
+        with reading(f"/running/{i}"):
+            running.append(
+                Placement(at.id, tuple(at.cores), at.threads or len(at.cores), 0.0, at.remaining_s, at.hardware_thread)
+            )
+    taken = {core for op in running for core in op.cores}
+    free = sorted({core for op in plan.ops for core in op.cores} - taken)
+    launches = [
+        _launch(op.id, Launch(0, op.cores, op.threads, op.hardware_thread), op.duration_s)
+        for op in next_launches(plan, ready=set(asked.ready), running=running, idle=_idle(asked, free))
+    ]
+    return {"policy": plan.policy, "curves_from": plan.curves_from, "launches": launches}
+
+
+def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
+    """The free cores that the caller gives away, in the machine's order; all of them where it says nothing."""
+    if asked.idle is None:
+        return tuple(free)
+    for i, core in enumerate(asked.idle):
+        if core not in free:
+            raise FormatError(f"core {core} is not there, or an op runs on it", pointer=f"/idle/{i}")
+    return tuple(core for core in free if core in set(asked.idle))
+
+
+def _check_ids(asked: DecisionRequest, known: Mapping[str, object]) -> None:
+    """Every op must be known, and be ready or running but not both, nor twice."""
+    seen: set[str] = set()
+    named = [(op_id, f"/ready/{i}") for i, op_id in enumerate(asked.ready)]
+    named += [(op.id, f"/running/{i}/id") for i, op in enumerate(asked.running)]
+    for op_id, pointer in named:
+        if op_id not in known:
+            raise FormatError(f"no op has the id {op_id[:80]!r}", pointer=pointer)
+        if op_id in seen:
+            raise FormatError(f"op {op_id[:80]!r} is named twice", pointer=pointer)
+        seen.add(op_id)
+
+
+def _launch(op_id: str, launch: Launch, predicted_s: float) -> dict[str, Any]:
+    document = {"id": op_id, "cores": list(launch.cores), "threads": launch.threads, "predicted_s": predicted_s}
+    return {**document, "hardware_thread": launch.hardware_thread} if launch.hardware_thread else document

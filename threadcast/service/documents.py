@@ -1,0 +1,138 @@
+"""Reading what requests carry into the vocabulary of `core`, with a pointer to whatever is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from threadcast.core import Affinity, Case, Machine, Op, OpGraph
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.json_reading import member
+from threadcast.service.problems import Problem
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+MAX_CORES = 4_096
+"""Cores of a machine in a request: some times what the largest shared-memory machines have."""
+
+
+@contextmanager
+def reading(pointer: str) -> Iterator[None]:
+    """Turn what `core` refuses inside the block into an error that points at least to `pointer`."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except (InvalidInput, OverflowError) as error:
+        raise FormatError(str(error), pointer=pointer) from error
+
+
+def read_machine(value: Any, store: Store, *, pointer: str = "/machine") -> Machine:
+    """The machine described by a document, known by its fingerprint, or, for None, the only one in the store."""
+    if isinstance(value, dict):
+        cores = value.get("cores")
+        if isinstance(cores, list) and len(cores) > MAX_CORES:
+            raise FormatError(f"{len(cores)} cores are more than {MAX_CORES}", pointer=f"{pointer}/cores")
+        return Machine.from_json(value, pointer=pointer)
+    machines = {machine.fingerprint: machine for machine in store.machines()}
+    known = ", ".join(list(machines)[:5]) or "none"
+    if value is None:
+        if len(machines) == 1:
+            return machines.popitem()[1]
+        raise Problem(
+            422, f"name the machine: the store knows {len(machines)} ({known}); a whole document will do, too",
+            pointer=pointer,
+        )  # fmt: skip
+    if not isinstance(value, str):
+        raise FormatError("a machine must be a fingerprint or a machine document", pointer=pointer)
+    if value not in machines:
+        raise Problem(404, f"no machine has the fingerprint {value[:80]!r}; known: {known}", pointer=pointer)
+    return machines[value]
+
+
+def read_ops(
+    values: Sequence[Any],
+    store: Store,
+    limits: ServiceSettings,
+    *,
+    machine: Machine | None = None,
+    pointer: str = "/ops",
+) -> list[Op]:
+    """The ops described in full, or known to the store by their keys, best by measurements on `machine`."""
+    if not 1 <= len(values) <= limits.max_ops:
+        raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
+    known = _known_ops({value for value in values if isinstance(value, str)}, store, machine)
+    ops = []
+    for i, value in enumerate(values):
+        where = f"{pointer}/{i}"
+        if isinstance(value, str):
+            if value not in known:
+                raise Problem(404, f"no op with the key {value[:80]!r} was measured; send it in full", pointer=where)
+            ops.append(known[value])
+        else:
+            with reading(where):
+                ops.append(Op.from_json(value, pointer=where))
+    return ops
+
+
+def _known_ops(keys: set[str], store: Store, machine: Machine | None) -> dict[str, Op]:
+    """Ops by key; those measured on this machine first, since finding them reads no other."""
+    found: dict[str, Op] = {}
+    if keys and machine is not None:
+        found = {m.op.key: m.op for m in store.measurements(machine=machine.fingerprint, keys=keys)}
+    if len(found) < len(keys):
+        found |= {op.key: op for op in store.ops() if op.key in keys}
+    return found
+
+
+def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Case] | None:
+    """The cases asked for; None where none are named."""
+    if values is None:
+        return None
+    if not 1 <= len(values) <= limits.max_cases:
+        raise FormatError(f"{len(values)} cases; 1 to {limits.max_cases} are allowed", pointer="/cases")
+    return [read_case(value, f"/cases/{i}") for i, value in enumerate(values)]
+
+
+def read_case(value: Any, pointer: str) -> Case:
+    """A case from {"threads", "affinity"?}."""
+    threads = member(value, "threads", int, pointer=pointer)
+    affinity = member(value, "affinity", str, pointer=pointer, default="compact")
+    if affinity not in list(Affinity):
+        raise FormatError(
+            f"affinity is {affinity[:40]!r}; it must be {' or '.join(Affinity)}", pointer=f"{pointer}/affinity"
+        )
+    if not 1 <= threads <= 16 * MAX_CORES:
+        raise FormatError(f"threads={threads} must be 1 to {16 * MAX_CORES}", pointer=f"{pointer}/threads")
+    return Case(threads, Affinity(affinity))
+
+
+def read_graph(value: Any, store: Store, limits: ServiceSettings, *, pointer: str = "/graph") -> OpGraph:
+    """The graph in a `threadcast.graph/1` document, or the stored one of this name."""
+    if isinstance(value, str):
+        if value not in store.graphs():
+            raise Problem(404, f"no graph is stored as {value[:80]!r}", pointer=pointer)
+        graph = store.graph(value)
+    else:
+        listed = value.get("ops") if isinstance(value, dict) else None
+        if isinstance(listed, list):
+            _check_size(len(listed), limits, f"{pointer}/ops")
+        with below(pointer), reading(""):
+            graph = OpGraph.from_json(value)
+    _check_size(len(graph), limits, pointer)
+    return graph
+
+
+def _check_size(ops: int, limits: ServiceSettings, pointer: str) -> None:
+    if ops > limits.max_ops:
+        raise FormatError(f"{ops} ops are more than the {limits.max_ops} allowed", pointer=pointer)
+
+
+@contextmanager
+def below(pointer: str) -> Iterator[None]:
+    """Put `pointer` before the pointer of a FormatError: the document read inside the block lies there."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(str(error), pointer=pointer + error.pointer) from error

@@ -1,0 +1,127 @@
+"""POST and GET /v1/measurements: what was measured, in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from apiflask import APIBlueprint
+from flask import Response, request
+
+from threadcast.core import Machine, Measurement, Op
+from threadcast.core.errors import FormatError
+from threadcast.service.context import Context, context, reply
+from threadcast.service.documents import read_machine, read_ops
+from threadcast.service.formats import answers
+from threadcast.service.measurement_documents import (
+    Known,
+    count_samples,
+    dense_documents,
+    long_rows,
+    read_dense,
+    read_long,
+)
+from threadcast.service.openapi import PARAMETERS
+from threadcast.service.problems import Problem
+from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+MAX_KEY = 255
+"""Characters of an idempotency key."""
+
+blueprint = APIBlueprint("measurements", __name__, url_prefix="/v1")
+
+_KEY_PARAMETER = {
+    "name": IDEMPOTENCY_KEY, "in": "header", "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"},
+    "description": "what is sent again under the same key is stored once",
+}  # fmt: skip
+
+
+@blueprint.post("/measurements")
+@blueprint.input(MeasurementsRequest, arg_name="asked")
+@blueprint.doc(
+    responses={**answers("Stored", "Stored.", status=201), **answers("Stored", "This key was used before.")},
+    extensions={PARAMETERS: [_KEY_PARAMETER]},
+)
+def add(asked: MeasurementsRequest) -> Response:
+    """Store measurements
+
+    All of them or none; what was acknowledged survives the end of the process. An Idempotency-Key makes it safe to
+    send a request again: the second time nothing is stored and the answer is 200 in place of 201.
+    """
+    here = context()
+    key = _idempotency_key()
+    measured = _read(asked, here)
+    stored = here.store.add(measured, idempotency_key=key)
+    samples = sum(len(m.samples) for m in measured) if stored else 0
+    here.metrics.samples.inc(samples)
+    return reply({"measurements": stored, "samples": samples}, 201 if stored else 200)
+
+
+def _idempotency_key() -> str | None:
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key is not None and not (1 <= len(key) <= MAX_KEY and all("!" <= char <= "~" for char in key)):
+        raise Problem(
+            422, f"{IDEMPOTENCY_KEY} must be 1 to {MAX_KEY} visible ASCII characters",
+            pointer=f"/{IDEMPOTENCY_KEY}", where="header",
+        )  # fmt: skip
+    return key
+
+
+def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
+    if (asked.measurements is None) == (asked.rows is None):
+        raise FormatError("give either measurements or rows")
+    samples = count_samples(asked.measurements, asked.rows)
+    pointer, entries = ("/rows", asked.rows) if asked.rows is not None else ("/measurements", asked.measurements)
+    if samples > here.settings.max_rows or not entries:
+        raise FormatError(f"{samples} samples; 1 to max_rows={here.settings.max_rows} are allowed", pointer=pointer)
+    known = _known(asked, entries, here)
+    return read_long(entries, known) if asked.rows is not None else read_dense(entries, known)
+
+
+def _known(asked: MeasurementsRequest, entries: list[Any], here: Context) -> Known:
+    """What the entries may refer to: whatever the request brings, else whatever the store has."""
+    default = None if asked.machine is None else read_machine(asked.machine, here.store)
+    given = [read_machine(m, here.store, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
+    machines = {m.fingerprint: m for m in ([default] if default else []) + given}
+    named = {entry.get("machine") for entry in entries if isinstance(entry, dict)} - {None}
+    if not all(isinstance(name, str) and name in machines for name in named):
+        machines = {m.fingerprint: m for m in here.store.machines()} | machines
+    ops = read_ops(asked.ops, here.store, here.settings) if asked.ops else []
+    keys = {key for entry in entries if isinstance(entry, dict) and isinstance(key := entry.get("op"), str)}
+    keys -= {op.key for op in ops}
+    stored = [op for op in here.store.ops() if op.key in keys] if keys else []
+    return Known(ops, stored, machines, default)
+
+
+@blueprint.get("/measurements")
+@blueprint.input(MeasurementsQuery, location="query", arg_name="asked")
+@blueprint.doc(responses=answers("Measurements", "One page, in the order in which they were stored."))
+def show(asked: MeasurementsQuery) -> Response:
+    """List measurements
+
+    In pages: `next` of an answer is the `after` of the next request, null on the last page.
+    """
+    here = context()
+    limit = min(asked.limit, here.settings.max_page)
+    found = here.store.measurements(
+        machine=asked.machine,
+        keys=None if asked.op is None else [asked.op],
+        kinds=None if asked.kind is None else [asked.kind],
+        network=asked.network,
+    )
+    page = found[asked.after : asked.after + limit]
+    following = asked.after + limit
+    return reply({
+        "total": len(found),
+        "next": following if following < len(found) else None,
+        "machines": _named("fingerprint", {m.machine.fingerprint: m.machine for m in page}),
+        "ops": _named("key", {m.op.key: m.op for m in page}),
+        **({"rows": long_rows(page)} if asked.form == "long" else {"measurements": dense_documents(page)}),
+    })  # fmt: skip
+
+
+def _named(name: str, things: Mapping[str, Machine | Op]) -> list[dict[str, Any]]:
+    """The documents of these things, each with its identity, which readers need not know how to compute."""
+    return [{name: identity, **thing.to_json()} for identity, thing in things.items()]

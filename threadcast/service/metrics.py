@@ -1,0 +1,86 @@
+"""Prometheus metrics: how many requests, how fast, how many at once; and the bound on the last."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from apiflask import APIFlask
+from flask import Response, g, request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from threadcast.service.problems import Problem
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Seconds. From a cached curve to the plan of a large graph."""
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+UNMATCHED = "(no route)"
+
+
+class Metrics:
+    """The metrics of one app. With several worker processes, `multiprocess_dir` is where they meet."""
+
+    def __init__(self, *, multiprocess_dir: str | None = None) -> None:
+        self._multiprocess_dir = multiprocess_dir
+        self._registry = CollectorRegistry()
+        labels = ("route", "method", "code")
+        self.requests = Counter(
+            "threadcast_http_requests", "Requests answered, errors too.", labels, registry=self._registry
+        )
+        self.latency = Histogram(
+            "threadcast_http_request_seconds", "Seconds from the request's arrival in the app to its answer.",
+            ("route", "method"), buckets=BUCKETS_S, registry=self._registry,
+        )  # fmt: skip
+        self.in_flight = Gauge(
+            "threadcast_http_requests_in_flight", "Requests being worked at.", registry=self._registry,
+            multiprocess_mode="livesum",
+        )  # fmt: skip
+        self.points = Counter(
+            "threadcast_predicted_points", "Points of predicted curves answered.", ("model",), registry=self._registry
+        )
+        self.samples = Counter("threadcast_stored_samples", "Samples stored.", registry=self._registry)
+
+    def text(self) -> bytes:
+        """All metrics, of all worker processes, in Prometheus' text format."""
+        if self._multiprocess_dir is None:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together, path=self._multiprocess_dir)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
+
+
+def install(app: APIFlask, metrics: Metrics, *, max_in_flight: int) -> None:
+    """Count every request of `app`, and answer 429 to what comes under /v1 beyond `max_in_flight` at once."""
+    places = threading.BoundedSemaphore(max_in_flight)
+
+    def begin() -> None:
+        g.started_s = time.perf_counter()
+        metrics.in_flight.inc()
+        g.counted = True
+        if request.path.startswith("/v1/"):
+            if not places.acquire(blocking=False):
+                raise Problem(
+                    429, f"{max_in_flight} requests are being worked at, which is max_in_flight; try again shortly",
+                    headers={"Retry-After": "1"},
+                )  # fmt: skip
+            g.has_place = True
+
+    def count(response: Response) -> Response:
+        route = request.url_rule.rule if request.url_rule else UNMATCHED
+        method = request.method if request.method in _METHODS else "other"
+        metrics.requests.labels(route, method, response.status_code).inc()
+        if "started_s" in g:
+            metrics.latency.labels(route, method).observe(time.perf_counter() - g.started_s)
+        return response
+
+    def end(error: BaseException | None) -> None:
+        if g.pop("has_place", False):
+            places.release()
+        if g.pop("counted", False):
+            metrics.in_flight.dec()
+
+    app.before_request(begin)
+    app.after_request(count)
+    app.teardown_request(end)

@@ -1,0 +1,95 @@
+"""/v1/models: which models are registered, and which of them an alias stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apiflask import APIBlueprint
+from flask import Response
+
+from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
+from threadcast.models.registry import ModelRegistry
+from threadcast.service.context import context, reply
+from threadcast.service.formats import answers
+from threadcast.service.openapi import PARAMETERS
+from threadcast.service.problems import Problem
+from threadcast.service.schemas import AliasMove
+
+RESERVED = "aliases"
+"""What no alias may be called, since the path of that name is taken."""
+
+blueprint = APIBlueprint("models", __name__, url_prefix="/v1/models")
+
+_REFERENCE = {
+    "name": "reference", "in": "path", "required": True, "description": "name@number, or an alias",
+    "schema": {"type": "string", "pattern": f"^(?!{RESERVED}$)[^/]+$"},
+}  # fmt: skip
+
+
+@blueprint.get("")
+@blueprint.doc(responses=answers("Models", "Every version, by name and number."))
+def listed() -> Response:
+    """List the registered models and the aliases"""
+    registry = context().models.registry
+    manifests = [registry.manifest(version).to_json() for version in registry.versions()]
+    return reply({"models": manifests, "aliases": registry.aliases()})
+
+
+@blueprint.get("/<reference>")
+@blueprint.doc(
+    responses=answers("Model", "What is known of the version, without loading it."),
+    extensions={PARAMETERS: [_REFERENCE]},
+)
+def one(reference: str) -> Response:
+    """Describe a version, or the one that an alias stands for"""
+    try:
+        return reply(context().models.registry.manifest(reference).to_json())
+    except NotFound as error:
+        raise Problem(404, f"no model or alias {reference[:80]!r}", pointer="/reference", where="path") from error
+
+
+@blueprint.get("/aliases")
+@blueprint.doc(responses=answers("Aliases", "The version that each alias stands for."))
+def aliases() -> Response:
+    """List the aliases"""
+    return reply({"aliases": context().models.registry.aliases()})
+
+
+@blueprint.get("/aliases/<alias>")
+@blueprint.doc(responses=answers("Alias", "The alias with all its moves, oldest first."))
+def alias_of(alias: str) -> Response:
+    """Show what an alias stands for and has stood for"""
+    return reply(_described(context().models.registry, alias))
+
+
+@blueprint.put("/aliases/<alias>")
+@blueprint.input(AliasMove, arg_name="asked")
+@blueprint.doc(responses=answers("Alias", "The alias after the move."))
+def move(asked: AliasMove, alias: str) -> Response:
+    """Let an alias stand for a version from the next request on
+
+    The version is loaded first: one that cannot be is refused and the alias stays where it was.
+    """
+    models = context().models
+    if alias == RESERVED:
+        raise Problem(422, f"no alias may be called {RESERVED!r}", pointer="/alias", where="path")
+    try:
+        models.get(asked.version)
+    except (NotFound, ArtefactError) as error:
+        missing = isinstance(error, NotFound)
+        what = "is not registered" if missing else "is damaged or holds what must not be loaded"
+        raise Problem(404 if missing else 422, f"{asked.version} {what}", pointer="/version") from error
+    try:
+        models.registry.set_alias(alias, asked.version)
+    except InvalidInput as error:
+        raise Problem(422, str(error), pointer="/alias", where="path") from error
+    return reply(_described(models.registry, alias))
+
+
+def _described(registry: ModelRegistry, alias: str) -> dict[str, Any]:
+    try:
+        version, moves = registry.resolve(alias), registry.history(alias)
+    except NotFound as error:
+        raise Problem(404, f"there is no alias {alias[:80]!r}", pointer="/alias", where="path") from error
+    history = [{"version": m.version, "time": m.time, "rollback": m.rollback} for m in moves]
+    return {"alias": alias, "version": version, "history": history}

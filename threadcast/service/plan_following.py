@@ -1,0 +1,29 @@
+"""What a plan launches next, from nothing but the plan and what is ready and running now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from threadcast.core import Placement, Plan
+
+
+def next_launches(
+    plan: Plan, *, ready: Collection[str], running: Iterable[Placement], idle: Collection[int]
+) -> list[Placement]:
+    """The placements of `plan` to start now, in planned order; their times are the plan's.
+
+    A ready op starts when all of its cores are idle (for one beside another op: when that hardware thread is) and no
+    ready op with an earlier planned start still waits for one of them. Ops that are not ready hold nothing back,
+    so a late op delays only those behind it, and something always starts when nothing runs.
+    """
+    taken = {(core, op.hardware_thread) for op in running for core in op.cores}
+    free = set(idle)
+    starting = []
+    for op in plan.ops:  # by planned start
+        if op.id not in ready:
+            continue
+        wanted = {(core, op.hardware_thread) for core in op.cores}
+        if not wanted & taken and (op.hardware_thread or free.issuperset(op.cores)):
+            starting.append(op)
+        taken |= wanted
+    return starting

@@ -1,0 +1,88 @@
+"""From a request's graph, machine and cores to the problem that a policy or the planner takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from threadcast.core import Case, CurveTable, Machine, OpGraph
+from threadcast.core.errors import FormatError, PlanError
+from threadcast.scheduler.curves import curves_of
+from threadcast.scheduler.policies import Policy, Problem, create, names
+from threadcast.service.context import Context
+from threadcast.service.documents import read_graph, read_machine
+from threadcast.service.schemas import Planned
+
+MAX_OPTION = 4_096
+"""Largest number in a policy's options: they count cores, threads and executors."""
+
+
+def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
+    """The graph with its own curves, or with predicted ones, on as many cores as were asked for."""
+    graph = read_graph(graph_or_name, here.store, here.settings)
+    if not len(graph):
+        raise FormatError("the graph has no ops to plan", pointer="/graph/ops")
+    own_curves = bool(graph.curves)
+    if own_curves and asked.machine is None:
+        if asked.cores is None:
+            raise FormatError("say how many cores, or which machine, to plan for", pointer="/cores")
+        machine = Machine.uniform("cores", asked.cores)
+    else:
+        machine = read_machine(asked.machine, here.store)
+    limited = _limited(machine, asked.cores)
+    try:
+        table = curves_of(graph, limited) if own_curves else _predicted(graph, machine, asked.model, here)
+        return Problem(graph, table, limited)
+    except PlanError as error:
+        raise FormatError(str(error), pointer="/graph/ops") from error
+
+
+def _limited(machine: Machine, cores: int | None) -> Machine:
+    """The machine's first `cores` cores, whole cache groups where they fit."""
+    if cores is None or cores == len(machine):
+        return machine
+    if cores > len(machine):
+        raise FormatError(f"cores={cores} exceeds the {len(machine)} of {machine.fingerprint}", pointer="/cores")
+    return machine.limited_to(machine.place(Case(cores)))
+
+
+def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Context) -> CurveTable:
+    points = len(graph.distinct_ops()) * len(machine.cases())
+    if points > here.settings.max_points:
+        raise FormatError(f"the graph needs {points} points, above max_points={here.settings.max_points}")
+    table = here.predictor_asked_for(machine, model).curves(graph.ops)
+    here.metrics.points.labels(table.model).inc(points)
+    return table
+
+
+def read_policy(name: str, options: Mapping[str, Any], problem: Problem) -> Policy:
+    """The policy of this name with these options; an error that points to /policy or /options."""
+    check_policy(name, options)
+    try:
+        return create(name, problem, **options)
+    except (TypeError, ValueError) as error:
+        raise refused_options(error, options) from error
+
+
+def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...] = ()) -> None:
+    """Refuse names that are not registered (nor among `more`), and options that no policy's numbers can be."""
+    known = (*more, *names())
+    if name not in known:
+        raise FormatError(f"no policy is called {name[:80]!r}; known are {', '.join(known)}", pointer="/policy")
+    for option, value in options.items():
+        pointer = f"/options/{option}"
+        if option == "interference":  # an object, for callers in process
+            raise FormatError("interference cannot be given over HTTP", pointer=pointer)
+        for part in value if isinstance(value, list) else [value]:
+            if not (part is None or (isinstance(part, int | float) and abs(part) <= MAX_OPTION)):
+                raise FormatError(
+                    f"an option must be null, a boolean, a number up to {MAX_OPTION}, or an array of these",
+                    pointer=pointer,
+                )
+
+
+def refused_options(error: TypeError | ValueError, options: Mapping[str, Any]) -> FormatError:
+    """What a policy's refusal to be made is to the client; a TypeError without options is no such thing."""
+    if isinstance(error, TypeError) and not options:
+        raise error
+    return FormatError(f"{error}", pointer="/options" if options else "/policy")

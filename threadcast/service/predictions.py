@@ -1,0 +1,59 @@
+"""POST /v1/predictions: the curves of many ops in one dense answer."""
+
+from __future__ import annotations
+
+from apiflask import APIBlueprint
+from flask import Response
+
+from threadcast.core import Case, Machine, Op
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.service.context import context, reply
+from threadcast.service.documents import read_cases, read_graph, read_machine, read_ops
+from threadcast.service.formats import answers
+from threadcast.service.schemas import PredictionRequest
+from threadcast.service.settings import ServiceSettings
+
+blueprint = APIBlueprint("predictions", __name__, url_prefix="/v1")
+
+
+@blueprint.post("/predictions")
+@blueprint.input(PredictionRequest, arg_name="asked")
+@blueprint.doc(responses=answers("CurveTable", "The curves."))
+def predict(asked: PredictionRequest) -> Response:
+    """Forecast the seconds of ops at every case of a machine
+
+    One row an op (in the order given) and one column a case, with a 90 % interval and the source of every point.
+    Ops are given in full or by the keys of measured ones, or as a whole graph. What the store holds of an op on
+    this machine is taken into account.
+    """
+    here = context()
+    machine = read_machine(asked.machine, here.store)
+    ops = _ops(asked, machine)
+    cases = read_cases(asked.cases, here.settings)
+    _check_size(len(ops), machine, cases, here.settings)
+    try:
+        table = here.predictor_asked_for(machine, asked.model).curves(ops, cases=cases)
+    except InvalidInput as error:
+        raise FormatError(str(error), pointer="/cases") from error
+    here.metrics.points.labels(table.model).inc(table.seconds.size)
+    return reply({"machine": machine.fingerprint, "ops": [op.key for op in ops], **table.to_json()})
+
+
+def _ops(asked: PredictionRequest, machine: Machine) -> list[Op]:
+    here = context()
+    if (asked.ops is None) == (asked.graph is None):
+        raise FormatError("give either ops or a graph", pointer="/ops" if asked.graph is None else "/graph")
+    if asked.ops is not None:
+        return read_ops(asked.ops, here.store, here.settings, machine=machine)
+    ops = list(read_graph(asked.graph, here.store, here.settings).ops)
+    if not ops:
+        raise FormatError("the graph has no ops", pointer="/graph/ops")
+    return ops
+
+
+def _check_size(ops: int, machine: Machine, cases: list[Case] | None, limits: ServiceSettings) -> None:
+    points = ops * len(machine.cases() if cases is None else cases)
+    if points > limits.max_points:
+        raise FormatError(
+            f"{ops} ops make {points} points; {limits.max_points} are allowed in one answer; ask in parts"
+        )

@@ -1,0 +1,142 @@
+"""Every error as `application/problem+json` (RFC 9457), with a JSON pointer to the field that is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Literal
+
+from apiflask import APIFlask
+from apiflask.exceptions import HTTPError
+from flask import Response, request
+from pydantic import ValidationError
+from werkzeug.exceptions import HTTPException
+
+from threadcast.core.errors import (
+    ArtefactError,
+    FormatError,
+    InvalidInput,
+    ModelError,
+    NotFound,
+    StoreError,
+    ThreadcastError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+Where = Literal["body", "query", "path", "header"]
+
+_STATUS: tuple[tuple[type[ThreadcastError], int], ...] = (
+    (NotFound, 404),
+    (InvalidInput, 422),
+    (ModelError, 422),
+    (StoreError, 503),
+    (ArtefactError, 503),
+)
+"""Statuses of the errors that the parts below raise; any other one is our fault: 500."""
+
+_DETAIL = {
+    404: "no such path; see /docs",
+    405: "this path does not take that method; Allow names those that it takes",
+    413: "the body is longer than max_body_bytes of /v1/info",
+    415: "the body must be application/json",
+}
+_log = logging.getLogger(__name__)
+
+
+class Problem(Exception):
+    """Ends a request with this status; `pointer` is a JSON pointer into `where`."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        pointer: str = "",
+        where: Where = "body",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.pointer, self.where, self.headers = status, detail, pointer, where, headers
+
+
+def answer(
+    status: int,
+    detail: str,
+    *,
+    pointer: str = "",
+    where: Where = "body",
+    errors: Sequence[Mapping[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+    reference: str | None = None,
+) -> Response:
+    """Return the problem document as a response.
+
+    `errors` lists all that is wrong (detail, pointer) where more than one thing was found; `reference` is written
+    beside the traceback in the server's log.
+    """
+    document: dict[str, Any] = {
+        "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
+        "pointer": pointer, "in": where,
+    }  # fmt: skip
+    if len(errors) > 1:
+        document["errors"] = [dict(error) for error in errors]
+    if reference is not None:
+        document["reference"] = reference
+    return Response(json.dumps(document), status, dict(headers or {}), content_type=MEDIA_TYPE)
+
+
+def install(app: APIFlask) -> None:
+    """Let every error of `app` end in a problem document."""
+    app.error_processor(_refused_input)
+    app.register_error_handler(Problem, _problem)
+    app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(ThreadcastError, _threadcast)
+    app.register_error_handler(Exception, lambda error: _unexpected(error))
+
+
+def _problem(problem: Problem) -> Response:
+    return answer(problem.status, problem.detail, pointer=problem.pointer, where=problem.where, headers=problem.headers)
+
+
+def _http(error: HTTPException) -> Response:
+    status = error.code or 500
+    headers = {name: value for name, value in error.get_headers() if name.lower() not in ("content-type",)}
+    where: Where = "path" if status in (404, 405) else "header" if status == 415 else "body"
+    return answer(status, _DETAIL.get(status, error.description or error.name), where=where, headers=headers)
+
+
+def _threadcast(error: ThreadcastError) -> Response:
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            if status >= 500:  # the message may name paths and addresses of this machine
+                return _unexpected(error, status, "the store or the models cannot be read or written at the moment")
+            return answer(status, str(error), pointer=error.pointer if isinstance(error, FormatError) else "")
+    return _unexpected(error)
+
+
+def _unexpected(error: Exception, status: int = 500, what: str = "the service failed") -> Response:
+    reference = secrets.token_hex(8)
+    _log.error("%s %s failed (reference %s)", request.method, request.path, reference, exc_info=error)
+    return answer(status, f"{what}; the server's log has the reason under {reference}", reference=reference)
+
+
+def _refused_input(error: HTTPError) -> Response:
+    """APIFlask's own errors: what pydantic refused, all of it."""
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return answer(error.status_code, str(error.message))
+    where: Where = "query" if request.method == "GET" else "body"
+    errors = [
+        {"detail": found["msg"], "pointer": pointer_of(found["loc"])}
+        for found in cause.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    detail = f"{errors[0]['pointer'] or 'the body'}: {errors[0]['detail']}"
+    return answer(422, detail, pointer=errors[0]["pointer"], where=where, errors=errors)
+
+
+def pointer_of(location: Iterable[int | str]) -> str:
+    """The JSON pointer (RFC 6901) to where pydantic found something."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)

@@ -1,0 +1,198 @@
+"""Runs the application under gunicorn: worker processes with threads, nothing loaded before the fork.
+
+OpenMP pools and database connections do not survive a fork, so each worker makes the app for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+from gunicorn.errors import HaltServer
+from gunicorn.glogging import Logger
+
+from threadcast.core.errors import InvalidInput, ServiceError, ThreadcastError
+from threadcast.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from threadcast.service.context import Context
+
+MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable by which prometheus_client learns where the metrics of several processes meet."""
+
+GRACE_S = 10
+"""Seconds that requests under way may still take after SIGTERM."""
+
+STALL_S = 120
+"""Seconds without a sign of life after which gunicorn kills a worker. Plans of large graphs hold the interpreter for
+seconds; a worker that hangs for good should not hold its port for much longer."""
+
+KEEP_ALIVE_S = 5
+"""Seconds that an idle connection stays open."""
+
+
+def listen(host: str, port: int, *, allow_public: bool = False) -> socket.socket:
+    """Return a socket that listens on `host`:`port` (0: a free port).
+
+    InvalidInput for an address that others can reach, unless `allow_public`: the service asks nobody who they are.
+    ServiceError when the address cannot be had.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise InvalidInput(f"host={host!r} cannot be resolved: {error.strerror}") from error
+    if not ipaddress.ip_address(str(address[0])).is_loopback and not allow_public:
+        raise InvalidInput(
+            f"host={host!r} can be reached by others, and the service asks nobody who they are; "
+            "use 127.0.0.1, or --allow-public behind something that does"
+        )
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ServiceError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(
+    settings: ServiceSettings, listener: socket.socket, *, workers: int, threads: int, ready: Callable[[str], None]
+) -> int:
+    """Serve on `listener` until SIGTERM or SIGINT, and return 0; no worker process is left then.
+
+    `ready` is called with the URL, once, in a worker process, when that has made a golden prediction. Returns 1
+    when the workers cannot start; the reason is then on stderr, in one line.
+    """
+    url, parent = url_of(listener), os.getpid()
+    options = {
+        "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": "gthread",
+        "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S, "graceful_timeout": GRACE_S,
+        "keepalive": KEEP_ALIVE_S, "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
+    }  # fmt: skip
+    with _shared_metrics() if workers > 1 else contextlib.nullcontext():
+        try:
+            _Gunicorn(settings, options, lambda: ready(url)).run()
+        except SystemExit as ended:
+            if os.getpid() != parent:  # a worker, which must not unwind the stack that it was forked on
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(ended.code if isinstance(ended.code, int) else 1)
+            return 1 if ended.code else 0
+    return 0
+
+
+class _Gunicorn(BaseApplication):  # type: ignore[misc]
+    """The application as gunicorn's arbiter and its workers see it."""
+
+    def __init__(self, settings: ServiceSettings, options: dict[str, Any], ready: Callable[[], None]) -> None:
+        self._settings, self._options, self._ready = settings, options, ready
+        self._first = False
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in self._options.items():
+            if name in self.cfg.settings or name != "control_socket_disable":  # older ones have no such socket
+                self.cfg.set(name, value)
+        self.cfg.set("post_fork", self._forked)
+        self.cfg.set("post_worker_init", self._started)
+        self.cfg.set("worker_exit", self._ended)
+        self.cfg.set("child_exit", _forget_metrics)
+
+    def run(self) -> None:
+        """Serve until told to stop; ends with SystemExit, in the parent and in each worker."""
+        _Arbiter(self).run()
+
+    def load(self) -> Any:
+        """Make the app and its golden prediction, in a worker; one line on stderr and the end when that fails."""
+        from threadpoolctl import threadpool_limits
+
+        from threadcast.service.app import create_app
+        from threadcast.service.operations import golden_prediction
+
+        threadpool_limits(1, user_api="blas")  # loaded before the fork, when it did not know of OMP_NUM_THREADS
+        try:
+            app = create_app(self._settings)
+            context: Context = app.extensions["threadcast"]
+            context.store.add([])  # a store that cannot be written to is found now and not by the first client
+            golden_prediction(context)
+        except ThreadcastError as error:
+            if self._first:  # the others fail for the same reason
+                print(f"threadcast: error: {error}", file=sys.stderr)  # noqa: T201 - a worker has no other voice
+            sys.exit(Arbiter.APP_LOAD_ERROR)
+        return app
+
+    def _forked(self, arbiter: Arbiter, worker: Any) -> None:
+        self._first = worker.age == 1
+
+    def _started(self, worker: Any) -> None:
+        if self._first:
+            self._ready()
+
+    def _ended(self, arbiter: Arbiter, worker: Any) -> None:
+        if self.callable is not None:
+            self.callable.extensions["threadcast"].store.close()
+
+
+class _Arbiter(Arbiter):  # type: ignore[misc]
+    """gunicorn's parent process, which while it halts for one worker's sake is not to be halted for the next one's."""
+
+    _halting = False
+
+    def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
+        self._halting = True
+        super().halt(reason=reason, exit_status=exit_status)
+
+    def reap_workers(self) -> None:
+        try:
+            super().reap_workers()
+        except HaltServer:
+            if not self._halting:
+                raise
+
+
+class _Log(Logger):  # type: ignore[misc]
+    """gunicorn's log on stderr, without its remarks on workers that have said themselves why they cannot start."""
+
+    def error(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        said = msg.startswith("Worker") and args[1:] == (Arbiter.APP_LOAD_ERROR,)
+        if not (said or msg.startswith(("Shutting down", "Reason"))):
+            super().error(msg, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _shared_metrics() -> Iterator[None]:
+    """A directory in which the metrics of several worker processes meet, announced in the environment."""
+    before = os.environ.get(MULTIPROCESS_DIR)
+    with tempfile.TemporaryDirectory(prefix="threadcast-metrics-") as directory:
+        os.environ[MULTIPROCESS_DIR] = directory
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[MULTIPROCESS_DIR]
+            else:
+                os.environ[MULTIPROCESS_DIR] = before
+
+
+def _forget_metrics(arbiter: Arbiter, worker: Any) -> None:
+    """Drop what a dead worker still reports as in flight."""
+    if MULTIPROCESS_DIR in os.environ:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

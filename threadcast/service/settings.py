@@ -1,0 +1,56 @@
+"""What a service is started with: where its data lie, and the limits of one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from threadcast.core.settings import SETTINGS, Settings
+
+
+def _default(name: str) -> Any:
+    return SETTINGS[f"service.{name}"].default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Settings of one service process; `core.settings` has their units, meanings and defaults.
+
+    `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model`
+    the alias or "name@version" that answers where a request names none. ConfigError for a limit that is not allowed.
+    """
+
+    store: str | Path
+    models: Path
+    model: str = _default("model")
+    max_body_bytes: int = _default("max_body_bytes")
+    max_ops: int = _default("max_ops")
+    max_cases: int = _default("max_cases")
+    max_points: int = _default("max_points")
+    max_rows: int = _default("max_rows")
+    max_page: int = _default("max_page")
+    max_contexts: int = _default("max_contexts")
+    max_in_flight: int = _default("max_in_flight")
+
+    def __post_init__(self) -> None:
+        for name in _limit_names():
+            SETTINGS[f"service.{name}"].check(getattr(self, name), origin="ServiceSettings")
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """The service's share of all settings."""
+        limits = {name: settings[f"service.{name}"] for name in _limit_names()}
+        return cls(store=settings["store"], models=settings["models"], model=settings["service.model"], **limits)
+
+    def limits(self) -> dict[str, dict[str, Any]]:
+        """Every limit by name, with its value, unit and meaning, as `GET /v1/info` shows it."""
+        described = {name: SETTINGS[f"service.{name}"] for name in _limit_names()}
+        return {
+            name: {"value": getattr(self, name), "unit": setting.unit, "meaning": setting.doc}
+            for name, setting in described.items()
+        }
+
+
+def _limit_names() -> list[str]:
+    return [field.name for field in fields(ServiceSettings) if field.name.startswith("max_")]

@@ -1,0 +1,82 @@
+"""JSON as RFC 8259 has it: UTF-8, no NaN, no number beyond a double, no half of a surrogate pair."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from flask import Request, request
+from flask.json.provider import JSONProvider
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from threadcast.service.problems import Problem
+
+_SUSPICIOUS = re.compile(rb"\\u[dD][89a-fA-F]|[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
+"""What text must contain to hold half a surrogate pair or a number that overflows; hardly any does."""
+
+
+class StrictJson(JSONProvider):
+    """Reads and writes JSON for the whole app; floats survive both ways to the last bit."""
+
+    def dumps(self, obj: Any, **kwargs: Any) -> str:
+        """JSON text without spaces; ValueError for numbers that JSON does not have."""
+        return json.dumps(obj, **{"allow_nan": False, "separators": (",", ":"), **kwargs})
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        """The document in `s`; ValueError on anything that is not strict JSON."""
+        raw = s.encode() if isinstance(s, str) else s
+        text = raw.decode()
+        if _SUSPICIOUS.search(raw):
+            kwargs = {"parse_float": _finite(float), "parse_int": _finite(int), **kwargs}
+        try:
+            document = json.loads(text, parse_constant=_no_constant, **kwargs)
+            if _SUSPICIOUS.search(raw):
+                json.dumps(document, ensure_ascii=False).encode()
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        except UnicodeEncodeError:
+            raise ValueError("a string holds half of a surrogate pair") from None
+        return document
+
+
+class JsonRequest(Request):
+    """A request whose unreadable JSON becomes a problem that says where it broke."""
+
+    def get_data(self, *args: Any, **kwargs: Any) -> Any:
+        """The body; 413 where werkzeug would cut one of unknown length short at the limit and go on with that."""
+        data = super().get_data(*args, **kwargs)
+        limit = self.max_content_length
+        if self.content_length is None and limit is not None and len(data) >= limit:
+            raise RequestEntityTooLarge
+        return data
+
+    def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
+        """Refuse the body."""
+        raise Problem(400, f"the body is not JSON: {e}") from e
+
+
+def require_json() -> None:
+    """Refuse a body of another type before anything looks at it; for `before_request`."""
+    if request.method in ("POST", "PUT", "PATCH") and request.routing_exception is None:
+        if not request.is_json:
+            raise Problem(415, "the body must be application/json", pointer="/Content-Type", where="header")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise Problem(
+                415, "the body must not be compressed", pointer="/Content-Encoding", where="header",
+                headers={"Accept-Encoding": "identity"},
+            )  # fmt: skip
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(kind: type[float] | type[int]) -> Any:
+    def parse(text: str) -> float:
+        if not math.isfinite(float(text)):
+            raise ValueError(f"the number {text[:20]}... is beyond the range of a double")
+        return kind(text)
+
+    return parse
