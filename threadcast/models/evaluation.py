@@ -16,6 +16,7 @@ from threadcast.core.errors import ModelError
 from threadcast.models import metrics
 from threadcast.models.base import PerformanceModel
 from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.shared import Shared
 from threadcast.models.splits import Fold, Split
 
 ALL_FOLDS = "all"
@@ -103,8 +104,9 @@ def evaluate(
     folds = split(entries)
     tasks = [(name, model, fold) for fold in folds for name, model in models]
     run = joblib.Parallel(n_jobs=jobs, return_as="generator")
+    shared = Shared(entries)
     outcomes = []
-    for outcome in run(joblib.delayed(_judge)(model, entries, fold) for _, model, fold in tasks):
+    for outcome in run(joblib.delayed(_judge)(model, shared, fold) for _, model, fold in tasks):
         outcomes.append(outcome)
         if progress:
             progress(len(outcomes), len(tasks))
@@ -134,9 +136,9 @@ def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:
     return observed
 
 
-def _judge(model: PerformanceModel, entries: Sequence[MeasuredOp], fold: Fold) -> _Outcome:
+def _judge(model: PerformanceModel, shared: Shared[tuple[MeasuredOp, ...]], fold: Fold) -> _Outcome:
     outcome = _Outcome()
-    model = copy.deepcopy(model)
+    entries, model = shared.get(), copy.deepcopy(model)
     started = time.perf_counter()
     try:
         model.fit([m for i in fold.train for m in entries[i].by_case.values()])
