@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from tests.service.service_data import OPS, UNSEEN
+from tests.service.service_data import MEASURED, OPS, UNSEEN, measure
+from threadcast.core import Case, Machine
 from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.scheduler.policies import names
@@ -25,6 +26,26 @@ def test_a_service_that_can_predict_is_ready_and_names_its_model(client: FlaskCl
 def test_an_empty_store_does_not_keep_it_from_being_ready(tmp_path: Path, models: Path) -> None:
     app = create_app(ServiceSettings(store=tmp_path / "empty.sqlite", models=models))
     assert app.test_client().get("/health/ready").status_code == 200
+    app.extensions["threadcast"].store.close()
+
+
+def test_a_model_that_does_not_know_the_first_machine_is_asked_on_one_that_it_knows(
+    tmp_path: Path, models: Path
+) -> None:
+    elsewhere = Machine.uniform("elsewhere", 2)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        store.add([measure(UNSEEN, Case(1), elsewhere), *MEASURED])
+    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=models))
+    client = app.test_client()
+    assert [client.get("/health/ready").status_code for _ in range(2)] == [200, 200]
+    app.extensions["threadcast"].store.close()
+
+
+def test_a_model_that_knows_no_machine_of_the_store_keeps_it_from_being_ready(tmp_path: Path, models: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        store.add([measure(UNSEEN, Case(1), Machine.uniform("elsewhere", 2))])
+    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=models))
+    assert app.test_client().get("/health/ready").status_code == 503
     app.extensions["threadcast"].store.close()
 
 

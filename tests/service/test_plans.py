@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from threadcast.scheduler import planner
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem, names
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
 
 
 def plan(client: FlaskClient, **question: Any) -> Plan:
@@ -98,3 +101,13 @@ def test_a_wrong_question_is_refused_with_a_pointer(
 
 def test_ops_of_a_plan_are_those_of_the_graph(client: FlaskClient) -> None:
     assert len(plan(client, graph="net").ops) == len(OPS[:4])
+
+
+def test_a_plan_beyond_the_limit_is_refused_before_it_takes_memory(settings: ServiceSettings) -> None:
+    app = create_app(replace(settings, max_plan_points=15))
+    client = app.test_client()
+    for question in ({"graph": "net"}, {"graph": graph_document(**CURVES), "cores": 4}):
+        response = client.post("/v1/plans", json=question)
+        assert (response.status_code, response.get_json()["pointer"]) == (422, "/graph/ops")
+    assert client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": 3}).status_code == 200
+    app.extensions["threadcast"].store.close()

@@ -117,6 +117,14 @@ def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_path: Path, measu
             store.graph("absent")
 
 
+def test_ops_are_found_by_key(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path) as store:
+        store.add([measure(i) for i in range(1, 5)])
+        keys = [measure(i).op.key for i in (4, 2)]
+        assert [op.key for op in store.ops(keys=[*keys, "absent"])] == keys[::-1]
+        assert store.ops(keys=[]) == []
+
+
 def test_threads_of_one_process_share_a_store(store_path: Path, measure: Measure) -> None:
     with Store.open(store_path) as store:
         threads = [threading.Thread(target=lambda i=i: store.add([measure(i + 1)])) for i in range(8)]

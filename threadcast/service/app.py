@@ -20,6 +20,7 @@ from threadcast.service import (
     problems,
 )
 from threadcast.service.context import EXTENSION, Context
+from threadcast.service.golden import Golden
 from threadcast.service.kept_policies import KeptPolicies
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.service.settings import ServiceSettings
@@ -55,7 +56,7 @@ def create_app(settings: ServiceSettings) -> Service:
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
     app.extensions[EXTENSION] = Context(
         settings, Store.open(settings.store), ModelShelf(settings.models, default=settings.model), measured,
-        KeptPolicies(settings.max_contexts),
+        KeptPolicies(settings.max_contexts), Golden(),
     )  # fmt: skip
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
     problems.install(app)

@@ -10,6 +10,7 @@ from flask import Response, current_app
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.scheduler.predictor import LocalPredictor
+from threadcast.service.golden import Golden
 from threadcast.service.kept_policies import KeptPolicies
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import ModelShelf
@@ -29,6 +30,7 @@ class Context:
     models: ModelShelf
     metrics: Metrics
     policies: KeptPolicies
+    golden: Golden
 
     def predictor(self, machine: Machine, model: str | None = None) -> LocalPredictor:
         """A predictor over what the store holds now; NotFound when there is no such model."""

@@ -13,8 +13,8 @@ from threadcast.service.problems import Problem
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
-MAX_CORES = 4_096
-"""Cores of a machine in a request: some times what the largest shared-memory machines have."""
+MAX_CORES = 1_024
+"""Cores of a machine in a request: what the largest machines with one memory have. Enumerating cases is quadratic."""
 
 
 @contextmanager
@@ -51,39 +51,22 @@ def read_machine(value: Any, store: Store, *, pointer: str = "/machine") -> Mach
     return machines[value]
 
 
-def read_ops(
-    values: Sequence[Any],
-    store: Store,
-    limits: ServiceSettings,
-    *,
-    machine: Machine | None = None,
-    pointer: str = "/ops",
-) -> list[Op]:
-    """The ops described in full, or known to the store by their keys, best by measurements on `machine`."""
+def read_ops(values: Sequence[Any], store: Store, limits: ServiceSettings, *, pointer: str = "/ops") -> list[Op]:
+    """The ops described in full, or known to the store by their keys."""
     if not 1 <= len(values) <= limits.max_ops:
         raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
-    known = _known_ops({value for value in values if isinstance(value, str)}, store, machine)
+    known = {op.key: op for op in store.ops(keys={value for value in values if isinstance(value, str)})}
     ops = []
     for i, value in enumerate(values):
         where = f"{pointer}/{i}"
         if isinstance(value, str):
             if value not in known:
-                raise Problem(404, f"no op with the key {value[:80]!r} was measured; send it in full", pointer=where)
+                raise Problem(404, f"the store knows no op with the key {value[:80]!r}; send it in full", pointer=where)
             ops.append(known[value])
         else:
             with reading(where):
                 ops.append(Op.from_json(value, pointer=where))
     return ops
-
-
-def _known_ops(keys: set[str], store: Store, machine: Machine | None) -> dict[str, Op]:
-    """Ops by key; those measured on this machine first, since finding them reads no other."""
-    found: dict[str, Op] = {}
-    if keys and machine is not None:
-        found = {m.op.key: m.op for m in store.measurements(machine=machine.fingerprint, keys=keys)}
-    if len(found) < len(keys):
-        found |= {op.key: op for op in store.ops() if op.key in keys}
-    return found
 
 
 def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Case] | None:
@@ -103,8 +86,8 @@ def read_case(value: Any, pointer: str) -> Case:
         raise FormatError(
             f"affinity is {affinity[:40]!r}; it must be {' or '.join(Affinity)}", pointer=f"{pointer}/affinity"
         )
-    if not 1 <= threads <= 16 * MAX_CORES:
-        raise FormatError(f"threads={threads} must be 1 to {16 * MAX_CORES}", pointer=f"{pointer}/threads")
+    if not 1 <= threads <= MAX_CORES:
+        raise FormatError(f"threads={threads} must be 1 to {MAX_CORES}", pointer=f"{pointer}/threads")
     return Case(threads, Affinity(affinity))
 
 

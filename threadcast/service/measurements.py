@@ -91,8 +91,7 @@ def _known(asked: MeasurementsRequest, entries: list[Any], here: Context) -> Kno
     ops = read_ops(asked.ops, here.store, here.settings) if asked.ops else []
     keys = {key for entry in entries if isinstance(entry, dict) and isinstance(key := entry.get("op"), str)}
     keys -= {op.key for op in ops}
-    stored = [op for op in here.store.ops() if op.key in keys] if keys else []
-    return Known(ops, stored, machines, default)
+    return Known(ops, here.store.ops(keys=keys), machines, default)
 
 
 @blueprint.get("/measurements")

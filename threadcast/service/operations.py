@@ -9,15 +9,11 @@ from flask import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from threadcast import __version__
-from threadcast.core import Machine, Op, TensorSpec
-from threadcast.core.errors import ModelError, ThreadcastError
+from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import names
-from threadcast.service.context import Context, context, reply
+from threadcast.service.context import context, reply
 from threadcast.service.formats import answers
 from threadcast.service.problems import Problem
-
-GOLDEN_OP = Op("mm", (TensorSpec((256, 256)), TensorSpec((256, 256))), outputs=(TensorSpec((256, 256)),))
-"""Predicted for readiness where nothing was measured yet; large enough to be an ordinary op."""
 
 blueprint = APIBlueprint("operations", __name__)
 
@@ -40,33 +36,12 @@ def ready() -> Response:
 
     Makes one: a measured op if there is one, on its machine, through the store and the default model.
     """
+    here = context()
     try:
-        model = golden_prediction(context())
+        model = here.golden.predict(here)
     except ThreadcastError as error:
         raise Problem(503, f"the golden prediction failed: {type(error).__name__}; see the server's log") from error
     return reply({"status": "ready", "model": model})
-
-
-def golden_prediction(here: Context) -> str:
-    """Predict an op through the store and the default model; the "name@version" that answered.
-
-    Takes the first measured op, on the first machine that the model knows. ModelError when it knows none of them;
-    while nothing is measured it may know none. Raises whatever goes wrong otherwise.
-    """
-    measured = here.store.ops()[:1]
-    machines = here.store.machines()
-    refused: ModelError | None = None
-    for machine in machines or [Machine.uniform("golden", 2)]:
-        predictor = here.predictor(machine)
-        try:
-            predictor.curves(measured or [GOLDEN_OP])
-        except ModelError as error:
-            refused = error
-        else:
-            return predictor.version
-    if machines and refused is not None:
-        raise refused
-    return predictor.version
 
 
 @blueprint.get("/v1/info")

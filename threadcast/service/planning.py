@@ -30,6 +30,13 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
     else:
         machine = read_machine(asked.machine, here.store)
     limited = _limited(machine, asked.cores)
+    points = len(graph) * len((limited if own_curves else machine).cases())
+    if points > here.settings.max_plan_points:
+        raise FormatError(
+            f"{len(graph)} ops make {points} points, more than max_plan_points={here.settings.max_plan_points}; "
+            "plan for fewer cores or split the graph",
+            pointer="/graph/ops",
+        )
     try:
         table = curves_of(graph, limited) if own_curves else _predicted(graph, machine, asked.model, here)
         return Problem(graph, table, limited)
@@ -47,11 +54,8 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
 
 
 def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Context) -> CurveTable:
-    points = len(graph.distinct_ops()) * len(machine.cases())
-    if points > here.settings.max_points:
-        raise FormatError(f"the graph needs {points} points, above max_points={here.settings.max_points}")
     table = here.predictor_asked_for(machine, model).curves(graph.ops)
-    here.metrics.points.labels(table.model).inc(points)
+    here.metrics.points.labels(table.model).inc(len(graph.distinct_ops()) * len(table.cases))
     return table
 
 

@@ -28,7 +28,7 @@ def predict(asked: PredictionRequest) -> Response:
     """
     here = context()
     machine = read_machine(asked.machine, here.store)
-    ops = _ops(asked, machine)
+    ops = _ops(asked)
     cases = read_cases(asked.cases, here.settings)
     _check_size(len(ops), machine, cases, here.settings)
     try:
@@ -39,12 +39,12 @@ def predict(asked: PredictionRequest) -> Response:
     return reply({"machine": machine.fingerprint, "ops": [op.key for op in ops], **table.to_json()})
 
 
-def _ops(asked: PredictionRequest, machine: Machine) -> list[Op]:
+def _ops(asked: PredictionRequest) -> list[Op]:
     here = context()
     if (asked.ops is None) == (asked.graph is None):
         raise FormatError("give either ops or a graph", pointer="/ops" if asked.graph is None else "/graph")
     if asked.ops is not None:
-        return read_ops(asked.ops, here.store, here.settings, machine=machine)
+        return read_ops(asked.ops, here.store, here.settings)
     ops = list(read_graph(asked.graph, here.store, here.settings).ops)
     if not ops:
         raise FormatError("the graph has no ops", pointer="/graph/ops")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
+from threadcast.service.documents import MAX_CORES
 from threadcast.service.formats import (
     Cases,
     DenseEntries,
@@ -49,7 +50,9 @@ class PredictionRequest(Body):
 class Planned(Body):
     """What a plan or a policy is made for, beside the graph."""
 
-    cores: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="all of the machine's if left out")
+    cores: Annotated[int, Field(ge=1, le=MAX_CORES)] | None = Field(
+        None, description="all of the machine's if left out"
+    )
     machine: MachineOrFingerprint = Field(
         None, description="with curves in the graph: equal cores that share one cache if left out"
     )
@@ -68,7 +71,7 @@ class RunningOp(Body):
     """An op that runs at the moment of the decision."""
 
     id: str
-    cores: Annotated[list[int], Field(min_length=1, max_length=4096)]
+    cores: Annotated[list[int], Field(min_length=1, max_length=MAX_CORES)]
     remaining_s: Annotated[float, Field(ge=0, description="predicted seconds until it finishes")]
     threads: Annotated[int, Field(ge=1, le=65536)] | None = Field(None, description="one a core if left out")
     hardware_thread: Annotated[int, Field(ge=0, le=7)] = 0

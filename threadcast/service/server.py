@@ -123,14 +123,13 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         from threadpoolctl import threadpool_limits
 
         from threadcast.service.app import create_app
-        from threadcast.service.operations import golden_prediction
 
         threadpool_limits(1, user_api="blas")  # loaded before the fork, when it did not know of OMP_NUM_THREADS
         try:
             app = create_app(self._settings)
             context: Context = app.extensions["threadcast"]
             context.store.add([])  # a store that cannot be written to is found now and not by the first client
-            golden_prediction(context)
+            context.golden.predict(context)
         except ThreadcastError as error:
             if self._first:  # the others fail for the same reason
                 print(f"threadcast: error: {error}", file=sys.stderr)  # noqa: T201 - a worker has no other voice

@@ -28,6 +28,7 @@ class ServiceSettings:
     max_ops: int = _default("max_ops")
     max_cases: int = _default("max_cases")
     max_points: int = _default("max_points")
+    max_plan_points: int = _default("max_plan_points")
     max_rows: int = _default("max_rows")
     max_page: int = _default("max_page")
     max_contexts: int = _default("max_contexts")

@@ -140,11 +140,22 @@ class Store:
         table = schema.machines
         return list(self._read_all(select(table.c.id, table.c.document), Machine).values())
 
-    def ops(self, *, kinds: Collection[str] | None = None, network: str | None = None) -> list[Op]:
-        """Every op that was measured or belongs to a graph, in the order of first appearance."""
+    def ops(
+        self,
+        *,
+        keys: Collection[str] | None = None,
+        kinds: Collection[str] | None = None,
+        network: str | None = None,
+    ) -> list[Op]:
+        """Ops that were measured or belong to a graph, in the order of first appearance, narrowed by what is given."""
         table = schema.ops
-        query = select(table.c.id, table.c.document)
-        return list(self._read_all(of_ops(query, table.c.id, kinds=kinds, network=network), Op).values())
+        query = of_ops(select(table.c.id, table.c.document), table.c.id, kinds=kinds, network=network)
+        if keys is None:
+            return list(self._read_all(query, Op).values())
+        found: dict[int, Op] = {}
+        for some in chunks(set(keys)):
+            found |= self._read_all(query.where(table.c.key.in_(some)), Op)
+        return [found[row_id] for row_id in sorted(found)]
 
     def add_graph(self, name: str, graph: OpGraph) -> None:
         """Store `graph` under `name`, in place of the one that had this name before; measurements stay."""
