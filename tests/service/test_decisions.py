@@ -144,6 +144,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a plan of no schema": ({"plan": {}, "ready": []}, 422, "/plan"),
     "a plan with a wrong op": ({"plan": {**PLAN, "ops": [{}]}, "ready": []}, 422, "/plan/ops/0"),
     "an op that is not in the plan": ({"plan": PLAN, "ready": ["z"]}, 422, "/ready/0"),
+    "a plan and a policy": ({"plan": PLAN, "ready": [], "policy": "fifo"}, 422, "/policy"),
+    "a context and cores": ({"context": "abc", "ready": [], "cores": 2}, 422, "/cores"),
     "automatic choice": ({**BASE, "ready": [], "policy": "auto"}, 422, "/policy"),
 }  # fmt: skip
 

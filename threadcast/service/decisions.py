@@ -19,7 +19,7 @@ from threadcast.service.formats import answers
 from threadcast.service.plan_following import next_launches
 from threadcast.service.planning import read_policy, read_problem
 from threadcast.service.problems import Problem
-from threadcast.service.schemas import DecisionRequest
+from threadcast.service.schemas import DecisionRequest, Planned
 
 DEFAULT_POLICY = "critical_path"
 
@@ -39,6 +39,9 @@ def decide(asked: DecisionRequest) -> Response:
     given = [name for name in ("graph", "context", "plan") if getattr(asked, name) is not None]
     if len(given) != 1:
         raise FormatError(f"give one of graph, context and plan, not {' and '.join(given) or 'none'}")
+    for name in Planned.model_fields:
+        if asked.graph is None and getattr(asked, name):
+            raise FormatError(f"{name} goes with a graph; {given[0]} has its own", pointer=f"/{name}")
     here = context()
     if asked.plan is not None:
         return reply(_follow(asked))
@@ -114,7 +117,8 @@ def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
     for i, core in enumerate(asked.idle):
         if core not in free:
             raise FormatError(f"core {core} is not there, or an op runs on it", pointer=f"/idle/{i}")
-    return tuple(core for core in free if core in set(asked.idle))
+    allowed = set(asked.idle)
+    return tuple(core for core in free if core in allowed)
 
 
 def _check_ids(asked: DecisionRequest, known: Mapping[str, object]) -> None:
