@@ -28,9 +28,10 @@ class PerCase(PerformanceModel):
 
     A counter that was not read is replaced by its median in training; one that mostly was not is no feature; without
     any, features are the sampled times alone. Forecasts are clipped near the ratios to the sampled times that training
-    saw. The interval is the central 90 % of out-of-fold residuals in log time, at the nearest of eight probed
-    cases of the affinity; scaling and selection have seen the held-out ops, which flatters it slightly, and ops
-    unlike those of training fall outside more often. Cases too seldom measured to learn are interpolated.
+    saw. The interval is the central 90 % of out-of-fold residuals in log time, at the nearest of eight probed cases of
+    the affinity, none of them a sampled one; scaling and selection have seen the held-out ops, which flatters it
+    slightly, and ops unlike those of training fall outside more often. Cases too seldom measured to learn
+    are interpolated.
 
     Learns each machine by itself and cannot answer for another one, nor for an op without all sampled cases.
     """

@@ -167,6 +167,8 @@ def fit(name: str, rows: Floats, targets: Floats, *, seed: int = 0) -> tuple[Any
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         regressor.fit(rows, targets)
+    for tree in np.ravel(regressor.estimators_) if name == "gradient_boosting" else ():
+        tree.random_state = None  # each kept the generator that it was grown with: half of the time to store it
     others = [w for w in caught if not issubclass(w.category, ConvergenceWarning)]
     for other in others:
         warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
