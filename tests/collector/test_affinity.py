@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from threadcast.collector.affinity import ThreadTeam, pinned, thread_ids, torch_threads
+from threadcast.collector.affinity import LedTeam, ThreadTeam, pinned, thread_ids, torch_threads
 from threadcast.core.errors import InvalidInput
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -146,18 +146,19 @@ def test_threads_of_others_are_no_part_of_a_team():
 
 @needs_two_cpus
 def test_further_threads_of_a_team_share_its_cpus_in_turn():
-    with ThreadTeam(CPUS[:2], size=5) as team:
-        assert team.run(torch.get_num_threads) == 5
-        masks = [os.sched_getaffinity(worker) for worker in team.threads[1:]]
-        assert masks == [{CPUS[1]}, {CPUS[0]}, {CPUS[1]}, {CPUS[0]}]
-    with pytest.raises(InvalidInput, match="size=1"), ThreadTeam(CPUS[:2], size=1):
-        pass
+    masks: list[set[int]] = []
 
+    def lead() -> None:
+        with LedTeam(CPUS[:2], size=5) as team:
+            assert torch.get_num_threads() == 5
+            masks.extend(os.sched_getaffinity(worker) for worker in team.threads[1:])
 
-def test_a_team_takes_what_is_submitted_in_turn():
-    with ThreadTeam(CPUS[:1]) as team:
-        futures = [team.submit(lambda i=i: i) for i in range(3)]
-        assert [future.result() for future in futures] == [0, 1, 2]
+    thread = threading.Thread(target=lead)
+    thread.start()
+    thread.join()
+    assert masks == [{CPUS[1]}, {CPUS[0]}, {CPUS[1]}, {CPUS[0]}]
+    with pytest.raises(InvalidInput, match="size=1"):
+        LedTeam(CPUS[:2], size=1)
 
 
 def test_an_error_in_a_team_reaches_the_caller_and_the_team_lives():

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
@@ -75,14 +75,15 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class ThreadTeam:
-    """A team of torch threads, one a cpu, led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
+class LedTeam:
+    """The torch threads that the calling thread leads, one a cpu, itself among them: `with LedTeam(cpus):`.
 
     With `size` above the number of cpus the further threads share the cpus in turn. Worker number i is pinned to
     `cpus[i]`, so that threads with neighbouring numbers lie as the caller placed them. The leader starts on
     `cpus[0]` but is allowed on all: an op that asks for a smaller team makes OpenMP end workers and later make new
-    ones, which inherit the leader's cpus, and would else pile up on the first. `place` pins such new workers.
-    Leaving the block ends leader and workers. Only one thread may use a team.
+    ones, which inherit the leader's cpus, and would else pile up on the first. `place` pins such new workers. To
+    be entered and left in a thread that is made for it and ends soon after: it stays pinned, and the workers end
+    with it.
 
     Raises InvalidInput for cpus that this process may not use or names twice, MeasurementError where torch does
     not make a team of OpenMP workers.
@@ -100,35 +101,31 @@ class ThreadTeam:
         self._workers: tuple[int, ...] = ()
 
     def __enter__(self) -> Self:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="threadcast-team")
+        import torch
+
+        self._leader = threading.get_native_id()
+        self._thread_name = f"tc-{self._leader}"
+        self._torch_threads_before = torch.get_num_threads()
+        # Before pinning: it also makes a pool of torch's that outlives the team and must not inherit its cpus.
+        torch.set_num_threads(self.size)
         try:
-            self.run(self._form)
+            self._form()
         except BaseException:
-            self._executor.shutdown()
+            torch.set_num_threads(self._torch_threads_before)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.run(self._disband)
-        self._executor.shutdown()
-        deadline_s = time.monotonic() + _ENDING_S
-        while not set(self._workers).isdisjoint(thread_ids()) and time.monotonic() < deadline_s:
-            time.sleep(1e-4)
+        import torch
+
+        torch.set_num_threads(self._torch_threads_before)
 
     @property
     def threads(self) -> tuple[int, ...]:
         """Kernel ids of the team's threads, the leader first, then the workers by their OpenMP number."""
         return (self._leader, *self._workers)
-
-    def run(self, function: Callable[[], T]) -> T:
-        """Call `function` in the leader and return what it returns or raise what it raises."""
-        return self.submit(function).result()
-
-    def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Let the leader call `function` after all that was submitted before, and return at once."""
-        return self._executor.submit(function)
 
     def place(self) -> None:
         """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
@@ -143,32 +140,59 @@ class ThreadTeam:
     def _form(self) -> None:
         import torch
 
-        self._leader = threading.get_native_id()
-        self._thread_name = f"tc-{self._leader}"
-        self._torch_threads_before = torch.get_num_threads()
-        # Before pinning: it also makes a pool of torch's that outlives the team and must not inherit its cpus.
-        torch.set_num_threads(self.size)
+        _pin(0, self.cpus)
+        self._others = frozenset(thread_ids()) - {self._leader}
+        Path(f"/proc/self/task/{self._leader}/comm").write_text(self._thread_name)  # its workers inherit it
+        torch.zeros(_FORMING_ELEMENTS).add_(1.0)
+        self.place()
+        if len(self._workers) != self.size - 1:
+            raise MeasurementError(
+                f"torch made {len(self._workers)} workers for a team of {self.size}; teams need torch built "
+                f"with OpenMP (torch.__config__.parallel_info()) and no OMP_THREAD_LIMIT below the cores"
+            )
+        _pin(0, self.cpus[:1])  # moves the leader there at once; nothing else wants that cpu
+        _pin(0, self.cpus)
+
+
+class ThreadTeam:
+    """A `LedTeam` led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
+
+    Leaving the block ends leader and workers. Only one thread may use a team. Raises what `LedTeam` raises.
+    """
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._team = LedTeam(cpus)
+
+    def __enter__(self) -> Self:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="threadcast-team")
         try:
-            _pin(0, self.cpus)
-            self._others = frozenset(thread_ids()) - {self._leader}
-            Path(f"/proc/self/task/{self._leader}/comm").write_text(self._thread_name)  # its workers inherit it
-            torch.zeros(_FORMING_ELEMENTS).add_(1.0)
-            self.place()
-            if len(self._workers) != self.size - 1:
-                raise MeasurementError(
-                    f"torch made {len(self._workers)} workers for a team of {self.size}; teams need torch built "
-                    f"with OpenMP (torch.__config__.parallel_info()) and no OMP_THREAD_LIMIT below the cores"
-                )
-            _pin(0, self.cpus[:1])  # moves the leader there at once; nothing else wants that cpu
-            _pin(0, self.cpus)
+            self.run(self._team.__enter__)
         except BaseException:
-            self._disband()
+            self._executor.shutdown()
             raise
+        return self
 
-    def _disband(self) -> None:
-        import torch
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(lambda: self._team.__exit__(kind, error, trace))
+        self._executor.shutdown()
+        deadline_s = time.monotonic() + _ENDING_S
+        while not set(self.threads[1:]).isdisjoint(thread_ids()) and time.monotonic() < deadline_s:
+            time.sleep(1e-4)
 
-        torch.set_num_threads(self._torch_threads_before)
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Kernel ids of the team's threads, the leader first, then the workers by their OpenMP number."""
+        return self._team.threads
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call `function` in the leader and return what it returns or raise what it raises."""
+        return self._executor.submit(function).result()
+
+    def place(self) -> None:
+        """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
+        self._team.place()
 
 
 def _pin(thread: int, cpus: Iterable[int]) -> None:
