@@ -93,6 +93,17 @@ def test_a_seldom_measured_case_is_interpolated_and_flagged():
     assert min(neighbours) <= curve.seconds[position] <= max(neighbours)
 
 
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_the_fewest_ops_learn_and_a_case_measured_for_a_few_of_many_does_too(name):
+    few = PerCase(name, samples=2).fit(TRAINING[: 6 * len(CASES)])
+    kept = [m for i, m in enumerate(TRAINING[: 20 * len(CASES)]) if m.case != Case(6) or i < 6 * len(CASES)]
+    some = PerCase(name, samples=2).fit(kept)
+    entry = group(measure_all(UNSEEN[:1]))[0]
+    for model in (few, some):
+        curve = model.predict(entry.op, replay(model, entry), CASES, machine=MACHINE)
+        assert curve.source[CASES.index(Case(6))] is Source.LEARNED
+
+
 def test_samples_are_taken_where_training_was_measured():
     kept = [m for m in TRAINING if m.case.affinity is Affinity.COMPACT]
     model = PerCase("ols", samples=2).fit(kept)

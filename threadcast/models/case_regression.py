@@ -28,6 +28,9 @@ MIN_OPS = 6
 MIN_MEASURED = 0.5
 """Share of the best-measured case's ops that a case needs to be a sampled one."""
 
+MIN_PROBED = 0.75
+"""Share of the ops that must have a case for residuals to be taken there: each fold then has some to learn from."""
+
 RESIDUAL_CASES, FOLDS = 8, 3
 """Residuals are taken at so many cases, evenly spread, in so many folds: a quarter more work on 68 cases, not 3x.
 On half of MKL's sgemm and sdot curves at 1 to 96 threads the interval so found held 86 to 95 % of the other half's
@@ -142,8 +145,6 @@ def learn(entries: Sequence[MeasuredOp], recipe: Recipe, *, jobs: int = 1) -> tu
     times = np.array([[_seconds(row, case) for case in cases] for row in rows])  # (n_ops, n_cases), NaN: not measured
     sampled = [[row.by_case[case] for case in samples] for row in rows]
     ratios = np.log(times) - _reference(sampled)[:, None]
-    others = [case for case in cases if case not in samples] or cases  # at a sampled case the answer is a feature
-    probes = [cases.index(case) for case in evenly_spread(others, RESIDUAL_CASES)]
     told = [cases.index(case) for case in evenly_spread(cases, RESIDUAL_CASES)]
     normaliser, counters = _choose_counters(sampled, ratios[:, told], recipe)
 
@@ -159,7 +160,7 @@ def learn(entries: Sequence[MeasuredOp], recipe: Recipe, *, jobs: int = 1) -> tu
         recipe, cases, samples, counters, normaliser, scaler, tuple(regressor for regressor, _ in fitted),
         centre, spread, unknown.copy(), unknown.copy(), np.nanmin(ratios, axis=0), np.nanmax(ratios, axis=0),
     )  # fmt: skip
-    _take_residuals(learned, inputs, scores, np.log(times), _reference(sampled), probes, jobs)
+    _take_residuals(learned, inputs, scores, np.log(times), _reference(sampled), jobs)
     notes = []
     if len(rows) < len(entries):
         notes.append(f"{len(entries) - len(rows)} of {len(entries)} ops left out: not all sampled cases were measured")
@@ -232,10 +233,15 @@ def _take_residuals(
     scores: Floats,
     logs: Floats,
     reference: Floats,
-    probes: list[int],
     jobs: int,
 ) -> None:
-    """Fill `low` and `high`: bounds of the out-of-fold residuals at the probed cases, for each case the nearest's."""
+    """Fill `low` and `high`: bounds of the out-of-fold residuals at the probed cases, for each case the nearest's.
+
+    Probed are cases that were mostly measured and are not sampled: at a sampled case the answer is a feature.
+    """
+    often = np.count_nonzero(~np.isnan(scores), axis=0) >= MIN_PROBED * len(scores)
+    others = [case for case, enough in zip(learned.cases, often) if enough and case not in learned.samples]
+    probes = [learned.cases.index(case) for case in evenly_spread(others or learned.samples, RESIDUAL_CASES)]
     fold = np.random.default_rng(learned.recipe.seed).permutation(len(inputs)) % FOLDS
     residuals = np.full((len(inputs), len(probes)), np.nan)
     for left_out in range(FOLDS):

@@ -113,9 +113,7 @@ def evaluate(
     by_fold = [
         _row(name, split_name, fold.name, [outcome]) for (name, _, fold), outcome in zip(tasks, outcomes, strict=True)
     ]
-    rows = []
-    for i, (name, _) in enumerate(models):
-        rows.append(_row(name, split_name, ALL_FOLDS, outcomes[i :: len(models)]))
+    rows = [_row(name, split_name, ALL_FOLDS, outcomes[i :: len(models)]) for i, (name, _) in enumerate(models)]
     return Evaluation(tuple(rows), tuple(by_fold), left_out)
 
 
