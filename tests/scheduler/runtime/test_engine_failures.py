@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
@@ -157,14 +156,18 @@ def test_an_interrupt_at_any_moment_leaves_the_engine_usable(
     def interrupt(*_: Any) -> None:
         raise Unforeseen
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    def run_until_interrupted() -> None:
+        while True:
+            engine.run(captured.bind())
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         for _ in range(200):
-            with contextlib.suppress(Unforeseen):
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-3))
-                while True:
-                    engine.run(captured.bind())
+            timer = threading.Timer(rng.uniform(1e-3, 4e-3), os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.start()
+            with pytest.raises(Unforeseen):
+                run_until_interrupted()
+            timer.join()
             assert torch.equal(engine.run(captured.bind()), expected)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)

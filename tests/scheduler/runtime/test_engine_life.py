@@ -57,11 +57,8 @@ def threads_end(before: int) -> bool:
     return len(thread_ids()) <= before
 
 
-def end_of_threads() -> None:
-    """Wait for leaders that were told to end (a thread that is never told keeps this from returning)."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("threadcast-team"):
-            thread.join()
+def executor_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "threadcast-executor"]
 
 
 def test_nothing_leaks_over_100_engines(captured: Captured, plan: Plan, machine: Machine) -> None:
@@ -74,11 +71,10 @@ def test_nothing_leaks_over_100_engines(captured: Captured, plan: Plan, machine:
 
 def test_an_engine_that_is_garbage_ends_its_threads(captured: Captured, plan: Plan, machine: Machine) -> None:
     engine = opened(captured, plan, machine)
-    assert any(thread.name.startswith("threadcast-team") for thread in threading.enumerate())
+    assert executor_threads()
     del engine
     gc.collect()
-    end_of_threads()
-    assert not any(thread.name.startswith("threadcast-team") for thread in threading.enumerate())
+    assert not executor_threads()
 
 
 def test_a_closed_engine_says_so_and_may_be_closed_again(captured: Captured, plan: Plan, machine: Machine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -64,14 +65,17 @@ def run_in_program_order(captured: Captured, plan: Plan, executors: Executors) -
     """
     program, slots, by_id = captured.program, captured.program.new_slots(captured.bind()), plan.by_id()
 
-    def call(node: Node) -> Any:
+    done: SimpleQueue[Any] = SimpleQueue()
+
+    def call(node: Node) -> None:
         with below_autograd():
-            return node.call(slots)
+            done.put(node.call(slots))
 
     for op, node in enumerate(program.nodes):
         placed = by_id[captured.graph.ids[op]]
         team = Team(tuple(sorted(placed.cores)), placed.threads, placed.hardware_thread)
-        slots[program.slot_of(op)] = executors.submit(team, partial(call, node)).result()
+        executors.submit(team, partial(call, node))
+        slots[program.slot_of(op)] = done.get()
     return program.collect(slots)
 
 

@@ -41,6 +41,8 @@ class PolicyEngine(Engine):
         self._reads = [tuple({ref.slot for ref in node.refs()}) for node in captured.program.nodes]
         self._owned = executors is None
         self._executors = executors or Executors(policy.problem.machine)
+        self._first_team = Team((policy.problem.machine.cores[0].id,), 1)
+        self._executors.make([self._first_team])
 
     def run(self, inputs: Sequence[Any]) -> Any:
         return self._run(inputs, self._calls)[0]
@@ -68,7 +70,7 @@ class PolicyEngine(Engine):
             step = _PolicyStep(slots, self._executors, self.policy, calls, self._program, self._reads)
             if note_start is not None:
                 note_start()
-            step.complete(Team((self._executors.machine.cores[0].id,), 1), step.begin)
+            step.complete(self._first_team, step.begin)
         return self._program.collect(slots), step
 
 
