@@ -1,0 +1,68 @@
+"""A network is run by a plan beside the default, and both are reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from threadcast.cli.main import cli
+from threadcast.core import Plan, Trace
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store that has lenet's ops."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('run') / 'store.db'}"
+    done = call("profile", "lenet", "--allow-busy", "--budget-s", "0.003", "--store", url)
+    assert done.exit_code == 0, done.output
+    return url
+
+
+def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(store: str, tmp_path: Path) -> None:
+    timeline, trace = tmp_path / "timeline.json", tmp_path / "trace.json"
+    done = call(
+        "run", "lenet", "--steps", "4", "--store", store, "--models", str(tmp_path), "--json",
+        "--timeline", str(timeline), "--trace", str(trace),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    names = [contender["what"] for contender in told["contenders"]]
+    assert names[:3] == ["default", "plan", "sequential, 1 threads"]
+    assert all(0 < c["low_s"] <= c["median_s"] <= c["high_s"] for c in told["contenders"])
+    assert 0 < told["lower_bound_s"] <= told["predicted_s"]
+    assert told["guard_keeps"] == ("plan" if told["gain"]["median"] > 1 else "default")
+    happened = Trace.from_json(json.loads(trace.read_text()))
+    assert len(happened.ops) == told["ops"]
+    assert not happened.simulated
+    processes = {e["pid"] for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"}
+    assert len(processes) == 2
+
+
+def test_a_plan_made_before_is_run(store: str, tmp_path: Path) -> None:
+    made = tmp_path / "plan.json"
+    options = ("--store", store, "--models", str(tmp_path))
+    assert call("plan", "lenet", "--policy", "critical_path", "--output", str(made), *options).exit_code == 0
+    done = call("run", "lenet", "--steps", "3", "--plan", str(made), "--json", *options)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["policy"] == Plan.read(made).policy
+
+
+def test_a_plan_of_another_network_is_refused(store: str, tmp_path: Path) -> None:
+    made = tmp_path / "plan.json"
+    assert call("plan", "lenet", "--output", str(made), "--store", store, "--models", str(tmp_path)).exit_code == 0
+    done = call("run", "inception_block", "--plan", str(made))
+    assert done.exit_code == 1
+    assert "not the" in done.stderr
+
+
+def test_ops_that_were_not_measured_lead_to_the_next_command(store: str, tmp_path: Path) -> None:
+    done = call("run", "pathnet", "--store", store, "--models", str(tmp_path))
+    assert done.exit_code == 1
+    assert "threadcast profile pathnet" in done.stderr

@@ -1,0 +1,166 @@
+"""`threadcast run`: a network by a plan, beside the framework's default, on the real cores."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, duration, table
+from threadcast.cli.plan_input import chosen_machines, chosen_predictor
+from threadcast.core import Case, Machine, OpGraph, Plan, timeline
+from threadcast.core.errors import ModelError, PlanError
+from threadcast.core.json_writing import write_json
+from threadcast.core.settings import Settings
+from threadcast.scheduler.planner import plan as make_plan
+from threadcast.scheduler.policies import Problem
+
+if TYPE_CHECKING:
+    from threadcast.collector.capture import Captured
+    from threadcast.collector.workloads import Mode, OptimizerName
+    from threadcast.scheduler.runtime.comparison import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """What the command line names; `model` chooses who predicts."""
+
+    spec: str
+    size: str | None
+    batch: int | None
+    mode: Mode | None
+    optimizer: OptimizerName
+    model: str | None
+
+
+@click.command()
+@click.argument("network")
+@click.option("--size", help="Size of a built-in network [default: tiny].")
+@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
+@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@setting("cores", "--cores")
+@click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run this plan in place of making one.",
+)
+@click.option(
+    "--steps", type=click.IntRange(3, 100_000), default=30, show_default=True, help="Steps timed of each kind."
+)
+@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@setting("store", "--store")
+@setting("models", "--models")
+@setting("predictor.url", "--url")
+@setting("predictor.deadline_s", "--deadline-s")
+@click.option(
+    "--timeline",
+    "timeline_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write predicted and actual here, as a timeline that ui.perfetto.dev opens.",
+)
+@click.option("--trace", "trace_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace here.")
+@common
+def command(
+    output: Output, settings: Settings, network: str, size: str | None, batch: int | None, mode: Mode | None,
+    optimizer: OptimizerName, policy: str, plan_file: Path | None, steps: int, model: str | None,
+    timeline_file: Path | None, trace_file: Path | None,
+) -> None:  # fmt: skip
+    """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
+
+    Its ops must have been measured (threadcast profile), unless --plan brings a plan. Default is eager PyTorch with
+    all threads; sequential is the captured graph op by op on 1 and on all cores. The guard keeps the faster of
+    default and plan.
+    """
+    from threadcast.collector.workloads import capture_workload, default_mode, eager_step
+    from threadcast.networks import load_spec
+    from threadcast.scheduler.runtime.comparison import compare
+    from threadcast.scheduler.runtime.python_engine import PythonEngine
+
+    which = _Network(network, size, batch, mode, optimizer, model)
+    workload = load_spec(network, size=size, batch=batch)
+    mode = mode or default_mode(workload)
+    captured = capture_workload(workload, mode, optimizer=optimizer)
+    if plan_file is not None:
+        planned, machine = _read_plan(plan_file, captured.graph, settings)
+    else:
+        planned, machine = _make_plan(which, captured.graph, policy, settings)
+    eager = eager_step(load_spec(network, size=size, batch=batch), mode, optimizer=optimizer)
+    with ExitStack() as stack, output.progress("running steps", total=steps) as bar:
+        engine = stack.enter_context(PythonEngine(captured, planned, machine))
+        inputs = captured.bind()
+        others = _sequential(captured, machine, stack)
+        result = compare(engine, inputs, eager, others=others, steps=steps, progress=lambda done, _: bar.update(done))
+    if timeline_file is not None:
+        timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
+    if trace_file is not None:
+        write_json(trace_file, result.trace.to_json())
+    document = _document(captured.graph, planned, machine, result)
+    output.result(document, *_shown(document))
+
+
+def _make_plan(which: _Network, graph: OpGraph, policy: str, settings: Settings) -> tuple[Plan, Machine]:
+    with ExitStack() as stores:
+        measured, machine = chosen_machines(None, settings, stores)
+        predictor = chosen_predictor(which.model, measured, settings, stores)
+        try:
+            curves = predictor.curves(graph.ops)
+        except ModelError as error:
+            raise ModelError(f"{error}; `threadcast profile {which.spec}` measures its ops") from error
+        return make_plan(Problem(graph, curves, machine), policy=policy), machine
+
+
+def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:
+    from threadcast.core import read_machine
+
+    planned = Plan.read(path)
+    machine = read_machine(cores=settings["cores"])
+    if set(planned.by_id()) != set(graph.ids):
+        raise PlanError(f"{path} plans {len(planned.ops)} ops, which are not the {len(graph)} of this network's graph")
+    return planned, machine
+
+
+def _sequential(captured: Captured, machine: Machine, stack: ExitStack) -> dict[str, Any]:
+    """The captured graph op by op, in a pinned team of 1 core and of all."""
+    from threadcast.collector.affinity import ThreadTeam
+
+    made = {}
+    for threads in sorted({1, len(machine)}):
+        team = stack.enter_context(ThreadTeam(machine.cpus(machine.place(Case(threads)))))
+        made[f"sequential, {threads} threads"] = lambda team=team: team.run(captured.run)
+    return made
+
+
+def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Comparison) -> dict[str, Any]:
+    default = np.array(result.seconds["default"])
+    contenders = []
+    for name, taken in result.seconds.items():
+        low, median, high = np.quantile(taken, [0.25, 0.5, 0.75])
+        gain = float(np.median(default / np.array(taken)))
+        contenders.append({"what": name, "median_s": median, "low_s": low, "high_s": high, "gain": gain})
+    verdict = result.verdict
+    return {
+        "machine": machine.fingerprint, "ops": len(graph), "policy": planned.policy, "cores": planned.cores,
+        "curves_from": planned.curves_from, "contenders": contenders, "predicted_s": planned.makespan_s,
+        "lower_bound_s": planned.lower_bound_s, "guard_keeps": verdict.kept,
+        "gain": {"median": verdict.gain, "low": verdict.low, "high": verdict.high},
+    }  # fmt: skip
+
+
+def _shown(document: dict[str, Any]) -> list[Any]:
+    rows = [[c["what"], c["median_s"], c["low_s"], c["high_s"], c["gain"]] for c in document["contenders"]]
+    gain = document["gain"]
+    return [
+        f"{document['ops']} ops by {document['policy']} on {document['cores']} cores of {document['machine']}",
+        table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain"), rows),
+        f"predicted {duration(document['predicted_s'])}, lower bound {duration(document['lower_bound_s'])}",
+        f"the guard keeps the {document['guard_keeps']}: default over plan is {gain['median']:.2f}, "
+        f"half of the steps within {gain['low']:.2f} to {gain['high']:.2f}",
+    ]
