@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.scheduler.random_problems import problem_of
@@ -89,6 +91,30 @@ def test_unknown_policies_and_options_are_refused_with_what_is_known() -> None:
         create("uniform", PROBLEM, inters=2, intra=1)
     with pytest.raises(InvalidInput, match="its options are: threads, inter"):
         plan(PROBLEM, policy="fifo", width=2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "allowed"),
+    [
+        ("uniform", {"inter": 1.5, "intra": 1}, "inter=1.5 must be a whole number"),
+        ("critical_path", {"executors": math.nan}, "executors=nan must be a whole number or none"),
+        ("critical_path", {"tiny_s": math.nan}, "tiny_s=nan must be a number"),
+        ("critical_path", {"light_executor": 3}, "light_executor=3 must be true or false"),
+        ("critical_path", {"interference": 2}, "interference=2 must be an object: Interference or none"),
+        ("manual_grid", {"inter": 2}, "inter=2 must be several of a whole number"),
+        ("manual_grid", {"intra": "12"}, "intra='12' must be several of a whole number or none"),
+        ("strategies", {"strategies": [1, "2"]}, "must be several of a whole number"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_refused(policy: str, options: dict[str, object], allowed: str) -> None:
+    with pytest.raises(InvalidInput, match=allowed):
+        create(policy, PROBLEM, **options)
+
+
+def test_options_may_be_numpy_numbers() -> None:
+    assert plan(PROBLEM, policy="uniform", inter=np.int64(1), intra=1) == plan(
+        PROBLEM, policy="uniform", inter=1, intra=1
+    )
 
 
 def test_an_empty_graph_and_missing_curves_are_refused() -> None:

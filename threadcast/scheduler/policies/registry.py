@@ -10,6 +10,7 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.scheduler.policies.base import Policy, Problem
+from threadcast.scheduler.policies.options import check_options
 
 Factory = Callable[..., Policy]
 """Called as `factory(problem, **options)`."""
@@ -40,6 +41,7 @@ def create(name: str, problem: Problem, **options: Any) -> Policy:
     except TypeError as error:
         allowed = ", ".join(options_of(name)) or "none"
         raise InvalidInput(f"policy {name!r}: {error}; its options are: {allowed}") from error
+    check_options(name, factory, options)
     return factory(problem, **options)
 
 
