@@ -83,6 +83,9 @@ def test_a_policys_options_are_given_by_name(tmp_path: Path) -> None:
     assert json.loads(chosen.stdout)["policy"] == "strategies_1_3"
     assert invoke("plan", graph, "--option", "inter=2").exit_code == 2
     assert invoke("plan", graph, "--policy", "uniform", "--option", "inter").exit_code == 2
+    for value in ("NaN", "1.5", "true", "[1]", "1,2"):
+        wrong = invoke("plan", graph, "--policy", "uniform", "--option", f"inter={value}", "--option", "intra=1")
+        assert (wrong.exit_code, "must be a whole number" in wrong.stderr) == (1, True), wrong.output
     missing = invoke("plan", graph, "--cores", "8", "--policy", "uniform")
     assert missing.exit_code == 1
     assert "its options are: inter, intra" in missing.stderr
@@ -149,7 +152,9 @@ def test_other_bad_input_gets_one_clear_line(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/none.db"
     for arguments, complaint in (
         ([str(tmp_path / "none.json")], "No such file"),
-        ([graph, "--cores", "5000"], "cores=5000: at most 4096"),
+        ([graph, "--cores", "4", "--machine", graph], f"(in {graph})"),
+        ([graph, "--cores", "4", "--output", str(tmp_path / "no" / "plan.json")], "no: there is no such directory"),
+        ([graph, "--cores", "5000"], "cores=5000: a described machine has at least 1 and at most 4096"),
         ([graph, "--cores", "4", "--policy", "critical_paht"], "did you mean 'critical_path'"),
         (["lenet", "--store", store], "there is no store at"),
         (["lenet", "--store", store, "--model", "nonesuch"], "no model is called 'nonesuch'"),

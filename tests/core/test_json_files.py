@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from threadcast.core.errors import FormatError
-from threadcast.core.json_reading import check_schema, finite, member, number, parse
+from threadcast.core.json_reading import check_schema, finite, member, number, parse, read_json
 from threadcast.core.json_writing import write_json
 
 
@@ -99,5 +101,26 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="no such directory") as raised:
         write_json(tmp_path / "no" / "a.json", {})
+    assert raised.value.filename == str(tmp_path / "no")
+
+
+def test_a_failed_write_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "draft"))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_json(tmp_path / "a.json", {})
+    assert raised.value.filename == str(tmp_path / "a.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_in_a_file_names_the_file_and_keeps_its_pointer(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"x": 1}')
+    assert read_json(path, lambda document: document["x"]) == 1
+    with pytest.raises(FormatError, match=r"x must be a string, got 1 \(in .*a\.json\)") as raised:
+        read_json(path, lambda document: member(document, "x", str))
+    assert raised.value.pointer == "/x"

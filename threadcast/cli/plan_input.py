@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import InvalidInput, ModelError, NotFound, PlanError, StoreError
-from threadcast.core.json_reading import parse
+from threadcast.core.json_reading import read_json
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
 from threadcast.scheduler.curves import curves_of, farthest_count
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
     from threadcast.scheduler.predictor import LocalPredictor, Predictor
     from threadcast.store import Store
-
-MAX_CORES = 4096
-"""Cores of a machine that is only described; some times what the largest shared-memory machines have."""
 
 UNTRAINED = "hill_climb"
 """The model that answers where none was named or trained: it needs nothing but the ops' own measurements."""
@@ -81,11 +78,8 @@ def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> Op
 def _described_machine(named: str | None, cores: int | None) -> Machine:
     """For a graph with curves: a machine file's cores, or so many equal ones that share one cache."""
     if named is not None:
-        return _limited(Machine.from_json(parse(Path(named).read_bytes(), what=named)), cores)
-    count = usable_cores().cores if cores is None else cores
-    if count > MAX_CORES:
-        raise InvalidInput(f"cores={count}: at most {MAX_CORES} can be planned for")
-    return Machine.uniform("cores", count)
+        return _limited(read_json(Path(named), Machine.from_json), cores)
+    return Machine.uniform("cores", usable_cores().cores if cores is None else cores)
 
 
 def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
@@ -119,6 +113,8 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
 
 
 def chosen_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> Predictor:
+    """The service at `predictor.url` with a local model to fall back on, or without a URL the local model alone."""
+    """What answers for `machine`: the service at `predictor.url`, or without one the model `named`, in process."""
     url = settings["predictor.url"]
     if not url:
         return _local_predictor(named, machine, settings, open_stores)
@@ -158,6 +154,8 @@ def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str
 
 
 def chosen_store(settings: Settings, open_stores: ExitStack) -> Store:
+    """The store, which has to exist; `open_stores` closes it."""
+    """The store of the settings, closed with `open_stores`; StoreError where there is none."""
     from threadcast.store import Store  # needs SQLAlchemy
 
     return open_stores.enter_context(Store.open(settings["store"], create=False))

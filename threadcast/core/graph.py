@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.json_reading import check_schema, finite, member, parse
+from threadcast.core.json_reading import check_schema, finite, member, read_json
 from threadcast.core.json_writing import write_json
 from threadcast.core.op import Op
 
@@ -155,7 +155,7 @@ class OpGraph:
     @classmethod
     def read(cls, path: Path) -> OpGraph:
         """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
-        return cls.from_json(parse(path.read_bytes(), what=str(path)))
+        return read_json(path, cls.from_json)
 
 
 def _read_curve(document: Any, pointer: str) -> dict[int, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from threadcast.core.errors import FormatError
@@ -26,6 +28,15 @@ def parse(text: str | bytes, *, what: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: syntax, encoding, or more digits than Python reads
         raise FormatError(f"{what} is not JSON: {error}") from error
+
+
+def read_json(path: Path, make: Callable[[Any], T]) -> T:
+    """What `make` makes of the document in `path`; FormatError names the file, OSError when it cannot be read."""
+    document = parse(path.read_bytes(), what=str(path))
+    try:
+        return make(document)
+    except FormatError as error:
+        raise FormatError(f"{error} (in {path})", pointer=error.pointer) from error
 
 
 def member(document: Any, name: str, kind: type[T], *, pointer: str = "", default: Any = _REQUIRED) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -18,9 +19,14 @@ def write_json(path: Path, document: Any) -> None:
     if target.exists() and not target.is_file():  # a pipe or a terminal cannot be replaced
         target.write_text(text, encoding="utf-8")
         return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(target.parent))
     draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
     try:
         draft.write_text(text, encoding="utf-8")
         draft.replace(target)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # the draft's name says nothing to whoever reads this
+        raise
     finally:
         draft.unlink(missing_ok=True)

@@ -20,6 +20,10 @@ a part-filled one leaves its threads twice the cache of the others' and the loop
 al. 2018, III-B). In larger groups (a CCX, a socket) the imbalance is slight and every count is legal."""
 
 
+MAX_CORES = 4096
+"""Cores of a machine that is only described; some times what the largest shared-memory machines have."""
+
+
 class Affinity(StrEnum):
     """How an op's threads lie on the caches."""
 
@@ -170,8 +174,8 @@ class Machine:
     @classmethod
     def uniform(cls, name: str, cores: int, *, group_size: int | None = None, threads_per_core: int = 1) -> Machine:
         """Describe a machine of equal cores, `group_size` of them to a shared cache (None: one group)."""
-        if cores < 1:
-            raise InvalidInput(f"cores={cores}: a machine has at least 1")
+        if not 1 <= cores <= MAX_CORES:
+            raise InvalidInput(f"cores={cores}: a described machine has at least 1 and at most {MAX_CORES}")
         size = group_size or cores
         made = tuple(
             Core(i, tuple(i + t * cores for t in range(threads_per_core)), group=i // size) for i in range(cores)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.json_reading import check_schema, finite, member, number, parse
+from threadcast.core.json_reading import check_schema, finite, member, number, read_json
 from threadcast.core.json_writing import write_json
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class _Schedule(ABC):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
-        return cls.from_json(parse(path.read_bytes(), what=str(path)))
+        return read_json(path, cls.from_json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.machine import MAX_CORES
 from threadcast.store.table_files import TableFile
 
 T = TypeVar("T", Machine, Op)
@@ -105,8 +106,8 @@ class LongFormReader:
         if affinity not in list(Affinity):
             raise self._error(number, "affinity", f"must be {' or '.join(Affinity)}, got {affinity!r}")
         threads = self._integer(number, cells, "threads")
-        if threads < 1:
-            raise self._error(number, "threads", f"must be at least 1, got {threads}")
+        if not 1 <= threads <= MAX_CORES:
+            raise self._error(number, "threads", f"must be from 1 to {MAX_CORES}, got {threads}")
         case = Case(threads, Affinity(affinity))
         machine, op = self._text(cells, "machine"), self._text(cells, "op")
         for name, label in (("machine", machine), ("op", op)):
