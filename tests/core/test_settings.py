@@ -40,6 +40,10 @@ def test_without_anything_every_setting_has_its_default(place):
     assert set(settings.origins.values()) == {"default"}
 
 
+def test_the_variable_of_the_data_folder_is_no_unknown_setting(place):
+    assert set(place.read(THREADCAST_DATA="/data").origins.values()) == {"default"}
+
+
 def test_flag_beats_environment_beats_file_beats_the_users_file_beats_default(place):
     place.user_file.write_text(
         "[service]\nport = 1\nhost = 'user'\n[predictor]\ndeadline_s = 1\n[profile]\nbudget_s = 1\n"

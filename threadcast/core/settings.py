@@ -25,6 +25,9 @@ FILE_NAME = "threadcast.toml"
 CONFIG_VARIABLE = "THREADCAST_CONFIG"
 """Environment variable that names a settings file to read instead of the one in the current directory."""
 
+DATA_VARIABLE = "THREADCAST_DATA"
+"""Environment variable that names the `data/` folder of a checkout; read by `threadcast.store.published`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -96,7 +99,7 @@ def _from_environment(environment: Mapping[str, str]) -> _Layer:
     by_variable = {setting.variable: setting for setting in SETTINGS.values()}
     layer: _Layer = {}
     for variable, text in environment.items():
-        if not variable.startswith("THREADCAST_") or variable == CONFIG_VARIABLE:
+        if not variable.startswith("THREADCAST_") or variable in (CONFIG_VARIABLE, DATA_VARIABLE):
             continue
         if variable not in by_variable:
             raise ConfigError(f"unknown environment variable {variable}{_nearest(variable, list(by_variable))}")

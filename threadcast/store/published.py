@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.errors import FormatError, NotFound
+from threadcast.core.settings import DATA_VARIABLE
 from threadcast.store.table_files import open_table
 
 T = TypeVar("T")
@@ -38,10 +39,10 @@ class _Point(NamedTuple):
 
 def data_directory() -> Path:
     """The folder `data/`: where THREADCAST_DATA says, else that of the checkout. NotFound if there is none."""
-    given = os.environ.get("THREADCAST_DATA")
+    given = os.environ.get(DATA_VARIABLE)
     path = Path(given) if given else Path(__file__).parents[2] / "data"
     if not path.is_dir():
-        raise NotFound(f"there is no data folder at {path}; set THREADCAST_DATA to the data/ of a threadcast checkout")
+        raise NotFound(f"there is no data folder at {path}; set {DATA_VARIABLE} to the data/ of a threadcast checkout")
     return path
 
 
