@@ -16,7 +16,7 @@ from threadcast.core.errors import ModelError
 from threadcast.models import metrics
 from threadcast.models.base import PerformanceModel
 from threadcast.models.measured import MeasuredOp, group, usable
-from threadcast.models.shared import Shared
+from threadcast.models.shared import SharedOps
 from threadcast.models.splits import Fold, Split
 
 ALL_FOLDS = "all"
@@ -104,7 +104,7 @@ def evaluate(
     folds = split(entries)
     tasks = [(name, model, fold) for fold in folds for name, model in models]
     run = joblib.Parallel(n_jobs=jobs, return_as="generator")
-    shared = Shared(entries)
+    shared = SharedOps(entries)
     outcomes = []
     for outcome in run(joblib.delayed(_judge)(model, shared, fold) for _, model, fold in tasks):
         outcomes.append(outcome)
@@ -134,7 +134,7 @@ def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:
     return observed
 
 
-def _judge(model: PerformanceModel, shared: Shared[tuple[MeasuredOp, ...]], fold: Fold) -> _Outcome:
+def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold) -> _Outcome:
     outcome = _Outcome()
     entries, model = shared.get(), copy.deepcopy(model)
     started = time.perf_counter()
