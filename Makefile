@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint bench clean
 
 setup: $(READY)
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -91,6 +92,20 @@ def test_a_file_that_cannot_be_used_is_the_users_to_mend(monkeypatch, error):
     result = invoke("doctor")
     assert result.exit_code == 1
     assert result.stderr == "threadcast: error: graph.json: No such file or directory\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_full_disk_behind_stdout_is_one_line_on_stderr(flags):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from threadcast.cli.main import main; main()", "models", "list", *flags],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.stderr == "threadcast: error: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
 
 
 def test_a_missing_optional_package_names_the_extra(monkeypatch):

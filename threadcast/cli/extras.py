@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 EXTRAS = {
-    "models": ("sklearn", "xgboost", "pandas", "pyarrow", "joblib", "skops"),
-    "store": ("sqlalchemy", "alembic"),
-    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "flask_limiter"),
+    "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops"),
+    "store": ("sqlalchemy", "alembic", "pyarrow"),
+    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl"),
     "collect": ("torch", "pyperf"),
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),

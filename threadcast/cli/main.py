@@ -5,6 +5,8 @@ Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong usage; 130 interr
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import importlib.util
 import json
@@ -24,11 +26,15 @@ COMMANDS = {
     "plan": "Decide cores, threads and order for every operation.",
     "run": "Run a network by a plan, beside the framework's default.",
     "serve": "Serve predictions and plans over HTTP.",
-    "models": "List, promote and remove registered models.",
+    "models": "List, show and promote registered models.",
     "db": "Import, export and check the measurements.",
     "demo": "Do the whole job once on small networks and write a report.",
 }
 """Every command with its help, in the order of the job; each is `command` in the file of its name beside this one."""
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the kernel says of a stream, without a file's name, when the disk behind it is full or broken."""
 
 
 class _Commands(click.Group):
@@ -73,6 +79,8 @@ def _explain(error: Exception) -> str | None:
         return f"this needs {error.name}; pip install 'threadcast[{extra}]'" if extra else None
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return f"the output cannot be written: {error.strerror}"
     return None
 
 
@@ -81,7 +89,8 @@ def _fail(ctx: click.Context, error: Exception, message: str) -> None:
         described = {"type": type(error).__name__, "message": str(error) or message}
         if (pointer := getattr(error, "pointer", None)) is not None:
             described["pointer"] = pointer
-        click.echo(json.dumps({"error": described}, indent=2))
+        with contextlib.suppress(OSError):  # stdout itself may be what failed
+            click.echo(json.dumps({"error": described}, indent=2))
     click.echo(f"threadcast: error: {message}", err=True)
     ctx.exit(1)
 
