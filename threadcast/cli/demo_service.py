@@ -38,7 +38,7 @@ def service(store: Path, models: Path, *, log: Path) -> Iterator[str]:
         giving_up.cancel()
         if not line:
             tail = " ".join(log.read_text().split()[-60:])
-            raise ServiceUnavailable(f"the prediction service did not start within {START_S:.0f} s: {tail}")
+            raise ServiceUnavailable(f"the prediction service did not start: {tail}")
         yield json.loads(line)["url"]
     finally:
         giving_up.cancel()

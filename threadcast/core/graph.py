@@ -148,12 +148,12 @@ class OpGraph:
         except InvalidInput as error:
             raise FormatError(str(error), pointer="/edges") from error  # all else has been checked: a cycle
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path | str) -> None:
         """Write the JSON form to `path`."""
         write_json(path, self.to_json())
 
     @classmethod
-    def read(cls, path: Path) -> OpGraph:
+    def read(cls, path: Path | str) -> OpGraph:
         """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
         return read_json(path, cls.from_json)
 

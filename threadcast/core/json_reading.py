@@ -30,9 +30,9 @@ def parse(text: str | bytes, *, what: str) -> Any:
         raise FormatError(f"{what} is not JSON: {error}") from error
 
 
-def read_json(path: Path, make: Callable[[Any], T]) -> T:
+def read_json(path: Path | str, make: Callable[[Any], T]) -> T:
     """What `make` makes of the document in `path`; FormatError names the file, OSError when it cannot be read."""
-    document = parse(path.read_bytes(), what=str(path))
+    document = parse(Path(path).read_bytes(), what=str(path))
     try:
         return make(document)
     except FormatError as error:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path | str, document: Any) -> None:
     """Write `document` to `path`; a reader sees the old file or all of the new one. OSError when it cannot.
 
     Not-a-number and infinity are refused with ValueError: other programs could not read them.
     """
     text = json.dumps(document, allow_nan=False)
-    target = path.resolve()
+    target = Path(path).resolve()
     if target.exists() and not target.is_file():  # a pipe or a terminal cannot be replaced
         target.write_text(text, encoding="utf-8")
         return

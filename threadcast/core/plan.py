@@ -117,12 +117,12 @@ class _Schedule(ABC):
     def from_json(cls, document: Any) -> Self:
         """Read what `to_json` writes; FormatError with a JSON pointer to whatever is wrong."""
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path | str) -> None:
         """Write the JSON form to `path`."""
         write_json(path, self.to_json())
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path | str) -> Self:
         """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
         return read_json(path, cls.from_json)
 

@@ -11,7 +11,7 @@ import numpy as np
 from threadcast.core import Case, Measurement
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
-from threadcast.models import feature_selection, regressors
+from threadcast.models import feature_selection, parallel, regressors
 from threadcast.models.artefacts import read_skops, reading, skops_bytes
 from threadcast.models.feature_selection import Normaliser
 from threadcast.models.intervals import residual_bounds
@@ -224,7 +224,7 @@ def _fit_cases(
         joblib.delayed(regressors.fit)(recipe.regressor, inputs[known[:, c]], scores[known[:, c], c], seed=recipe.seed)
         for c in columns
     )
-    return list(joblib.Parallel(n_jobs=jobs)(tasks))
+    return list(parallel.run(tasks, jobs=jobs))
 
 
 def _take_residuals(

@@ -13,7 +13,7 @@ import numpy as np
 from threadcast.core import Case, CurveTable, Measurement
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
-from threadcast.models import metrics
+from threadcast.models import metrics, parallel
 from threadcast.models.base import PerformanceModel
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.shared import SharedOps
@@ -103,10 +103,10 @@ def evaluate(
         raise ModelError("no model was given to evaluate")
     folds = split(entries)
     tasks = [(name, model, fold) for fold in folds for name, model in models]
-    run = joblib.Parallel(n_jobs=jobs, return_as="generator")
     shared = SharedOps(entries)
     outcomes = []
-    for outcome in run(joblib.delayed(_judge)(model, shared, fold) for _, model, fold in tasks):
+    calls = (joblib.delayed(_judge)(model, shared, fold) for _, model, fold in tasks)
+    for outcome in parallel.run(calls, jobs=jobs):
         outcomes.append(outcome)
         if progress:
             progress(len(outcomes), len(tasks))

@@ -1,0 +1,54 @@
+"""What the documents say is so: commands, settings, targets, links."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from threadcast.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def test_every_command_and_each_of_its_options_is_documented() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    context = cli.make_context("threadcast", [], resilient_parsing=True)
+    for name in COMMANDS:
+        assert f"## `threadcast {name}" in page, name
+        command = cli.get_command(context, name)
+        assert command is not None, name
+        section = page.split(f"## `threadcast {name}")[1].split("\n## ")[0]
+        for parameter in command.params:
+            longest = max(parameter.opts, key=len)
+            if longest.startswith("--") and longest not in {"--json", "--config", "--traceback", "--help"}:
+                assert longest in section, f"{name} {longest}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_make_target_that_documents_name_exists() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        named = set(re.findall(r"`make ([a-z][a-z-]*)", document.read_text()))
+        assert named <= targets, f"{document.name} names {named - targets}"
+
+
+def test_python_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    op = {"kind": "mm", "inputs": [[[8, 8]], [[8, 8]]], "curve": {"1": 0.25}}
+    graph = {"schema": "threadcast.graph/1", "ops": [{"id": "a", **op}, {"id": "b", **op}], "edges": [["a", "b"]]}
+    (tmp_path / "graph.json").write_text(json.dumps(graph))
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out.split()[0] == "0.5"
