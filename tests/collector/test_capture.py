@@ -204,6 +204,28 @@ def test_run_takes_changed_data_and_changed_rates() -> None:
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.ones(8, 3),), r"shape \(8, 3\), the graph was captured for torch.float32 of shape \(4, 3\)"),
+        ((torch.ones(4, 3, dtype=torch.float64),), "tensor 0 is torch.float64"),
+        ((torch.ones(4, 3), torch.ones(1)), "2 tensors given, the graph takes 1"),
+        ((7,), "0 tensors given, the graph takes 1"),
+    ],
+)
+def test_arguments_that_the_graph_was_not_captured_for_are_refused(arguments: tuple[Any, ...], message: str) -> None:
+    """The batch is a number in the graph: another one would give wrong values without an error."""
+    captured = capture_forward(lambda x: x.mean() * x.shape[0], torch.ones(4, 3))
+    with pytest.raises(CaptureError, match=message):
+        captured.run(*arguments)
+    assert captured.run(torch.ones(4, 3)).item() == 4.0
+
+
+def test_an_argument_may_be_none() -> None:
+    captured = capture_forward(lambda x, y: x + 1 if y is None else x, torch.ones(2), None)
+    assert captured.run().tolist() == captured.run(torch.ones(2), None).tolist() == [2.0, 2.0]
+
+
 def test_capturing_changes_nothing() -> None:
     torch.manual_seed(0)
     model = Small()

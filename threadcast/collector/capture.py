@@ -43,22 +43,31 @@ class Captured:
     optimizer: Optimizer | None = None
 
     def bind(self, *arguments: Any) -> list[Any]:
-        """The inputs of one run on these arguments (nested as at capture; none: the example's)."""
-        flat = pytree.tree_leaves(arguments) if arguments else list(self.arguments)
-        tensors = iter([value for value in flat if isinstance(value, Tensor)])
+        """The inputs of one run on these arguments (nested as at capture; none: the example's).
+
+        CaptureError for tensors of other shapes or types than the example's: the graph holds its sizes as numbers.
+        """
+        tensors = iter(self._checked(arguments) if arguments else self.arguments)
         if self.optimizer is not None:
             self._renew_rates()
-        bound = []
-        for slot, entry in enumerate(self.program.inputs):
-            value = next(tensors, None) if entry.role == "input" else self.held[slot]
-            if value is None:
-                raise CaptureError(f"{len(flat)} arguments given, the graph takes more: {entry.name} is missing")
-            bound.append(value)
-        return bound
+        entries = enumerate(self.program.inputs)
+        return [next(tensors) if entry.role == "input" else self.held[slot] for slot, entry in entries]
 
     def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
         """Execute the graph once on the calling thread; what the callable returned comes back."""
         return self.program.run(self.bind(*arguments), order=order)
+
+    def _checked(self, arguments: tuple[Any, ...]) -> list[Tensor]:
+        tensors = [value for value in pytree.tree_leaves(arguments) if isinstance(value, Tensor)]
+        if len(tensors) != len(self.arguments):
+            raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
+        for i, (given, example) in enumerate(zip(tensors, self.arguments)):
+            if (given.shape, given.dtype) != (example.shape, example.dtype):
+                raise CaptureError(
+                    f"tensor {i} is {given.dtype} of shape {tuple(given.shape)}, the graph was captured for "
+                    f"{example.dtype} of shape {tuple(example.shape)}; capture it again for this one"
+                )
+        return tensors
 
     def _renew_rates(self) -> None:
         assert self.optimizer is not None

@@ -102,7 +102,7 @@ def test_an_error_of_torch_itself_comes_back(
     product = capture_forward(lambda x, y: (x @ y).sin(), torch.ones(4, 4), torch.ones(4, 4))
     engine = make(product, machine, executors, 1)
     with pytest.raises(RuntimeError, match="cannot be multiplied") as raised:
-        engine.run(product.bind(torch.ones(4, 4), torch.ones(5, 4)))
+        engine.run([torch.ones(4, 4), torch.ones(5, 4)])
     assert type(raised.value) is RuntimeError
     assert torch.equal(engine.run(product.bind()), product.run())
 
