@@ -58,6 +58,12 @@ def test_a_graph_with_curves_for_some_ops_only_is_refused() -> None:
         curves_of(partial, Machine.uniform("m", 2))
 
 
+def test_seconds_whose_sums_could_overflow_are_refused() -> None:
+    graph, machine = graph_of([{1: 1e308}, {1: 1e308}]), Machine.uniform("m", 1)
+    with pytest.raises(PlanError, match=r"at most 1e\+12, got 1e\+308; check their unit"):
+        Problem(graph, curves_of(graph, machine), machine)
+
+
 def test_an_op_that_needs_more_cores_than_there_are_is_refused() -> None:
     graph = graph_of([{1: 1.0}, {4: 1.0, 8: 0.5}])
     machine = Machine.uniform("m", 2)

@@ -14,6 +14,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+LONGEST_S = 1e12
+"""Seconds of one op, 30,000 years: far below where the sums of long paths overflow."""
+
+
 class Times:
     """Seconds of each op by thread count and by cores, of the cases that fit the machine.
 
@@ -27,6 +31,9 @@ class Times:
     def __init__(self, curves: CurveTable, machine: Machine, *, ids: Sequence[str] | None = None) -> None:
         if not np.all(curves.seconds >= 0):  # not a number compares false too
             raise PlanError("curves must hold seconds of at least 0, or infinity where a case is not offered")
+        if np.any((curves.seconds > LONGEST_S) & np.isfinite(curves.seconds)):
+            longest_s = float(curves.seconds[np.isfinite(curves.seconds)].max())
+            raise PlanError(f"curves must hold seconds of at most {LONGEST_S:g}, got {longest_s:g}; check their unit")
         groups = len(machine.groups)
         limit = {Affinity.COMPACT: len(machine), Affinity.SPREAD: groups}
         columns = {case: i for i, case in enumerate(curves.cases) if case.threads <= limit[case.affinity]}
