@@ -323,3 +323,10 @@ def test_values_are_freed_after_their_last_use() -> None:
     kept = {ref.slot for ref in find_refs(program.outputs)}
     assert [program.uses[program.slot_of(i)] for i in range(4)] == [1, 1, 1, 1]
     assert kept == {program.slot_of(3)}
+
+
+def test_an_argument_that_is_no_tensor_may_not_change() -> None:
+    captured = capture_forward(lambda x, factor: x * factor, torch.ones(2), 3)
+    assert captured.run(torch.ones(2), 3).tolist() == [3.0, 3.0]
+    with pytest.raises(CaptureError, match=r"\[3\], not \[4\]"):
+        captured.run(torch.ones(2), 4)

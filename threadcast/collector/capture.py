@@ -27,6 +27,10 @@ from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 
 
+_FIXED_ARGUMENT = "fixed argument "
+"""Begins the names of arguments that are no tensors: their values are part of the graph."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
     """A graph, the program that executes it, and the live tensors that every run takes.
@@ -45,7 +49,8 @@ class Captured:
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments (nested as at capture; none: the example's).
 
-        CaptureError for tensors of other shapes or types than the example's: the graph holds its sizes as numbers.
+        CaptureError for tensors of other shapes or types, or for other values of other arguments, than the example's:
+        the graph holds them as numbers.
         """
         tensors = iter(self._checked(arguments) if arguments else self.arguments)
         if self.optimizer is not None:
@@ -58,7 +63,12 @@ class Captured:
         return self.program.run(self.bind(*arguments), order=order)
 
     def _checked(self, arguments: tuple[Any, ...]) -> list[Tensor]:
-        tensors = [value for value in pytree.tree_leaves(arguments) if isinstance(value, Tensor)]
+        leaves = pytree.tree_leaves(arguments)
+        tensors = [value for value in leaves if isinstance(value, Tensor)]
+        others = [value for value in leaves if not isinstance(value, Tensor)]
+        captured = [self.held[i] for i, e in enumerate(self.program.inputs) if e.name.startswith(_FIXED_ARGUMENT)]
+        if others != captured:
+            raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
         for i, (given, example) in enumerate(zip(tensors, self.arguments)):
@@ -179,7 +189,8 @@ def _capture(
     for i, leaf in enumerate(leaves):
         if not isinstance(leaf, Tensor):
             held[len(inputs) + i] = leaf
-        paths.append(Input("input" if isinstance(leaf, Tensor) else "constant", f"argument{i}"))
+        is_tensor = isinstance(leaf, Tensor)
+        paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{_FIXED_ARGUMENT}{i}"))
     starts = phases.first_node if phases else {}
     lowered = lower(module, [*inputs, *paths], structure, split=split, phase_starts=starts)
     held.update(lowered.constants)
