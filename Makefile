@@ -28,11 +28,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tables of the papers beside ours on the simulated Xeon Phi, then what is measured on this machine.
+# The papers' tables beside ours on the simulated Xeon Phi, then what is measured on this machine.
 bench: $(READY)
 	$(BIN)/python benchmarks/paper_tables.py
 	$(BIN)/python benchmarks/simulator.py
-	$(BIN)/python benchmarks/profile_sum.py
+	$(BIN)/python benchmarks/startup.py
+	mkdir -p build && rm -f build/bench.db*
+	$(BIN)/threadcast profile resnet18 --size small --batch 8 --store sqlite:///build/bench.db
 
 clean:
 	rm -rf build $(VENV)
