@@ -67,10 +67,10 @@ class Captured:
         tensors = [value for value in leaves if isinstance(value, Tensor)]
         others = [value for value in leaves if not isinstance(value, Tensor)]
         captured = [self.held[i] for i, e in enumerate(self.program.inputs) if e.name.startswith(_FIXED_ARGUMENT)]
-        if others != captured:
-            raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
+        if others != captured:
+            raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
         for i, (given, example) in enumerate(zip(tensors, self.arguments)):
             if (given.shape, given.dtype) != (example.shape, example.dtype):
                 raise CaptureError(
