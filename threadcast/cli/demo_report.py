@@ -59,7 +59,7 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
                 "gain",
                 "predicted",
                 "lower bound",
-                "quartiles of gain",
+                "95 % interval of gain",
                 "guard keeps",
             ],
             [
@@ -78,7 +78,7 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
             ],
         ),
         "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
-        "as fast as it was measured, is shorter. The guard keeps the faster of both on the steps that it saw.</p>",
+        "as fast as it was measured, is shorter. The guard keeps the plan where it was faster beyond doubt.</p>",
         "<h2>How well each model forecasts</h2>",
         "<p class=note>Leave one network out: the model learns on the other networks, then sees only the samples it "
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "

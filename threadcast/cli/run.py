@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, duration, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor
-from threadcast.core import Case, Machine, OpGraph, Plan, timeline
+from threadcast.core import Machine, OpGraph, Plan, timeline
 from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
@@ -21,7 +21,6 @@ from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
 
 if TYPE_CHECKING:
-    from threadcast.collector.capture import Captured
     from threadcast.collector.workloads import Mode, OptimizerName
     from threadcast.scheduler.runtime.comparison import Comparison
 
@@ -36,6 +35,14 @@ class _Network:
     mode: Mode | None
     optimizer: OptimizerName
     model: str | None
+
+    @property
+    def profiling(self) -> str:
+        """The command that measures its ops."""
+        options = {"size": self.size, "batch": self.batch, "mode": self.mode}
+        given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+        adam = ["--optimizer adam"] if self.optimizer == "adam" else []
+        return " ".join(["threadcast profile", self.spec, *given, *adam])
 
 
 @click.command()
@@ -76,12 +83,13 @@ def command(
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
     Its ops must have been measured (threadcast profile), unless --plan brings a plan. Default is eager PyTorch with
-    all threads; sequential is the captured graph op by op on 1 and on all cores. The guard keeps the faster of
-    default and plan.
+    all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan
+    where it is faster beyond doubt.
     """
     from threadcast.collector.workloads import capture_workload, default_mode, eager_step
     from threadcast.networks import load_spec
-    from threadcast.scheduler.runtime.comparison import compare
+    from threadcast.scheduler.runtime.comparison import compare, sequential
+    from threadcast.scheduler.runtime.executors import Executors
     from threadcast.scheduler.runtime.python_engine import PythonEngine
 
     which = _Network(network, size, batch, mode, optimizer, model)
@@ -93,10 +101,15 @@ def command(
     else:
         planned, machine = _make_plan(which, captured.graph, policy, settings)
     eager = eager_step(load_spec(network, size=size, batch=batch), mode, optimizer=optimizer)
-    with ExitStack() as stack, output.progress("running steps", total=steps) as bar:
-        engine = stack.enter_context(PythonEngine(captured, planned, machine))
+    with closing(Executors(machine)) as executors, output.progress("running steps", total=steps) as bar:
+        engine = PythonEngine(captured, planned, machine, executors=executors)
+        others = {
+            f"sequential, {threads} threads": PythonEngine(
+                captured, sequential(captured.graph, machine, threads), machine, executors=executors
+            )
+            for threads in _widths(machine)
+        }
         inputs = captured.bind()
-        others = _sequential(captured, machine, stack)
         result = compare(engine, inputs, eager, others=others, steps=steps, progress=lambda done, _: bar.update(done))
     if timeline_file is not None:
         timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
@@ -113,7 +126,7 @@ def _make_plan(which: _Network, graph: OpGraph, policy: str, settings: Settings)
         try:
             curves = predictor.curves(graph.ops)
         except ModelError as error:
-            raise ModelError(f"{error}; `threadcast profile {which.spec}` measures its ops") from error
+            raise ModelError(f"{error}; `{which.profiling}` measures its ops") from error
         return make_plan(Problem(graph, curves, machine), policy=policy), machine
 
 
@@ -127,15 +140,9 @@ def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Ma
     return planned, machine
 
 
-def _sequential(captured: Captured, machine: Machine, stack: ExitStack) -> dict[str, Any]:
-    """The captured graph op by op, in a pinned team of 1 core and of all."""
-    from threadcast.collector.affinity import ThreadTeam
-
-    made = {}
-    for threads in sorted({1, len(machine)}):
-        team = stack.enter_context(ThreadTeam(machine.cpus(machine.place(Case(threads)))))
-        made[f"sequential, {threads} threads"] = lambda team=team: team.run(captured.run)
-    return made
+def _widths(machine: Machine) -> list[int]:
+    """1, 2, 4 and so on, and all cores."""
+    return sorted({2**i for i in range(len(machine).bit_length())} | {len(machine)})
 
 
 def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Comparison) -> dict[str, Any]:
@@ -161,6 +168,6 @@ def _shown(document: dict[str, Any]) -> list[Any]:
         f"{document['ops']} ops by {document['policy']} on {document['cores']} cores of {document['machine']}",
         table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain"), rows),
         f"predicted {duration(document['predicted_s'])}, lower bound {duration(document['lower_bound_s'])}",
-        f"the guard keeps the {document['guard_keeps']}: default over plan is {gain['median']:.2f}, "
-        f"half of the steps within {gain['low']:.2f} to {gain['high']:.2f}",
+        f"the guard keeps the {document['guard_keeps']}: default over plan is {gain['median']:.2f} "
+        f"(95 % interval {gain['low']:.2f} to {gain['high']:.2f})",
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
-from threadcast.core import Trace
+from threadcast.core import Case, Machine, OpGraph, Placement, Plan, Trace
+from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.runtime.engine import Engine
-from threadcast.scheduler.runtime.guard import Verdict, judge
+from threadcast.scheduler.runtime.guard import PAIRS_AT_LEAST, Verdict, judge
 from threadcast.scheduler.runtime.openmp import end_idle_workers
 
 WARM_UP = 3
@@ -36,27 +38,31 @@ def compare(
     inputs: Sequence[Any],
     default: Callable[[], object],
     *,
-    others: Mapping[str, Callable[[], object]] | None = None,
+    others: Mapping[str, Engine] | None = None,
     steps: int = 30,
     progress: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Run `steps` rounds, each one step of every contender, and judge.
 
-    `default` runs one step as the framework would; `inputs` are the engine's, as `Captured.bind` gives them. Each
+    `default` runs one step as the framework would; `inputs` are the engines', as `Captured.bind` gives them. Each
     contender is warmed up, and run once untimed in each round, so that it finds its caches as in a row of its
-    own steps and not as another contender left them. InvalidInput for fewer than 3 steps.
+    own steps and not as another contender left them. Its idle thread teams end after its turn: left alone they slow
+    the others down (`runtime.openmp`). InvalidInput for fewer than 3 steps.
     """
-    contenders = {"default": default, "plan": lambda: engine.run(inputs), **(others or {})}
+    if steps < PAIRS_AT_LEAST:
+        raise InvalidInput(f"steps={steps}: a comparison needs {PAIRS_AT_LEAST} or more of each")
+    contenders: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {"default": (default, end_idle_workers)}
+    for name, one in {"plan": engine, **(others or {})}.items():
+        contenders[name] = (partial(one.run, inputs), one.rest)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for round_ in range(WARM_UP + steps):
-        for name, step in contenders.items():
+        for name, (step, rest) in contenders.items():
             step()
             started_s = clock()
             step()
             took_s = clock() - started_s
-            engine.rest()
-            end_idle_workers()
+            rest()
             if round_ >= WARM_UP:
                 seconds[name].append(took_s)
         if progress and round_ >= WARM_UP:
@@ -64,3 +70,10 @@ def compare(
     traces = sorted((engine.run_traced(inputs)[1] for _ in range(WARM_UP)), key=lambda trace: trace.makespan_s)
     verdict = judge(seconds["default"], seconds["plan"])
     return Comparison({name: tuple(taken) for name, taken in seconds.items()}, verdict, traces[len(traces) // 2])
+
+
+def sequential(graph: OpGraph, machine: Machine, threads: int) -> Plan:
+    """The plan that runs op after op, each on the same `threads` cores; its times only give the order."""
+    cores = machine.place(Case(threads))
+    ops = (Placement(graph.ids[op], cores, threads, float(i), i + 1.0) for i, op in enumerate(graph.topological_order))
+    return Plan(len(machine), "sequential", tuple(ops))
