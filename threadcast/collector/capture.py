@@ -26,7 +26,6 @@ from threadcast.collector.program import Input, Phase, Program
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 
-
 _FIXED_ARGUMENT = "fixed argument "
 """Begins the names of arguments that are no tensors: their values are part of the graph."""
 
