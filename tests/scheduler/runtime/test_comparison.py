@@ -73,6 +73,6 @@ def test_a_sequential_plan_runs_op_after_op_on_the_same_cores(machine: Machine) 
 
 def test_too_few_steps_are_refused_before_one_is_run() -> None:
     log: list[str] = []
-    with pytest.raises(InvalidInput, match="steps=2: .* 3 or more"):
+    with pytest.raises(InvalidInput, match=r"steps=2: .* 3 or more"):
         compare(Clockwork([0.0], log, "plan", 1.0), [], lambda: None, steps=2)
     assert not log

@@ -1,0 +1,106 @@
+"""What the Python engine costs per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine:
+
+python benchmarks/engine_python.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from threadcast.collector.capture import Captured, capture_forward
+from threadcast.collector.program import below_autograd
+from threadcast.core import Case, Curve, CurveTable, Machine, Placement, Plan, read_machine
+from threadcast.scheduler.policies import Problem, create
+from threadcast.scheduler.runtime.engine import Engine
+from threadcast.scheduler.runtime.executors import Executors
+from threadcast.scheduler.runtime.policy_engine import PolicyEngine
+from threadcast.scheduler.runtime.python_engine import PythonEngine
+
+OPS = 10_000
+REPEATS = 9
+
+
+def one_chain(x: Tensor) -> Tensor:
+    for _ in range(OPS):
+        x = x + 1
+    return x
+
+
+def two_chains(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x
+    for _ in range(OPS // 2):
+        x, y = x + 1, y + 2
+    return x, y
+
+
+def bare_loop() -> None:
+    """The same calls with nothing around them."""
+    add, x = torch.ops.aten.add.Tensor._op, torch.ones(8)
+    with below_autograd():
+        for _ in range(OPS):
+            x = add(x, 1)
+
+
+def on(machine: Machine, core_of: Callable[[int], int], captured: Captured) -> Plan:
+    ops = tuple(
+        Placement(op_id, (machine.cores[core_of(i)].id,), 1, float(i), i + 1.0)
+        for i, op_id in enumerate(captured.graph.ids)
+    )
+    return Plan(len(machine), "by hand", ops)
+
+
+def policy(machine: Machine, captured: Captured) -> PolicyEngine:
+    curve = Curve.exact([Case(1)], [1e-6])
+    problem = Problem(captured.graph, CurveTable.of([curve] * len(captured.graph)), machine)
+    return PolicyEngine(captured, create("critical_path", problem, executors=len(machine)))
+
+
+def seconds_each(contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of a step of each, taken by turns."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(REPEATS + 1):
+        for name, step in contenders.items():
+            before_s = time.perf_counter()
+            step()
+            taken[name].append(time.perf_counter() - before_s)
+    return {name: median(times[1:]) for name, times in taken.items()}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    machine = read_machine()
+    machine = machine.limited_to([core.id for core in machine.cores[:2]])
+    chain, chains = capture_forward(one_chain, torch.ones(8)), capture_forward(two_chains, torch.ones(8))
+    executors = Executors(machine)
+    last = len(machine) - 1
+
+    def replay(captured: Captured, core_of: Callable[[int], int]) -> Callable[[], object]:
+        engine: Engine = PythonEngine(captured, on(machine, core_of, captured), machine, executors=executors)
+        return lambda: engine.run(captured.bind())
+
+    deciding = policy(machine, chains)
+    contenders: dict[str, Callable[[], object]] = {
+        "the calls alone": bare_loop,
+        "Captured.run": chain.run,
+        "engine, one chain on one core": replay(chain, lambda i: 0),
+        "engine, two chains on one core": replay(chains, lambda i: 0),
+        "engine, two chains on a core each": replay(chains, lambda i: min(i % 2, last)),
+        "engine, one chain that changes core at every op": replay(chain, lambda i: min(i % 2, last)),
+        "critical path decides, two chains": lambda: deciding.run(chains.bind()),
+    }
+    found = seconds_each(contenders)
+    alone_s = found["the calls alone"]
+    print(f"{'us per op':<52}{'in all':>8}{'engine':>8}")
+    for name, step_s in found.items():
+        print(f"{name:<52}{step_s / OPS * 1e6:>8.2f}{(step_s - alone_s) / OPS * 1e6:>8.2f}")
+    deciding.close()
+    executors.close()
+
+
+if __name__ == "__main__":
+    main()
