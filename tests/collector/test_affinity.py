@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from threadcast.collector.affinity import LedTeam, ThreadTeam, pinned, thread_ids, torch_threads
+from threadcast.collector.affinity import LedTeam, ThreadTeam, end_idle_workers, pinned, thread_ids, torch_threads
 from threadcast.core.errors import InvalidInput
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -159,6 +159,30 @@ def test_further_threads_of_a_team_share_its_cpus_in_turn():
     assert masks == [{CPUS[1]}, {CPUS[0]}, {CPUS[1]}, {CPUS[0]}]
     with pytest.raises(InvalidInput, match="size=1"):
         LedTeam(CPUS[:2], size=1)
+
+
+@needs_two_cpus
+def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
+    def region_makes() -> set[int]:
+        known = set(thread_ids())
+        parallel_region()
+        return set(thread_ids()) - known
+
+    def wait_for_end_of(threads: set[int]) -> None:
+        while threads & set(thread_ids()):  # joined; the kernel is tidying up
+            pass
+
+    with torch_threads(2):
+        end_idle_workers()
+        (worker,) = region_makes()
+        assert not region_makes()
+        end_idle_workers()
+        wait_for_end_of({worker})
+        (worker,) = region_makes()
+        with ThreadTeam(CPUS[:2]):
+            wait_for_end_of({worker})
+        assert len(region_makes()) == 1
+        end_idle_workers()
 
 
 def test_an_error_in_a_team_reaches_the_caller_and_the_team_lives():
