@@ -38,7 +38,8 @@ def test_pyperf_stores_the_counts_of_a_run(tmp_path):
     )
     metadata = run_metadata(tmp_path, statement)
     assert metadata["hooks"] == "threadcast_counters"
-    assert metadata["threadcast_page_faults"] >= 4 * pages
+    # Scaled by time running where the kernel shared the counter out, hence not to the last one.
+    assert metadata["threadcast_page_faults"] >= 0.95 * 4 * pages
     assert metadata["threadcast_task_clock_ns"] > 0
     for name, status in availability().items():
         if status.available:

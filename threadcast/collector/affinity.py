@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -29,6 +29,8 @@ which torch does not call OpenMP. OpenMP then makes the whole team whatever shar
 
 _ENDING_S = 1.0
 """Longest wait for the kernel to be done with threads that have been joined (microseconds)."""
+
+_NUMBERS = count()
 
 _PAUSE_SOFT = 1  # omp_pause_soft of OpenMP 5.0: what was set stays set
 
@@ -185,11 +187,12 @@ class ThreadTeam:
 
     def __enter__(self) -> Self:
         end_idle_workers()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="threadcast-team")
+        self._name = f"threadcast-team-{next(_NUMBERS)}-"
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         try:
             self.run(self._team.__enter__)
         except BaseException:
-            self._executor.shutdown()
+            self._end()
             raise
         return self
 
@@ -197,10 +200,18 @@ class ThreadTeam:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.run(lambda: self._team.__exit__(kind, error, trace))
+        self._end()
+
+    def _end(self) -> None:
+        """Wait for leader and workers; the executor does not know a leader in whose start Ctrl-C fell."""
         self._executor.shutdown()
         deadline_s = time.monotonic() + _ENDING_S
-        while not set(self.threads).isdisjoint(thread_ids()) and time.monotonic() < deadline_s:
+        while self._is_there() and time.monotonic() < deadline_s:
             time.sleep(1e-4)
+
+    def _is_there(self) -> bool:
+        leads = any(thread.name.startswith(self._name) for thread in threading.enumerate())
+        return leads or not set(self._team.threads).isdisjoint(thread_ids())
 
     @property
     def threads(self) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.policy_engine import PolicyEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
+from threadcast.scheduler.runtime.step import Step
 
 CHECKPOINTS = 12
 
@@ -120,20 +121,32 @@ def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine,
 
 
 def test_ctrl_c_ends_the_step_and_the_next_one_works(
-    make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
+    make: Callable[..., Engine],
+    captured: Captured,
+    machine: Machine,
+    executors: Executors,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = make(captured, machine, executors, 0)
     seen, reached = Seen(), itertools.count()
-    go_on = threading.Event()
+    stopped = threading.Event()
+    stop = Step.stop
+
+    def stop_and_tell(step: Step, error: BaseException) -> None:
+        stop(step, error)
+        stopped.set()
+
+    monkeypatch.setattr(Step, "stop", stop_and_tell)
 
     def press(value: Tensor) -> None:
-        if next(reached) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-            go_on.wait(60)  # until the main thread has been interrupted, however busy the machine is
+        if next(reached) >= 3:  # every op from here on waits until the step is ended, however busy the machine is
+            if not stopped.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+            stopped.wait(60)
 
     def interrupt(*_: Any) -> None:
-        go_on.set()
-        raise KeyboardInterrupt
+        if not stopped.is_set():
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
