@@ -63,10 +63,12 @@ def command(
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at sampled thread counts.
 
     Measurements and the graph go to the store as they are made. What it has already is not measured again, so an
-    interrupted profile goes on where it was.
+    interrupted profile goes on where it was. Freed memory stays in the process while it is timed, since how much of
+    it the system would give anew differs from step to step.
     """
     from threadcast.collector.campaign import Campaign, Progress
     from threadcast.collector.lone import LoneOps
+    from threadcast.collector.memory import keep_freed_memory
     from threadcast.collector.proposers import EvenlySpread, EveryCase
     from threadcast.collector.timing import Goal
     from threadcast.collector.workloads import capture_workload, default_mode, graph_name
@@ -74,6 +76,7 @@ def command(
     from threadcast.networks import load_spec
     from threadcast.store import Store
 
+    keep_freed_memory()
     machine = read_machine(cores=settings["cores"])
     workload = load_spec(network, size=size, batch=batch)
     mode = mode or default_mode(workload)

@@ -12,6 +12,7 @@ from threadcast.collector.affinity import ThreadTeam
 from threadcast.collector.cold_cache import make_evictor
 from threadcast.collector.counters import EVENTS, CounterGroup
 from threadcast.collector.counters.perf_event import list_unavailable
+from threadcast.collector.memory import memory_regime
 from threadcast.collector.timing import Goal, time_callable
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import MeasurementError
@@ -31,7 +32,11 @@ class LoneOps:
 
         self.machine = machine
         self._cold, self._events, self._seed = cold, EVENTS if counters else (), seed
-        self.conditions: Mapping[str, Any] = {"cache": "cold" if cold else "warm", "torch": torch.__version__}
+        self.conditions: Mapping[str, Any] = {
+            "cache": "cold" if cold else "warm",
+            "memory": memory_regime(),
+            "torch": torch.__version__,
+        }
 
     @contextmanager
     def at(self, case: Case) -> Iterator[Measure]:

@@ -1,0 +1,41 @@
+"""Keeping freed memory, in a process of its own: it cannot be undone."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, resource, threading
+from threadcast.collector.memory import keep_freed_memory, memory_regime
+
+def faults_of_large_blocks():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        first, second = bytearray(100 << 20), bytearray(30 << 20)
+        del first, second
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+found = {"regime": memory_regime(), "default": faults_of_large_blocks(), "told": keep_freed_memory()}
+counts = []
+def work():
+    faults_of_large_blocks()
+    counts.append(faults_of_large_blocks())
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(json.dumps({**found, "kept": counts[0], "regime after": memory_regime()}))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_blocks_freed_and_taken_again_are_not_faulted_in_again():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert (found["regime"], found["told"], found["regime after"]) == ("returned", True, "kept")
+    assert found["default"] > 10 * 100 * 2**20 / 65536  # even where the system gives 64 KiB at once
+    assert found["kept"] < found["default"] / 10
