@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from threadcast.cli.main import cli
+from threadcast.collector import memory
 from threadcast.core.topology import read_machine
 from threadcast.store import Store
 
@@ -34,9 +38,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+FIXED = ["--budget-s", "0.004", "--allow-busy", "--store", "store.sqlite"]
+
+
+@pytest.fixture(autouse=True)
+def memory_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command tells the C library to do cannot be undone in the tests' own process."""
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: False)
+
+
 def profile(*arguments: str) -> Result:
-    fixed = ["--budget-s", "0.004", "--allow-busy", "--store", "store.sqlite"]
-    return CliRunner().invoke(cli, ["profile", *arguments, *fixed])
+    return CliRunner().invoke(cli, ["profile", *arguments, *FIXED])
+
+
+def test_ops_are_timed_with_freed_memory_kept(folder):
+    program = "from threadcast.cli.main import main; main()"
+    arguments = ["profile", "net.py:inference", "--cases", "1", *FIXED]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
+    with Store.open(folder / "store.sqlite") as store:
+        regimes = {found.conditions["memory"] for found in store.measurements()}
+    assert regimes == {"kept" if platform.libc_ver()[0] == "glibc" else "returned"}
 
 
 def document(result: Result) -> dict[str, Any]:
