@@ -18,7 +18,7 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font
 table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
 td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
 tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
-height: .8em; margin: 0 .3em 0 .9em; border-radius: 2px } svg { width: 100%; height: auto; display: block }
+height: .8em; margin-right: .35em; border-radius: 2px } .key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
 svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { font-weight: 600 }
 .track { fill: var(--soft) } .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); }
 .band { fill: #4477aa40 } .line { fill: none; stroke: #4477aa; stroke-width: 2 } circle { fill: #ee6677 }
@@ -111,11 +111,12 @@ def _run_section(run: RunReport) -> list[str]:
     colours = colours_of(ordered)
     span_s = max(run.plan.makespan_s, run.trace.makespan_s)
     legend = "".join(
-        f'<span class=swatch style="background:{colours[kind]}"></span>{escape(kind)}' for kind in ordered[:10]
+        f'<span class=key><span class=swatch style="background:{colours[kind]}"></span>{escape(kind)}</span> '
+        for kind in ordered[:10]
     )
     return [
         f"<h2>{escape(run.name)}</h2>",
-        f"<p class=note>{legend}</p>",
+        f"<p>{legend}</p>",
         f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
         timeline(run.plan, run.graph, span_s=span_s, colours=colours),
         f"<h3>Actual: {duration(run.trace.makespan_s)}</h3>",
