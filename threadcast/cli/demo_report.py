@@ -18,7 +18,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font
 table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
 td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
 tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
-height: .8em; margin-right: .35em; border-radius: 2px } .key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
+height: .8em; margin-right: .35em; border-radius: 2px }
+.key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
 svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { font-weight: 600 }
 .track { fill: var(--soft) } .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); }
 .band { fill: #4477aa40 } .line { fill: none; stroke: #4477aa; stroke-width: 2 } circle { fill: #ee6677 }
