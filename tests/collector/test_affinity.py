@@ -8,7 +8,8 @@ import threading
 import pytest
 import torch
 
-from threadcast.collector.affinity import LedTeam, ThreadTeam, end_idle_workers, pinned, thread_ids, torch_threads
+from threadcast.collector.affinity import LedTeam, ThreadTeam, pinned, thread_ids, torch_threads
+from threadcast.collector.openmp import end_idle_workers
 from threadcast.core.errors import InvalidInput
 
 CPUS = sorted(os.sched_getaffinity(0))

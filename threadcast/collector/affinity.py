@@ -7,7 +7,6 @@ and one size, and is led by a thread of its own, with which its workers end.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from threadcast.collector.openmp import end_idle_workers
 from threadcast.core.errors import InvalidInput, MeasurementError
 
 T = TypeVar("T")
@@ -31,8 +31,6 @@ _ENDING_S = 1.0
 """Longest wait for the kernel to be done with threads that have been joined (microseconds)."""
 
 _NUMBERS = count()
-
-_PAUSE_SOFT = 1  # omp_pause_soft of OpenMP 5.0: what was set stays set
 
 
 def thread_ids() -> tuple[int, ...]:
@@ -78,21 +76,6 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def end_idle_workers() -> None:
-    """End the OpenMP workers that wait for the calling thread's next parallel region; it will make new ones.
-
-    OpenMP counts the workers of all threads. When they are more than the cpus, those waiting at a barrier go to
-    sleep at once instead of spinning, and every parallel op of every team takes 50 us longer to start and to join
-    (torch 2.13 on two cores: 61 us instead of 7 us an addition). So one thread's idle pool slows all others down.
-    """
-    import torch
-
-    # Through torch's own library, since other packages bring an OpenMP of theirs.
-    pause: Callable[[int], int] | None = getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)
-    if pause is not None:
-        pause(_PAUSE_SOFT)
 
 
 class LedTeam:

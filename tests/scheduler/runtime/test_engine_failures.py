@@ -169,7 +169,8 @@ def test_an_interrupt_at_any_moment_leaves_the_engine_usable(
     def interrupt(*_: Any) -> None:
         raise Unforeseen
 
-    def run_until_interrupted() -> None:
+    def run_until_interrupted(timer: threading.Timer) -> None:
+        timer.start()
         while True:
             engine.run(captured.bind())
 
@@ -177,9 +178,8 @@ def test_an_interrupt_at_any_moment_leaves_the_engine_usable(
     try:
         for _ in range(200):
             timer = threading.Timer(rng.uniform(1e-3, 4e-3), os.kill, (os.getpid(), signal.SIGUSR1))
-            timer.start()
             with pytest.raises(Unforeseen):
-                run_until_interrupted()
+                run_until_interrupted(timer)
             timer.join()
             assert torch.equal(engine.run(captured.bind()), expected)
     finally:

@@ -22,7 +22,7 @@ from threadcast.collector.capture import Captured, capture_forward
 from threadcast.core import Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.runtime.executors import THREADS_PER_CORE, Executors
-from threadcast.scheduler.runtime.openmp import end_idle_workers
+from threadcast.collector.openmp import end_idle_workers
 from threadcast.scheduler.runtime.python_engine import PythonEngine
 from threadcast.scheduler.runtime.replay import Team
 

@@ -9,11 +9,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from threadcast.collector.openmp import end_idle_workers
 from threadcast.core import Case, Machine, OpGraph, Placement, Plan, Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.guard import PAIRS_AT_LEAST, Verdict, judge
-from threadcast.scheduler.runtime.openmp import end_idle_workers
 
 WARM_UP = 3
 """Steps of each before timing: allocators, kernel caches and thread teams come into being in the first two."""
@@ -48,7 +48,7 @@ def compare(
     `default` runs one step as the framework would; `inputs` are the engines', as `Captured.bind` gives them. Each
     contender is warmed up, and run once untimed in each round, so that it finds its caches as in a row of its
     own steps and not as another contender left them. Its idle thread teams end after its turn: left alone they slow
-    the others down (`runtime.openmp`). InvalidInput for fewer than 3 steps.
+    the others down (`collector.openmp`). InvalidInput for fewer than 3 steps.
     """
     if steps < PAIRS_AT_LEAST:
         raise InvalidInput(f"steps={steps}: a comparison needs {PAIRS_AT_LEAST} or more of each")

@@ -32,7 +32,7 @@ class Engine(ABC):
 
     @abstractmethod
     def rest(self) -> None:
-        """Hold nothing back from steps that others run now; the next run takes a little longer. See `openmp`."""
+        """End idle OpenMP workers until the next run: they slow down the steps of others (`collector.openmp`)."""
 
     @abstractmethod
     def close(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from threadcast.collector.affinity import LedTeam
-from threadcast.scheduler.runtime.openmp import end_idle_workers
 
 Jobs = SimpleQueue[Callable[[], None] | None]
 
@@ -52,6 +51,5 @@ def _lead(cpus: Sequence[int], size: int, jobs: Jobs, formed: SimpleQueue[BaseEx
             while (job := jobs.get()) is not None:
                 job()
                 del job  # it would keep the values of its step until the next one
-            end_idle_workers()
     except BaseException as error:  # noqa: BLE001 - carried to the maker of the team
         formed.put(error)

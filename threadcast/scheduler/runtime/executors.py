@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from threadcast.collector.openmp import end_idle_workers
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.runtime.executor import Executor
-from threadcast.scheduler.runtime.openmp import end_idle_workers
 from threadcast.scheduler.runtime.replay import Team
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Executors:
     def rest(self) -> None:
         """End all idle OpenMP workers until they are next needed, so that they slow nobody else's steps down.
 
-        See `runtime.openmp`. Call it before steps that do not use these teams; the first step after it is slower.
+        See `collector.openmp`. Call it before steps that do not use these teams; the first step after it is slower.
         """
         if not self._end.alive or os.getpid() != self._process:
             return
