@@ -19,10 +19,10 @@ from torch import Tensor
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast.collector.affinity import thread_ids
 from threadcast.collector.capture import Captured, capture_forward
+from threadcast.collector.openmp import end_idle_workers
 from threadcast.core import Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.runtime.executors import THREADS_PER_CORE, Executors
-from threadcast.collector.openmp import end_idle_workers
 from threadcast.scheduler.runtime.python_engine import PythonEngine
 from threadcast.scheduler.runtime.replay import Team
 
@@ -156,7 +156,7 @@ engine = PythonEngine(captured, Plan(len(cores), "mixed", ops), machine)
 engine.run(captured.bind())
 """
 
-FORK_AND_EXIT_WITHOUT_CLOSE = """
+FORK_THEN_EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS = """
 child = os.fork()
 if child == 0:
     try:
@@ -166,16 +166,6 @@ if child == 0:
     engine.close()
     sys.exit(7)
 print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-engine.run(captured.bind())
-"""
-
-STEPS_UNTIL_INTERRUPTED = """
-print("running", flush=True)
-while True:
-    engine.run(captured.bind())
-"""
-
-EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS = """
 started = threading.Event()
 def work():
     while True:
@@ -183,6 +173,12 @@ def work():
         started.set()
 threading.Thread(target=work, daemon=True).start()
 started.wait()
+"""
+
+STEPS_UNTIL_INTERRUPTED = """
+print("running", flush=True)
+while True:
+    engine.run(captured.bind())
 """
 
 
@@ -194,8 +190,8 @@ def process(ending: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_a_fork_is_told_and_the_interpreter_exits_without_close() -> None:
-    with process(FORK_AND_EXIT_WITHOUT_CLOSE) as running:
+def test_a_fork_is_told_and_the_interpreter_exits_without_close_in_the_middle_of_a_daemon_threads_step() -> None:
+    with process(FORK_THEN_EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS) as running:
         out, err = running.communicate(timeout=120)
     assert running.returncode == 0, err
     assert "fork" in out.splitlines()[0]
@@ -210,9 +206,3 @@ def test_ctrl_c_ends_the_process() -> None:
         _, err = running.communicate(timeout=120)
     assert running.returncode == -signal.SIGINT, err
     assert err.rstrip().endswith("KeyboardInterrupt")
-
-
-def test_the_interpreter_exits_while_a_daemon_thread_runs_steps() -> None:
-    with process(EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS) as running:
-        _, err = running.communicate(timeout=120)
-    assert running.returncode == 0, err
