@@ -89,11 +89,12 @@ def test_a_second_profile_measures_nothing_again(folder):
     assert (first["reused"], second["measured"]) == (0, 0)
 
 
-def test_cold_measurements_are_kept_apart(folder):
-    warm = document(profile("net.py:inference", "--cases", "1", "--json"))
-    cold = document(profile("net.py:inference", "--cases", "1", "--cold", "--json"))
-    assert cold["measured"] == warm["measured"]
-    assert cold["reused"] == 0
+def test_measurements_with_other_caches_are_kept_apart(folder):
+    rotated = document(profile("net.py:inference", "--cases", "1", "--json"))
+    for cache in ("warm", "cold"):
+        other = document(profile("net.py:inference", "--cases", "1", "--cache", cache, "--json"))
+        assert other["measured"] == rotated["measured"]
+        assert other["reused"] == 0
 
 
 def test_the_table_names_the_network_and_every_case(folder):

@@ -246,7 +246,7 @@ def test_a_real_op_is_measured_with_samples_counters_and_conditions(store):
     for found in store.measurements():
         assert found.case in PAIR.cases()
         assert found.seconds > 0
-        assert found.conditions["cache"] == "warm"
+        assert found.conditions["cache"] == "rotated"
         assert found.conditions["converged"] in (True, False)
         assert (found.counter("task_clock_ns") or 0) > 0
         assert found.counter("cycles") is not None or "cycles" in str(found.conditions["unread_counters"])
@@ -254,7 +254,7 @@ def test_a_real_op_is_measured_with_samples_counters_and_conditions(store):
 
 
 def test_a_cold_op_is_measured_one_run_at_a_time():
-    with LoneOps(PAIR, cold=True, counters=False).at(Case(1)) as measure:
+    with LoneOps(PAIR, cache="cold", counters=False).at(Case(1)) as measure:
         found = measure(op(16), Goal(budget_s=0.05))
     assert found.conditions["cache"] == "cold"
     assert found.conditions["runs_a_batch"] == 1

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast import networks
 from threadcast.collector.capture import Captured, capture_forward, capture_training
-from threadcast.collector.program import find_refs
+from threadcast.collector.values import find_refs
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
 from threadcast.core.graph import OpGraph
 

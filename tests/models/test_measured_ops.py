@@ -27,6 +27,8 @@ def test_a_cold_measurement_is_not_learned_from_and_counts_only_without_a_warm_o
     assert group([cold]) == ()
     assert by_case([cold, warm]) == by_case([warm, cold]) == by_case([warm])
     assert by_case([cold])[Case(2)] is cold
+    rotated = replace(cold, conditions={"cache": "rotated"})
+    assert by_case([warm, rotated, cold]) == by_case([rotated])
 
 
 def test_the_same_op_on_two_machines_is_two_entries():

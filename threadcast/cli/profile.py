@@ -14,6 +14,7 @@ from threadcast.core.settings import Settings
 if TYPE_CHECKING:
     from threadcast.collector.campaign import Report
     from threadcast.collector.capture import Captured
+    from threadcast.collector.lone import CacheState
     from threadcast.collector.timing import Goal
     from threadcast.core import Case, Machine
 
@@ -44,7 +45,10 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
 @setting("cores", "--cores")
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
-@click.option("--cold", is_flag=True, help="Empty the caches before every run.")
+@click.option(
+    "--cache", type=click.Choice(["rotated", "warm", "cold"]), default="rotated", show_default=True,
+    help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
+)  # fmt: skip
 @click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
 @setting("store", "--store")
 @common
@@ -57,7 +61,7 @@ def command(
     mode: Literal["forward", "training"] | None,
     optimizer: Literal["sgd", "adam"],
     cases: int | None,
-    cold: bool,
+    cache: CacheState,
     allow_busy: bool,
 ) -> None:
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at sampled thread counts.
@@ -91,7 +95,7 @@ def command(
             bar.update(progress.done - progress.reused, total=progress.total - progress.reused)
 
         campaign = Campaign(
-            LoneOps(machine, cold=cold), proposer, store,
+            LoneOps(machine, cache=cache), proposer, store,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
             confidence=settings["profile.confidence"],
             busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=tell,

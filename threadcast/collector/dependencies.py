@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from threadcast.collector.program import Node, Ref, find_refs
+from threadcast.collector.program import Node
+from threadcast.collector.values import Ref, find_refs
 from threadcast.core.cost import VIEW_KINDS
 from threadcast.core.graph import Edge
 

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from threadcast.collector.affinity import ThreadTeam
-from threadcast.collector.cold_cache import make_evictor
+from threadcast.collector.cold_cache import eviction_bytes, make_evictor
 from threadcast.collector.counters import EVENTS, CounterGroup
 from threadcast.collector.counters.perf_event import list_unavailable
 from threadcast.collector.memory import memory_regime
@@ -19,21 +19,26 @@ from threadcast.core.errors import MeasurementError
 
 Measure = Callable[[Op, Goal], Measurement]
 
+CacheState = Literal["rotated", "warm", "cold"]
+"""What an op finds in the caches: its code only ("rotated"), its code and data ("warm"), or nothing ("cold")."""
+
 
 class LoneOps:
     """Measures single ops on `machine`, the cores of which are this computer's.
 
-    `cold` empties the caches before every run; `counters` counts events; `seed` draws the tensors' values.
-    `conditions` are those that must agree for two measurements to be of the same thing.
+    `cache` is what every run finds there; `counters` counts events; `seed` draws the tensors' values. `conditions`
+    are those that must agree for two measurements to be of the same thing.
     """
 
-    def __init__(self, machine: Machine, *, cold: bool = False, counters: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, machine: Machine, *, cache: CacheState = "rotated", counters: bool = True, seed: int = 0
+    ) -> None:
         import torch
 
         self.machine = machine
-        self._cold, self._events, self._seed = cold, EVENTS if counters else (), seed
+        self._cache, self._events, self._seed = cache, EVENTS if counters else (), seed
         self.conditions: Mapping[str, Any] = {
-            "cache": "cold" if cold else "warm",
+            "cache": cache,
             "memory": memory_regime(),
             "torch": torch.__version__,
         }
@@ -45,12 +50,13 @@ class LoneOps:
         The team of threads lives as long as the block. The function raises what making or running the op raises.
         """
         cores = self.machine.place(case)
+        bytes_between = eviction_bytes(self.machine, cores)
         stopping = threading.Event()
         with (
             ThreadTeam(self.machine.cpus(cores)) as team,
             CounterGroup(self._events, threads=team.threads) as counters,
         ):
-            evict = team.run(lambda: make_evictor(self.machine, cores)) if self._cold else None
+            evict = team.run(lambda: make_evictor(self.machine, cores)) if self._cache == "cold" else None
 
             def measure(op: Op, goal: Goal) -> Measurement:
                 return team.run(lambda: measure_in_leader(op, goal))
@@ -58,17 +64,18 @@ class LoneOps:
             def measure_in_leader(op: Op, goal: Goal) -> Measurement:
                 from threadcast.collector.operators import prepare
                 from threadcast.collector.program import below_autograd
-
-                prepared = prepare(op, seed=self._seed)
+                from threadcast.collector.rotation import RotatedOp
 
                 def before_batch() -> None:
                     if stopping.is_set():
                         raise MeasurementError(f"timing of {op.key} was broken off")
-                    prepared.reset()
+                    timed.reset()
                     team.place()
 
                 with below_autograd():
-                    timing = time_callable(prepared.run, goal=goal, counters=counters, reset=before_batch, evict=evict)
+                    prepared = prepare(op, seed=self._seed)
+                    timed = RotatedOp(prepared, bytes_between) if self._cache == "rotated" else prepared
+                    timing = time_callable(timed.run, goal=goal, counters=counters, reset=before_batch, evict=evict)
                 conditions = {
                     **self.conditions,
                     "converged": timing.converged,

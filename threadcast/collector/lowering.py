@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 
 from threadcast.collector.argument_json import encode
 from threadcast.collector.dependencies import edges, is_random, writes
-from threadcast.collector.program import Input, Node, Phase, Program, Ref, find_refs
+from threadcast.collector.program import Input, Node, Phase, Program
 from threadcast.collector.splitting import Part, split_call
+from threadcast.collector.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op

@@ -12,7 +12,8 @@ from torch._ops import OpOverload
 
 from threadcast.collector.argument_json import decode
 from threadcast.collector.dependencies import writes
-from threadcast.collector.program import Node, Ref, find_refs
+from threadcast.collector.program import Node
+from threadcast.collector.values import Ref, find_refs
 from threadcast.core.errors import CaptureError, FormatError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec

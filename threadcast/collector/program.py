@@ -10,22 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
 
+from threadcast.collector.calls import Call, compiled
+from threadcast.collector.values import Ref, find_refs, is_ref
 from threadcast.core.errors import ExecutionError, InvalidInput
 
 Role = Literal["parameter", "buffer", "state", "rate", "input", "constant"]
 Phase = Literal["forward", "backward", "update"]
-
-
-class Ref(NamedTuple):
-    """A value: what slot `slot` holds, or its member `item` where an operator returned several."""
-
-    slot: int
-    item: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +44,6 @@ class Node:
         """Every value that the call reads or writes, as often as it appears."""
         return find_refs((self.args, self.kwargs))
 
-    def call(self, slots: Sequence[Any]) -> Any:
-        """Call the operator on the values in `slots` and return what it returns."""
-        return self.target(
-            *[fill(arg, slots) for arg in self.args], **{k: fill(a, slots) for k, a in self.kwargs.items()}
-        )
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
@@ -66,9 +55,16 @@ class Program:
     """A pytree of `Ref`s and constants."""
     uses: tuple[int, ...] = field(init=False)
     """How often each slot is read: by nodes, and once for being an output."""
+    reads: tuple[tuple[int, ...], ...] = field(init=False)
+    """The slots that each node reads or writes, each once."""
+    calls: tuple[Call, ...] = field(init=False)
+    """For each node the function of the slots that calls its operator."""
 
     def __post_init__(self) -> None:
-        counts = Counter(ref.slot for node in self.nodes for ref in set(node.refs()))
+        reads = tuple(tuple({ref.slot for ref in node.refs()}) for node in self.nodes)
+        object.__setattr__(self, "reads", reads)
+        object.__setattr__(self, "calls", tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
+        counts = Counter(slot for read in reads for slot in read)
         counts.update({ref.slot for ref in find_refs(self.outputs)})
         object.__setattr__(self, "uses", tuple(counts[slot] for slot in range(len(self.inputs) + len(self.nodes))))
 
@@ -84,7 +80,7 @@ class Program:
 
     def collect(self, slots: Sequence[Any]) -> Any:
         """The outputs of a finished run."""
-        return pytree.tree_map_only(Ref, lambda ref: fill(ref, slots), self.outputs, is_leaf=is_ref)
+        return pytree.tree_map_only(Ref, lambda ref: ref.value(slots), self.outputs, is_leaf=is_ref)
 
     def run(self, inputs: Sequence[Any], *, order: Sequence[int] | None = None) -> Any:
         """Execute every node once on the calling thread and return the outputs.
@@ -100,12 +96,11 @@ class Program:
         slots, left = self.new_slots(inputs), list(self.uses)
         with below_autograd():
             for index in order:
-                node = self.nodes[index]
-                slots[self.slot_of(index)] = node.call(slots)
-                for ref in set(node.refs()):
-                    left[ref.slot] -= 1
-                    if left[ref.slot] == 0:
-                        slots[ref.slot] = None
+                slots[self.slot_of(index)] = self.calls[index](slots)
+                for slot in self.reads[index]:
+                    left[slot] -= 1
+                    if left[slot] == 0:
+                        slots[slot] = None
         return self.collect(slots)
 
 
@@ -113,31 +108,3 @@ def below_autograd() -> AbstractContextManager[object]:
     """A context in which the calling thread's operators skip autograd: nothing is recorded, calls are cheaper."""
     guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
     return guard
-
-
-def fill(template: Any, slots: Sequence[Any]) -> Any:
-    """Replace every `Ref` in `template` by its value."""
-    kind = type(template)
-    if kind is Ref:
-        value = slots[template.slot]
-        return value if template.item is None else value[template.item]
-    if kind is list or kind is tuple:
-        return kind(fill(part, slots) for part in template)
-    return template
-
-
-def is_ref(value: Any) -> bool:
-    """Whether `value` is a `Ref`, for pytree functions, which would take it for a tuple."""
-    return isinstance(value, Ref)
-
-
-def find_refs(template: Any) -> Iterator[Ref]:
-    """Every `Ref` in nested lists, tuples and dictionaries."""
-    if isinstance(template, Ref):
-        yield template
-    elif isinstance(template, list | tuple):
-        for part in template:
-            yield from find_refs(part)
-    elif isinstance(template, dict):
-        for part in template.values():
-            yield from find_refs(part)

@@ -37,8 +37,8 @@ class Sample:
 class Measurement:
     """The samples of one op in one case on one machine, in the order taken, without warm-up.
 
-    `conditions` are JSON scalars that say how it was measured: "cache" ("warm" or "cold"), "converged" (the
-    confidence asked was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
+    `conditions` are JSON scalars that say how it was measured: "cache" ("rotated", "warm" or "cold"),
+    "converged" (the confidence asked was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
     """
 
     op: Op

@@ -14,9 +14,9 @@ from threadcast.store.atomic_file import replacing
 def write_pyperf(measurements: Iterable[Measurement], path: str | Path) -> None:
     """Write one benchmark for each op and case, with one run a measurement; on any error `path` stays as it was.
 
-    Benchmarks are named by op key and case, "cold" added for a cold cache, so that files of two machines or two days
-    can be compared; the machine is added only where one file holds several. Counters are left out: pyperf has no
-    place for them. Needs pyperf.
+    Benchmarks are named by op key and case, "cold" or "rotated" added for such caches, so that files of two machines
+    or two days can be compared; the machine is added only where one file holds several. Counters are left out:
+    pyperf has no place for them. Needs pyperf.
     """
     import pyperf
 
@@ -39,8 +39,8 @@ def write_pyperf(measurements: Iterable[Measurement], path: str | Path) -> None:
 
 def _name(m: Measurement, *, with_machine: bool) -> str:
     parts = [m.op.key, str(m.case)]
-    if m.conditions.get("cache") == "cold":
-        parts.append("cold")
+    if m.conditions.get("cache") in ("cold", "rotated"):
+        parts.append(m.conditions["cache"])
     if with_machine:
         parts.append(m.machine.fingerprint)
     return " ".join(parts)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast import networks
 from threadcast.collector.capture import Captured, capture_forward, capture_training
-from threadcast.collector.program import Node, below_autograd
+from threadcast.collector.program import below_autograd
 from threadcast.core import Machine, Placement, Plan
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.runtime.engine import Engine
@@ -67,14 +67,14 @@ def run_in_program_order(captured: Captured, plan: Plan, executors: Executors) -
 
     done: SimpleQueue[Any] = SimpleQueue()
 
-    def call(node: Node) -> None:
+    def call(op: int) -> None:
         with below_autograd():
-            done.put(node.call(slots))
+            done.put(program.calls[op](slots))
 
-    for op, node in enumerate(program.nodes):
+    for op in range(len(program.nodes)):
         placed = by_id[captured.graph.ids[op]]
         team = Team(tuple(sorted(placed.cores)), placed.threads, placed.hardware_thread)
-        executors.submit(team, partial(call, node))
+        executors.submit(team, partial(call, op))
         slots[program.slot_of(op)] = done.get()
     return program.collect(slots)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.scheduler.runtime.random_plans import make_random_plan
 from tests.scheduler.runtime.test_replay import run_somehow
 from threadcast.collector.capture import Captured, capture_forward
-from threadcast.collector.program import find_refs
+from threadcast.collector.values import find_refs
 from threadcast.core import Placement, Plan
 from threadcast.scheduler.runtime.lifetimes import lifetimes
 from threadcast.scheduler.runtime.replay import arrange

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from threadcast.collector.program import Program, find_refs
+from threadcast.collector.program import Program
+from threadcast.collector.values import find_refs
 from threadcast.scheduler.runtime.replay import Replay
 
 
@@ -26,8 +27,8 @@ def lifetimes(program: Program, replay: Replay) -> Lifetimes:
     """Return when the slots that nodes fill can be emptied under `replay`; outputs never are."""
     kept = {ref.slot for ref in find_refs(program.outputs)}
     users: list[list[int]] = [[op] for op in range(len(program.nodes))]
-    for op, node in enumerate(program.nodes):
-        for slot in {ref.slot for ref in node.refs()}:
+    for op, slots in enumerate(program.reads):
+        for slot in slots:
             if slot >= len(program.inputs):
                 users[slot - len(program.inputs)].append(op)
     last: list[list[int]] = [[] for _ in program.nodes]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from threadcast.collector.calls import Call
 from threadcast.core import OpGraph, Placement, Trace
-from threadcast.scheduler.runtime.calls import Call
 from threadcast.scheduler.runtime.replay import Team
 
 
@@ -26,7 +27,7 @@ class OpTimes:
         """`call`, with its start and finish noted; it costs about 0.3 us."""
         starts, finishes, clock = self._starts, self._finishes, self._clock
 
-        def timed_call(slots: list[object]) -> object:
+        def timed_call(slots: Sequence[Any]) -> object:
             starts[op] = clock()
             value = call(slots)
             finishes[op] = clock()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured
 from threadcast.collector.program import Program
 from threadcast.core import Trace
@@ -14,7 +15,6 @@ from threadcast.core.errors import IllegalLaunch, PlanError
 from threadcast.scheduler.occupancy import Occupancy
 from threadcast.scheduler.policies.base import Launch, Policy, Running, State
 from threadcast.scheduler.ready import ReadyQueue
-from threadcast.scheduler.runtime.calls import Call, compiled
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.op_times import OpTimes
@@ -37,8 +37,8 @@ class PolicyEngine(Engine):
             )
         self.policy = policy
         self._program = captured.program
-        self._calls = [compiled(node) for node in captured.program.nodes]
-        self._reads = [tuple({ref.slot for ref in node.refs()}) for node in captured.program.nodes]
+        self._calls = captured.program.calls
+        self._reads = captured.program.reads
         self._owned = executors is None
         self._executors = executors or Executors(policy.problem.machine)
         self._first_team = Team((policy.problem.machine.cores[0].id,), 1)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured
 from threadcast.core import Machine, Plan, Trace
-from threadcast.scheduler.runtime.calls import Call, compiled
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.lifetimes import Lifetimes, lifetimes
@@ -39,7 +39,7 @@ class PythonEngine(Engine):
         self._program, self._graph = captured.program, captured.graph
         self._replay = arrange(plan, captured.graph)
         self._lifetimes = lifetimes(captured.program, self._replay)
-        self._calls = [compiled(node) for node in captured.program.nodes]
+        self._calls = captured.program.calls
         self._instructions = self._instruct(self._calls)
         self._owned = executors is None
         self._executors = executors or Executors(machine)

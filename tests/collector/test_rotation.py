@@ -1,0 +1,80 @@
+"""A rotated op does the same work on other memory each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from threadcast.collector.capture import capture_forward
+from threadcast.collector.operators import PreparedOp, prepare
+from threadcast.collector.program import below_autograd
+from threadcast.collector.rotation import MAX_COPIES, RotatedOp
+from threadcast.core import Op
+
+
+def captured_op(function: Any, *inputs: Any, kind: str) -> Op:
+    return next(op for op in capture_forward(function, *inputs).graph.ops if op.kind == kind)
+
+
+def watched(prepared: PreparedOp, seen: list[tuple[int, ...]]) -> PreparedOp:
+    """The op, noting where the tensors of each call lie, the output's last."""
+
+    def target(*args: Any, **kwargs: Any) -> Any:
+        result = prepared.target(*args, **kwargs)
+        seen.append((*[arg.data_ptr() for arg in args if isinstance(arg, torch.Tensor)], result.data_ptr()))
+        return result
+
+    return PreparedOp(prepared.op, target, prepared.args, prepared.kwargs, prepared.written)
+
+
+def test_inputs_and_outputs_lie_elsewhere_until_the_bytes_are_through() -> None:
+    prepared = prepare(captured_op(torch.mm, torch.ones(64, 64), torch.ones(64, 64), kind="mm"))
+    seen: list[tuple[int, ...]] = []
+    one_s_bytes = 2 * 64 * 64 * 4
+    with below_autograd():
+        rotated = RotatedOp(watched(prepared, seen), 8 * one_s_bytes)
+        seen.clear()
+        for _ in range(16):
+            rotated.run()
+    assert rotated.copies == 8
+    assert len({pointer for call in seen[:8] for pointer in call}) == 3 * 8
+    assert [call[:2] for call in seen[8:]] == [call[:2] for call in seen[:8]]
+
+
+def test_copies_have_the_values_and_strides_of_the_op() -> None:
+    x = torch.arange(12.0).reshape(3, 4).t()
+    prepared = prepare(captured_op(lambda t: t.cos(), x, kind="cos"))
+    calls: list[torch.Tensor] = []
+
+    def target(tensor: torch.Tensor) -> torch.Tensor:
+        calls.append(tensor)
+        return tensor.cos()
+
+    rotated = RotatedOp(PreparedOp(prepared.op, target, prepared.args, prepared.kwargs, ()), 3 * 12 * 4)
+    for _ in range(3):
+        rotated.run()
+    assert {call.stride() for call in calls} == {x.stride()}
+    assert all(torch.equal(call, calls[0]) for call in calls)
+
+
+def test_what_runs_change_is_reset_once_every_copy_had_its_turn() -> None:
+    prepared = prepare(captured_op(lambda t: t.clone().mul_(0.5), torch.ones(1024), kind="mul_"))
+    ((tensor, first),) = prepared.written
+    with below_autograd():
+        rotated = RotatedOp(prepared, 4 * 1024 * 4)
+        rotated.run()
+        rotated.reset()
+        assert not torch.equal(tensor, first), "a reset of every copy after each run would take longer than the runs"
+        for _ in range(4):
+            rotated.run()
+        rotated.reset()
+    assert torch.equal(tensor, first)
+
+
+@pytest.mark.parametrize(("places", "copies"), [(0, 1), (1, MAX_COPIES), (1 << 20, 1)])
+def test_copies_are_as_many_as_are_needed_and_worth_it(places: int, copies: int) -> None:
+    prepared = prepare(captured_op(lambda t: t.cos(), torch.ones(places), kind="cos"))
+    with below_autograd():
+        assert RotatedOp(prepared, 4 << 20).copies == copies

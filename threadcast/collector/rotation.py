@@ -1,0 +1,83 @@
+"""Running an op on other data each time, so that it finds its caches as in the middle of a step.
+
+An op that is run again and again on the same tensors finds them in the cache, which in a step it does not: weights
+and saved activations were last touched many ops ago. Copies of the inputs are taken in turn, and outputs are held
+for a while so that new ones lie elsewhere; in both, as many bytes pass before the first comes round again as push
+it out of the caches. Benchmarks of linear algebra call this rotating buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from threadcast.collector.operators import PreparedOp
+
+MAX_COPIES = 256
+"""Of small tensors: a step does not push those out of every cache either, and many copies take longer than timing."""
+
+_Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+class RotatedOp:
+    """`prepared` on copies of its tensors in turn, which have at least `bytes_between` bytes together.
+
+    Fewer where that would take more than MAX_COPIES. Make it on the thread that calls `run`, with
+    `program.below_autograd()` entered, since making it runs the op once.
+    """
+
+    def __init__(self, prepared: PreparedOp, bytes_between: int) -> None:
+        leaves, structure = pytree.tree_flatten((prepared.args, dict(prepared.kwargs)))
+        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+        self._calls: list[_Call] = [(prepared.args, prepared.kwargs)]
+        self._written = list(prepared.written)
+        for _ in range(_rounds(bytes_between, tensors.values()) - 1):
+            copies = {name: _copy(tensor) for name, tensor in tensors.items()}
+            self._calls.append(pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in leaves], structure))
+            self._written += [(copies[id(tensor)], first) for tensor, first in prepared.written]
+        self._turns = self._take_turns()
+        self._came_round = False
+        self._target = prepared.target
+        outputs = self._target(*prepared.args, **prepared.kwargs)
+        made = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+        self._held: deque[Any] = deque(maxlen=_rounds(bytes_between, made))
+
+    @property
+    def copies(self) -> int:
+        """How many sets of input tensors are taken in turn."""
+        return len(self._calls)
+
+    def run(self) -> None:
+        """Execute the op once, on the next copy."""
+        args, kwargs = next(self._turns)
+        self._held.append(self._target(*args, **kwargs))
+
+    def reset(self) -> None:
+        """Give what runs change its first values again, once every copy had its turn since this was last done."""
+        if self._came_round:
+            for tensor, first in self._written:
+                tensor.copy_(first)
+            self._came_round = False
+
+    def _take_turns(self) -> Iterator[_Call]:
+        while True:
+            yield from self._calls
+            self._came_round = True
+
+
+def _rounds(bytes_between: int, tensors: Iterable[Tensor]) -> int:
+    """How many sets of these tensors have that many bytes; one where there are no bytes to copy."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    of_one = sum(storages.values())
+    return max(1, min(math.ceil(bytes_between / of_one), MAX_COPIES)) if of_one else 1
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """The tensor in memory of its own with the same strides."""
+    memory = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return memory.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -1,0 +1,35 @@
+"""Where a call's arguments are found: references to numbered slots, nested as the arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+
+class Ref(NamedTuple):
+    """A value: what slot `slot` holds, or its member `item` where an operator returned several."""
+
+    slot: int
+    item: int | None = None
+
+    def value(self, slots: Sequence[Any]) -> Any:
+        """What the slots hold there."""
+        held = slots[self.slot]
+        return held if self.item is None else held[self.item]
+
+
+def is_ref(value: Any) -> bool:
+    """Whether `value` is a `Ref`, for pytree functions, which would take it for a tuple."""
+    return isinstance(value, Ref)
+
+
+def find_refs(template: Any) -> Iterator[Ref]:
+    """Every `Ref` in nested lists, tuples and dictionaries."""
+    if isinstance(template, Ref):
+        yield template
+    elif isinstance(template, list | tuple):
+        for part in template:
+            yield from find_refs(part)
+    elif isinstance(template, dict):
+        for part in template.values():
+            yield from find_refs(part)
