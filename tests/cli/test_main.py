@@ -95,11 +95,11 @@ def test_a_file_that_cannot_be_used_is_the_users_to_mend(monkeypatch, error):
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_full_disk_behind_stdout_is_one_line_on_stderr(flags):
+@pytest.mark.parametrize("words", [("models", "list"), ("models", "list", "--json"), ("--help",), ("--version",)])
+def test_a_full_disk_behind_stdout_is_one_line_on_stderr(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", "from threadcast.cli.main import main; main()", "models", "list", *flags],
+            [sys.executable, "-c", "from threadcast.cli.main import main; main()", *words],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -157,6 +157,8 @@ def test_other_bad_input_gets_one_clear_line(tmp_path: Path) -> None:
         ([graph, "--cores", "5000"], "cores=5000: a described machine has at least 1 and at most 4096"),
         ([graph, "--cores", "4", "--policy", "critical_paht"], "did you mean 'critical_path'"),
         (["lenet", "--store", store], "there is no store at"),
+        (["leent", "--store", store], "did you mean 'lenet'"),
+        (["lenet", "--size", "huge", "--store", store], "lenet has no size 'huge'"),
         (["lenet", "--store", store, "--model", "nonesuch"], "no model is called 'nonesuch'"),
         (["lenet/tiny/b4/training", "--store", store], "there is no store at"),
         (["lenet", "--store", store, "--url", "http://127.0.0.1:9"], "cannot be reached"),
@@ -164,6 +166,8 @@ def test_other_bad_input_gets_one_clear_line(tmp_path: Path) -> None:
         result = invoke("plan", *arguments)
         assert (result.exit_code, complaint in result.stderr) == (1, True), result.output
     assert invoke("plan", graph, "--cores", "0").exit_code == 2
+    twice = invoke("plan", graph, "--cores", "4", "--policy", "uniform", "--option", "inter=1", "--option", "inter=2")
+    assert (twice.exit_code, "inter is given twice" in twice.stderr) == (2, True)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,3 +111,9 @@ def test_the_arrays_of_a_table_have_one_shape():
         CurveTable(THREE, np.ones(3), ones, ones, source)
     with pytest.raises(InvalidInput, match=r"high has shape \(1, 3\), expected \(2, 3\)"):
         CurveTable(THREE, ones, ones, np.ones((1, 3)), source)
+
+
+def test_a_table_with_cases_that_are_not_offered_is_sent_as_strict_json():
+    seconds = np.array([[1.0, np.inf]])
+    table = CurveTable((Case(1), Case(2)), seconds, seconds, seconds, np.zeros((1, 2), dtype=np.int8))
+    assert json.loads(json.dumps(table.to_json(), allow_nan=False))["seconds"] == [[1.0, None]]

@@ -120,6 +120,7 @@ def test_the_example_of_the_format_is_read():
         ({"ops": [{"kind": "relu"}]}, "/ops/0", "'id' is missing"),
         ({"ops": [{"id": 1, "kind": "relu"}]}, "/ops/0/id", "must be a string"),
         ({"ops": [{"id": "a", "kind": "x"}, {"id": "a", "kind": "x"}]}, "/ops/1/id", "'a' is used twice"),
+        ({"ops": [{"id": "", "kind": "x"}]}, "/ops/0/id", "at least one character"),
         ({"ops": [{"id": "a", "kind": "x", "inputs": [["y"]]}]}, "/ops/0/inputs/0", "a tensor must be"),
         ({"edges": [["a", "z"]]}, "/edges/0", "unknown op 'z'"),
         ({"edges": [["a", "b"], ["a"]]}, "/edges/1", "must be [from, to]"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
@@ -107,10 +106,10 @@ def test_a_folder_that_does_not_exist_is_an_os_error(tmp_path):
 
 
 def test_a_failed_write_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "draft"))
+    def full(draft, target):
+        raise OSError(errno.ENOSPC, "No space left on device", str(draft), None, str(target))
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left") as raised:
         write_json(tmp_path / "a.json", {})
     assert raised.value.filename == str(tmp_path / "a.json")

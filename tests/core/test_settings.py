@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import ConfigError
@@ -150,6 +150,7 @@ def test_every_setting_is_documented_and_its_default_is_allowed(setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.name)
+@example(value="~nobody-has-this-name")
 @given(value=st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers()))
 def test_any_value_is_of_the_settings_type_or_refused(setting, value):
     try:

@@ -10,6 +10,7 @@ import errno
 import importlib
 import importlib.util
 import json
+import sys
 from typing import Any
 
 import click
@@ -103,4 +104,10 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    cli(prog_name="threadcast")
+    try:
+        cli(prog_name="threadcast")
+    except OSError as error:  # of help and version, which click writes before a command is invoked
+        if error.errno not in _DISK:
+            raise
+        click.echo(f"threadcast: error: {_explain(error)}", err=True)
+        sys.exit(1)

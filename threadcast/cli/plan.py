@@ -90,6 +90,9 @@ def command(
         output.warn(remark)
     if policy == "auto" and options:
         raise click.UsageError("--option needs --policy: auto tries several, which have other options")
+    twice = [name for name, times in Counter(name for name, _ in options).items() if times > 1]
+    if twice:
+        raise click.UsageError(f"--option {twice[0]} is given twice; once is enough")
     chosen = None if policy == "auto" and compare else make_plan(problem, policy=policy, **dict(options))
     every = without_options() if compare else ()
     compared = dict(zip(every, plan_each(problem, every)))

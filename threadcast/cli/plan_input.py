@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from threadcast import networks
 from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import InvalidInput, ModelError, NotFound, PlanError, StoreError
 from threadcast.core.json_reading import read_json
@@ -52,6 +53,8 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
                 machine = _described_machine(question.machine, settings["cores"])
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
+        elif not {"/", ":"} & set(question.network):
+            networks.options(question.network, question.size or "tiny")  # an unknown one is the first thing to say
         measured, machine = chosen_machines(question.machine, settings, open_stores)
         predictor = chosen_predictor(question.model, measured, settings, open_stores)
         if not question.network.endswith(".json"):  # only now: capturing takes long, and the rest may fail
@@ -113,7 +116,6 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
 
 
 def chosen_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> Predictor:
-    """The service at `predictor.url` with a local model to fall back on, or without a URL the local model alone."""
     """What answers for `machine`: the service at `predictor.url`, or without one the model `named`, in process."""
     url = settings["predictor.url"]
     if not url:
@@ -154,7 +156,6 @@ def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str
 
 
 def chosen_store(settings: Settings, open_stores: ExitStack) -> Store:
-    """The store, which has to exist; `open_stores` closes it."""
     """The store of the settings, closed with `open_stores`; StoreError where there is none."""
     from threadcast.store import Store  # needs SQLAlchemy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -142,13 +143,20 @@ class CurveTable:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Dense arrays as the prediction service sends them."""
+        """Dense arrays as the prediction service sends them; null where a case is not offered."""
         names = [s.value for s in Source]
+
+        def dense(seconds: Floats) -> list[list[float | None]]:
+            rows: list[list[float | None]] = seconds.tolist()
+            if not np.isfinite(seconds).all():
+                rows = [[s if s is not None and math.isfinite(s) else None for s in row] for row in rows]
+            return rows
+
         return {
             "cases": [{"threads": c.threads, "affinity": c.affinity.value} for c in self.cases],
-            "seconds": self.seconds.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
+            "seconds": dense(self.seconds),
+            "low": dense(self.low),
+            "high": dense(self.high),
             "source": [[names[code] for code in row] for row in self.source],
             "model": self.model,
         }

@@ -132,6 +132,8 @@ class OpGraph:
         for i, entry in enumerate(entries):
             pointer = f"/ops/{i}"
             op_id = member(entry, "id", str, pointer=pointer)
+            if not op_id:
+                raise FormatError("an op id must have at least one character", pointer=f"{pointer}/id")
             if positions.setdefault(op_id, i) != i:
                 raise FormatError(f"op id {op_id!r} is used twice; ids must be unique", pointer=f"{pointer}/id")
             ops.append(Op.from_json(entry, pointer=pointer))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from threadcast.core.atomic_file import replacing
 
 
 def write_json(path: Path | str, document: Any) -> None:
@@ -15,18 +15,5 @@ def write_json(path: Path | str, document: Any) -> None:
     Not-a-number and infinity are refused with ValueError: other programs could not read them.
     """
     text = json.dumps(document, allow_nan=False)
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():  # a pipe or a terminal cannot be replaced
-        target.write_text(text, encoding="utf-8")
-        return
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(target.parent))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
-    try:
+    with replacing(Path(path)) as draft:
         draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
-    except OSError as error:
-        error.filename, error.filename2 = str(path), None  # the draft's name says nothing to whoever reads this
-        raise
-    finally:
-        draft.unlink(missing_ok=True)

@@ -84,7 +84,7 @@ class Setting:
         except ValueError:
             raise self._refuse(value, origin) from None
         if isinstance(converted, Path):
-            converted = converted.expanduser()
+            converted = Path(os.path.expanduser(converted))  # which leaves ~nobody as it is, and does not raise
             return base / converted if base else converted
         if self.choices and converted not in self.choices:
             raise self._refuse(value, origin)

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ def load_spec(
     if not where or not function_name:
         raise InvalidInput(f"{spec!r} must be a network's name, file.py:function or package.module:function")
     is_file = where.endswith(".py") or "/" in where
-    folder = Path(where).expanduser().resolve().parent if is_file else Path.cwd()
+    folder = Path(os.path.expanduser(where)).resolve().parent if is_file else Path.cwd()
     with _importable(folder), seeded(seed):
         module = _import_file(where) if is_file else _import_module(where)
         returned = _call(_function(module, function_name, spec), spec)
@@ -66,7 +67,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _import_file(where: str) -> ModuleType:
-    path = Path(where).expanduser().resolve()
+    path = Path(os.path.expanduser(where)).resolve()
     if not path.is_file():
         raise NotFound(f"no file {where!r} in {Path.cwd()}; give the path of a Python file, as my_file.py:build")
     name = f"threadcast_own_{path.stem}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from threadcast.core import Case, CurveTable, Machine, Op
-from threadcast.core.errors import DeadlineExceeded, InvalidInput, ServiceError
+from threadcast.core.errors import DeadlineExceeded, InvalidInput, ModelError, ServiceError
 from threadcast.scheduler.bounded_request import BoundedClient
 from threadcast.scheduler.curve_answer import max_answer_bytes, read_curves
 from threadcast.scheduler.curve_cache import CurveCache, at_cases, empty_table
@@ -47,7 +47,8 @@ class RemotePredictor:
     that trickles in. Whole curves are kept by op key and model version; when the service's model moves on, the curves
     of the old version are dropped, so that a table never mixes two. An answer that is not exactly what was asked for
     (shape, order, finite times) is refused. A table comes whole from the service or whole from the
-    fallback, and `table.model` and `status` say which. Without a fallback, ServiceError and its kinds are raised.
+    fallback, and `table.model` and `status` say which. Where the fallback cannot answer either or there is none,
+    ServiceError and its kinds are raised.
 
     `model` is the alias or "name@version" asked for; None: the service's default. The machine is sent in full, so
     the service need not have met it. Safe to use from threads, which share the cache and never wait for one another's
@@ -99,7 +100,11 @@ class RemotePredictor:
             if self._fallback is None:
                 self._note("", "", error)
                 raise
-            table = self._fallback.curves(ops, cases=cases)
+            try:
+                table = self._fallback.curves(ops, cases=cases)
+            except ModelError as second:
+                self._note("", "", error)
+                raise type(error)(f"{error}; nor can the local model answer: {second}") from error
             table = replace(table, model=table.model + FALLBACK_MARK)
             self._note("fallback", table.model, error)
             return table

@@ -137,7 +137,7 @@ class Database:
 def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
     """The URL, and the path if it is a SQLite file."""
     if url is None or isinstance(url, Path) or "://" not in url:
-        path = Path(url).expanduser() if url else user_data_dir() / "threadcast.db"
+        path = Path(os.path.expanduser(url)) if url else user_data_dir() / "threadcast.db"
         return URL.create("sqlite", database=str(path)), path
     try:
         parsed = make_url(url)

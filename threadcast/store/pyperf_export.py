@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core import Measurement
+from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput
-from threadcast.store.atomic_file import replacing
 
 
 def write_pyperf(measurements: Iterable[Measurement], path: str | Path) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
+from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.store.atomic_file import replacing
 
 ColumnKind = Literal["text", "integer", "number"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from threadcast.store.atomic_file import replacing
+from threadcast.core.atomic_file import replacing
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """A draft's path to write to; it takes the place of `path` on leaving, unless an exception ends the block.
 
     The draft has the same name in a directory of its own beside `path`, so that its suffix, its permissions and its
-    file system are those of the final file. A pipe or a device, which cannot be replaced, is its own draft.
+    file system are those of the final file. A pipe or a device, which cannot be replaced, is its own draft. An
+    OSError about the draft names `path`.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -23,9 +24,15 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(target.parent))
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
-        draft = Path(directory, target.name)
-        yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, target)
+    prefix = f".{target.name}."
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as directory:
+            draft = Path(directory, target.name)
+            yield draft
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+    except OSError as error:
+        if str(error.filename).startswith(str(target.parent / prefix)):
+            error.filename, error.filename2 = str(path), None  # the draft's name says nothing to whoever reads this
+        raise
