@@ -1,0 +1,53 @@
+"""List scheduling: every op has its thread count beforehand, the ready ones go in the order of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.cores import CorePicker
+from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
+from threadcast.scheduler.times import Integers
+
+LOOK_AHEAD = 64
+"""Ready ops that are tried for idle cores at one event, so that a decision stays short on wide graphs."""
+
+
+class Allotted(Policy):
+    """Launches, in the order of `rank`, each ready op for which enough cores are idle.
+
+    `allotment`: (n_ops,) positions in `problem.times.counts`; `rank`: one different number an op. Ops that need more
+    cores than are idle are passed over, unless `in_order`: then all behind them wait too. Two-phase methods (allot,
+    then list-schedule) differ in `allotment` and `rank` only.
+    """
+
+    name = "allotted"
+
+    def __init__(self, problem: Problem, *, allotment: Integers, rank: Sequence[int], in_order: bool = False) -> None:
+        super().__init__(problem)
+        rows = np.arange(len(problem.graph))
+        if len(allotment) != len(rows) or not np.isfinite(problem.times.at(allotment)).all():
+            raise InvalidInput("the allotment must name an offered thread count for every op")
+        self.rank = rank
+        self._width = np.asarray(problem.times.counts)[allotment].tolist()
+        self._spread = problem.times.spread[rows, allotment].tolist()
+        self._in_order = in_order
+        self._picker = CorePicker(problem.machine)
+
+    def decide(self, state: State) -> Sequence[Launch]:
+        launches: list[Launch] = []
+        idle = state.idle
+        for seen, op in enumerate(state.ready):
+            if not idle or seen - len(launches) >= LOOK_AHEAD:
+                break
+            width = self._width[op]
+            if width <= len(idle):
+                cores = self._picker.pick(idle, width, spread=self._spread[op])
+                launches.append(Launch(op, cores, width))
+                taken = set(cores)
+                idle = tuple(core for core in idle if core not in taken)
+            elif self._in_order:
+                break
+        return launches
