@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import platform
+import subprocess
+import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -78,3 +83,47 @@ def test_copies_are_as_many_as_are_needed_and_worth_it(places: int, copies: int)
     prepared = prepare(captured_op(lambda t: t.cos(), torch.ones(places), kind="cos"))
     with below_autograd():
         assert RotatedOp(prepared, 4 << 20).copies == copies
+
+
+def test_the_copies_are_freed_at_once_and_do_not_wait_for_the_cycle_collector() -> None:
+    prepared = prepare(captured_op(lambda t: t.cos(), torch.ones(1024), kind="cos"))
+    gc.disable()
+    try:
+        with below_autograd():
+            rotated = RotatedOp(prepared, 4 * 1024 * 4)
+            rotated.run()
+        alive = weakref.ref(rotated)
+        del rotated
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+FAULTS_OF_TWO_ROUNDS = """
+import resource
+import torch
+from threadcast.collector.capture import capture_forward
+from threadcast.collector.memory import keep_freed_memory
+from threadcast.collector.operators import prepare
+from threadcast.collector.program import below_autograd
+from threadcast.collector.rotation import RotatedOp
+
+keep_freed_memory()
+(op,) = capture_forward(torch.cos, torch.ones(1 << 16)).graph.ops
+with below_autograd():
+    rotated = RotatedOp(prepare(op), 64 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(2 * rotated.copies):
+        rotated.run()
+print(rotated.copies, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_no_run_waits_for_the_system_to_give_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS_OF_TWO_ROUNDS], capture_output=True, text=True, check=True, timeout=120
+    )
+    copies, faults = map(int, done.stdout.split())
+    assert copies == 256
+    assert faults < copies, "each output alone has 4 to 64 pages"

@@ -13,17 +13,38 @@ parallel region makes new ones (about 0.1 ms).
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+_PF_FORKNOEXEC = 0x40
+"""Flag of a process that is a fork and has not called exec since (Linux, include/linux/sched.h)."""
 
 _SOFT = 1  # omp_pause_soft, OpenMP 5.0, 3.2.44: thread-private values survive
 
 
 def end_idle_workers() -> bool:
-    """End the OpenMP workers that wait for the calling thread's next region; False where OpenMP cannot do that."""
+    """End the OpenMP workers that wait for the calling thread's next region; False where OpenMP cannot do that.
+
+    It cannot in the thread with which a forked process began: its workers stayed in the parent, and libgomp would
+    wait for them for ever.
+    """
+    if threading.get_native_id() == os.getpid() and _is_fork(os.getpid()):
+        return False
     pause = _pause()
     return pause is not None and pause(_SOFT) == 0
+
+
+@cache
+def _is_fork(process: int) -> bool:
+    """Whether the calling process, which is `process`, is a fork; False where the kernel does not say."""
+    try:
+        flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
+    except OSError:
+        return False
+    return bool(int(flags) & _PF_FORKNOEXEC)
 
 
 @cache

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import cycle
 from typing import Any
 
 from torch import Tensor
@@ -40,12 +41,17 @@ class RotatedOp:
             copies = {name: _copy(tensor) for name, tensor in tensors.items()}
             self._calls.append(pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in leaves], structure))
             self._written += [(copies[id(tensor)], first) for tensor, first in prepared.written]
-        self._turns = self._take_turns()
-        self._came_round = False
+        # No generator of this object's: the two would refer to each other, and the copies wait for the cycle collector.
+        self._turns = cycle(self._calls)
+        self._runs = 0
         self._target = prepared.target
         outputs = self._target(*prepared.args, **prepared.kwargs)
-        made = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-        self._held: deque[Any] = deque(maxlen=_rounds(bytes_between, made))
+        given = {_address(tensor) for tensor in tensors.values()}
+        results = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+        made = [result for result in results if _address(result) not in given]
+        held = _rounds(bytes_between, made)
+        # Outputs that run with memory new to the process would be timed with the system's page faults.
+        self._held: deque[Any] = deque(([one.clone() for one in made] for _ in range(held)), maxlen=held)
 
     @property
     def copies(self) -> int:
@@ -54,27 +60,27 @@ class RotatedOp:
 
     def run(self) -> None:
         """Execute the op once, on the next copy."""
+        self._runs += 1
         args, kwargs = next(self._turns)
         self._held.append(self._target(*args, **kwargs))
 
     def reset(self) -> None:
-        """Give what runs change its first values again, once every copy had its turn since this was last done."""
-        if self._came_round:
+        """Give what runs change its first values again, after as many runs as there are copies."""
+        if self._runs >= len(self._calls):
             for tensor, first in self._written:
                 tensor.copy_(first)
-            self._came_round = False
-
-    def _take_turns(self) -> Iterator[_Call]:
-        while True:
-            yield from self._calls
-            self._came_round = True
+            self._runs = 0
 
 
 def _rounds(bytes_between: int, tensors: Iterable[Tensor]) -> int:
     """How many sets of these tensors have that many bytes; one where there are no bytes to copy."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    storages = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
     of_one = sum(storages.values())
     return max(1, min(math.ceil(bytes_between / of_one), MAX_COPIES)) if of_one else 1
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _copy(tensor: Tensor) -> Tensor:
