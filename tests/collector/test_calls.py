@@ -30,5 +30,7 @@ def test_a_plain_function_and_keyword_arguments_arrive() -> None:
     def target(*args: Any, **kwargs: Any) -> Any:
         return args, kwargs
 
-    call = compiled(target, ((Ref(0), 5), [Ref(1, 1), None], "text"), {"from": [Ref(0)], "rest": [1, 2]})
-    assert call(["a", "bc"]) == ((("a", 5), ["c", None], "text"), {"from": ["a"], "rest": [1, 2]})
+    args = ((Ref(0), 5), [Ref(1, 1), None], "text", {"b": [Ref(1)], 3: None})
+    call = compiled(target, args, {"from": [Ref(0)], "rest": [1, 2]})
+    expected = ((("a", 5), ["c", None], "text", {"b": ["bc"], 3: None}), {"from": ["a"], "rest": [1, 2]})
+    assert call(["a", "bc"]) == expected

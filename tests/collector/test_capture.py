@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from threadcast import networks
+from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured, capture_forward, capture_training
-from threadcast.collector.values import find_refs
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
 from threadcast.core.graph import OpGraph
 
@@ -318,11 +319,27 @@ def test_an_order_that_leaves_out_a_node_is_refused() -> None:
 
 
 def test_values_are_freed_after_their_last_use() -> None:
-    captured = capture_forward(lambda x: (x.sin().cos() + 1).exp(), torch.ones(3))
-    program = captured.program
-    kept = {ref.slot for ref in find_refs(program.outputs)}
-    assert [program.uses[program.slot_of(i)] for i in range(4)] == [1, 1, 1, 1]
-    assert kept == {program.slot_of(3)}
+    def function(x: Tensor) -> Tensor:
+        large = x.sin()
+        large.mul_(2)  # nobody uses what it returns, which is `large` itself
+        return large.cos().exp()
+
+    program = capture_forward(function, torch.ones(3)).program
+    outputs: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    def watched(call: Call) -> Call:
+        def watched_call(slots: Sequence[Any]) -> Any:
+            alive.append(len({id(value) for output in outputs if (value := output()) is not None}))
+            value = call(slots)
+            outputs.append(weakref.ref(value))
+            return value
+
+        return watched_call
+
+    object.__setattr__(program, "calls", tuple(map(watched, program.calls)))
+    program.run([torch.ones(3)])
+    assert alive == [0, 1, 1, 1]
 
 
 def test_an_argument_that_is_no_tensor_may_not_change() -> None:

@@ -21,7 +21,8 @@ def compiled(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     """
     names: dict[str, Any] = {"target": target._op if isinstance(target, OpOverload) else target}
     arguments = [_source(arg, names) for arg in args]
-    arguments += [f"**{{{key!r}: {_source(value, names)}}}" for key, value in kwargs.items()]
+    if kwargs:  # a call with ** is slower, even of nothing
+        arguments.append(f"**{_source(kwargs, names)}")
     call: Call = eval(f"lambda slots: target({', '.join(arguments)})", names)
     return call
 
@@ -29,7 +30,9 @@ def compiled(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 def _source(template: Any, names: dict[str, Any]) -> str:
     if isinstance(template, Ref):
         return f"slots[{template.slot}]" + ("" if template.item is None else f"[{template.item}]")
-    if isinstance(template, list | tuple) and any(True for _ in find_refs(template)):
+    if any(True for _ in find_refs(template)):
+        if isinstance(template, dict):
+            return "{" + "".join(f"{_source(k, names)}: {_source(v, names)}, " for k, v in template.items()) + "}"
         parts = "".join(_source(part, names) + ", " for part in template)
         return f"[{parts}]" if isinstance(template, list) else f"({parts})"
     name = f"value{len(names)}"

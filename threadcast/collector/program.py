@@ -54,17 +54,17 @@ class Program:
     outputs: Any
     """A pytree of `Ref`s and constants."""
     uses: tuple[int, ...] = field(init=False)
-    """How often each slot is read: by nodes, and once for being an output."""
-    reads: tuple[tuple[int, ...], ...] = field(init=False)
-    """The slots that each node reads or writes, each once."""
+    """How many nodes touch each slot, and one more for being an output."""
+    touches: tuple[tuple[int, ...], ...] = field(init=False)
+    """The slots that each node reads, writes or fills, each once."""
     calls: tuple[Call, ...] = field(init=False)
     """For each node the function of the slots that calls its operator."""
 
     def __post_init__(self) -> None:
-        reads = tuple(tuple({ref.slot for ref in node.refs()}) for node in self.nodes)
-        object.__setattr__(self, "reads", reads)
+        touches = tuple(tuple({*(ref.slot for ref in n.refs()), self.slot_of(i)}) for i, n in enumerate(self.nodes))
+        object.__setattr__(self, "touches", touches)
         object.__setattr__(self, "calls", tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
-        counts = Counter(slot for read in reads for slot in read)
+        counts = Counter(slot for touched in touches for slot in touched)
         counts.update({ref.slot for ref in find_refs(self.outputs)})
         object.__setattr__(self, "uses", tuple(counts[slot] for slot in range(len(self.inputs) + len(self.nodes))))
 
@@ -97,7 +97,7 @@ class Program:
         with below_autograd():
             for index in order:
                 slots[self.slot_of(index)] = self.calls[index](slots)
-                for slot in self.reads[index]:
+                for slot in self.touches[index]:
                     left[slot] -= 1
                     if left[slot] == 0:
                         slots[slot] = None

@@ -166,12 +166,12 @@ def _rank(count: int, confidence: float) -> int | None:
     The median lies below the k-th smallest when at most k samples fall under it: the lower tail of Binomial(n, 1/2).
     """
     tail = Fraction(1 - confidence) / 2 * 2**count
-    below, found = 0, None
+    below, ways, found = 0, 1, None
     for k in range(count // 2):
-        below += math.comb(count, k)
+        below += ways
         if below > tail:
             break
-        found = k
+        found, ways = k, ways * (count - k) // (k + 1)
     return found
 
 

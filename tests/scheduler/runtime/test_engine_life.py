@@ -22,9 +22,9 @@ from threadcast.collector.capture import Captured, capture_forward
 from threadcast.collector.openmp import end_idle_workers
 from threadcast.core import Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
-from threadcast.scheduler.runtime.executors import THREADS_PER_CORE, Executors
+from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.python_engine import PythonEngine
-from threadcast.scheduler.runtime.replay import Team
+from threadcast.scheduler.runtime.replay import THREADS_PER_CORE, Team
 
 ROOT = Path(__file__).parents[3]
 
@@ -94,6 +94,14 @@ def test_shared_teams_outlive_an_engine_that_uses_them(captured: Captured, plan:
         assert torch.equal(other.run(captured.bind()), captured.run())
     finally:
         executors.close()
+
+
+def test_closed_teams_take_no_engine_and_start_no_threads(captured: Captured, plan: Plan, machine: Machine) -> None:
+    executors = Executors(machine)
+    executors.close()
+    with pytest.raises(ExecutionError, match="closed"):
+        PythonEngine(captured, plan, machine, executors=executors)
+    assert not executor_threads()
 
 
 def test_thread_counts_and_affinity_of_others_stay(captured: Captured, plan: Plan, machine: Machine) -> None:

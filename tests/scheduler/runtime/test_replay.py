@@ -122,6 +122,10 @@ def test_ops_beside_each_other_on_hardware_threads_do_not_wait() -> None:
         ),
         ((Placement("op0", (0,), 1, 1.0, 2.0), Placement("op1", (1,), 1, 0.5, 3.0)), "'op1' at 0.5 s, before .* 'op0'"),
         ((Placement("op0", (0, 1), 1, 0.0, 1.0), Placement("op1", (1,), 1, 1.0, 3.0)), "1 threads on 2 cores"),
+        (
+            (Placement("op0", (0,), 10**9, 0.0, 1.0), Placement("op1", (0,), 1, 1.0, 3.0)),
+            "1000000000 threads on 1 core",
+        ),
     ],
 )
 def test_what_is_no_plan_of_the_graph_is_refused(placements: tuple[Placement, ...], message: str) -> None:

@@ -15,13 +15,9 @@ from threadcast.collector.openmp import end_idle_workers
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.runtime.executor import Executor
-from threadcast.scheduler.runtime.replay import Team
+from threadcast.scheduler.runtime.replay import THREADS_PER_CORE, Team
 
 T = TypeVar("T")
-
-THREADS_PER_CORE = 64
-"""Threads that executors may have in all, per core of the machine. Every team ever used keeps its threads, asleep;
-a plan that gives each op cores of its own choice would make thousands."""
 
 
 class Executors:
@@ -42,7 +38,11 @@ class Executors:
         self._end = weakref.finalize(self, _end, self._executors, self.turn, self._process)
 
     def make(self, teams: Iterable[Team]) -> None:
-        """Make what `teams` lack; PlanError for cores that the machine has not, or too many teams."""
+        """Make what `teams` lack; PlanError for cores that the machine has not, or too many teams.
+
+        ExecutionError as `check` raises it.
+        """
+        self.check()
         for team in teams:
             self._get(team)
 

@@ -26,8 +26,8 @@ class Lifetimes:
 def lifetimes(program: Program, replay: Replay) -> Lifetimes:
     """Return when the slots that nodes fill can be emptied under `replay`; outputs never are."""
     kept = {ref.slot for ref in find_refs(program.outputs)}
-    users: list[list[int]] = [[op] for op in range(len(program.nodes))]
-    for op, slots in enumerate(program.reads):
+    users: list[list[int]] = [[] for _ in program.nodes]
+    for op, slots in enumerate(program.touches):
         for slot in slots:
             if slot >= len(program.inputs):
                 users[slot - len(program.inputs)].append(op)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured
 from threadcast.collector.program import Program
-from threadcast.core import Trace
 from threadcast.core.errors import IllegalLaunch, PlanError
 from threadcast.scheduler.occupancy import Occupancy
 from threadcast.scheduler.policies.base import Launch, Policy, Running, State
 from threadcast.scheduler.ready import ReadyQueue
-from threadcast.scheduler.runtime.engine import Engine
+from threadcast.scheduler.runtime.executor_engine import ExecutorEngine
 from threadcast.scheduler.runtime.executors import Executors
-from threadcast.scheduler.runtime.op_times import OpTimes
 from threadcast.scheduler.runtime.replay import Team
 from threadcast.scheduler.runtime.step import Step
 
 
-class PolicyEngine(Engine):
+class PolicyEngine(ExecutorEngine):
     """Runs the steps of `captured` as `policy` decides while they run, whenever an op has finished.
 
     The thread that finished it asks, and runs the next op itself where that is on its own team. The policy is asked
@@ -31,47 +29,17 @@ class PolicyEngine(Engine):
     """
 
     def __init__(self, captured: Captured, policy: Policy, *, executors: Executors | None = None) -> None:
+        machine = policy.problem.machine
         if policy.problem.graph.ids != captured.graph.ids:
             raise PlanError(
                 "the policy's problem is not of this graph; make the policy for the graph that was captured"
             )
         self.policy = policy
-        self._program = captured.program
-        self._calls = captured.program.calls
-        self._reads = captured.program.reads
-        self._owned = executors is None
-        self._executors = executors or Executors(policy.problem.machine)
-        self._first_team = Team((policy.problem.machine.cores[0].id,), 1)
-        self._executors.make([self._first_team])
+        first = Team((machine.cores[0].id,), 1)
+        super().__init__(captured, machine, teams=[first], executors=executors, cores=len(machine), policy=policy.name)
 
-    def run(self, inputs: Sequence[Any]) -> Any:
-        return self._run(inputs, self._calls)[0]
-
-    def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
-        problem = self.policy.problem
-        times = OpTimes(problem.graph)
-        outputs, step = self._run(inputs, [times.timed(op, call) for op, call in enumerate(self._calls)], times.begin)
-        return outputs, times.trace(step.teams, cores=len(problem.machine), policy=self.policy.name)
-
-    def rest(self) -> None:
-        self._executors.rest()
-
-    def close(self) -> None:
-        if self._owned:
-            self._executors.close()
-
-    def _run(
-        self, inputs: Sequence[Any], calls: Sequence[Call], note_start: Callable[[], None] | None = None
-    ) -> tuple[Any, _PolicyStep]:
-        slots = self._program.new_slots(inputs)
-        self._executors.check()
-        with self._executors.turn:
-            self._executors.settle()
-            step = _PolicyStep(slots, self._executors, self.policy, calls, self._program, self._reads)
-            if note_start is not None:
-                note_start()
-            step.complete(self._first_team, step.begin)
-        return self._program.collect(slots), step
+    def _new_step(self, slots: list[Any], calls: Sequence[Call]) -> Step:
+        return _PolicyStep(slots, self._executors, calls, self._program, self.policy)
 
 
 class _PolicyStep(Step):
@@ -79,14 +47,13 @@ class _PolicyStep(Step):
         self,
         slots: list[Any],
         executors: Executors,
-        policy: Policy,
         calls: Sequence[Call],
         program: Program,
-        reads: Sequence[tuple[int, ...]],
+        policy: Policy,
     ) -> None:
         super().__init__(slots, executors)
         self._policy, self._problem = policy, policy.problem
-        self._calls, self._reads = calls, reads
+        self._calls, self._touches = calls, program.touches
         self._first_slot = program.slot_of(0)
         self._uses = list(program.uses)
         self._waiting = [len(before) for before in self._problem.graph.predecessors]
@@ -98,8 +65,7 @@ class _PolicyStep(Step):
         self._from_s = time.perf_counter()
 
     @property
-    def teams(self) -> list[Team]:
-        """Who ran each op of a finished step."""
+    def teams(self) -> Sequence[Team]:
         return [_team(launch) for _, launch in sorted(self._launches.items())]
 
     def begin(self) -> None:
@@ -135,7 +101,7 @@ class _PolicyStep(Step):
             self._waiting[successor] -= 1
             if not self._waiting[successor]:
                 self._ready.add(successor)
-        for slot in self._reads[op]:
+        for slot in self._touches[op]:
             self._uses[slot] -= 1
             if not self._uses[slot]:
                 self.slots[slot] = None

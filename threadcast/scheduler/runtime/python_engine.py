@@ -9,25 +9,24 @@ other's turn with the interpreter, so graphs of tiny ops are slower than in PyTo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured
-from threadcast.core import Machine, Plan, Trace
-from threadcast.scheduler.runtime.engine import Engine
+from threadcast.core import Machine, Plan
+from threadcast.scheduler.runtime.executor_engine import ExecutorEngine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.lifetimes import Lifetimes, lifetimes
-from threadcast.scheduler.runtime.op_times import OpTimes
-from threadcast.scheduler.runtime.replay import Replay, arrange
+from threadcast.scheduler.runtime.replay import Replay, Team, arrange
 from threadcast.scheduler.runtime.step import Step
 
-Instruction = tuple[int, int, Call, tuple[int, ...], bool]
-"""Op, the slot it fills, its call, the slots to empty after it, whether others must hear that it has finished."""
+Instruction = tuple[int, int, tuple[int, ...], bool]
+"""Op, the slot it fills, the slots to empty after it, whether others must hear that it has finished."""
 
 
-class PythonEngine(Engine):
+class PythonEngine(ExecutorEngine):
     """Runs the steps of `captured` by `plan` on the cores of `machine`.
 
     Engines that are used in turn may share `executors`; without them the engine makes its own and closes them.
@@ -36,84 +35,56 @@ class PythonEngine(Engine):
 
     def __init__(self, captured: Captured, plan: Plan, machine: Machine, *, executors: Executors | None = None) -> None:
         self.plan = plan
-        self._program, self._graph = captured.program, captured.graph
-        self._replay = arrange(plan, captured.graph)
-        self._lifetimes = lifetimes(captured.program, self._replay)
-        self._calls = captured.program.calls
-        self._instructions = self._instruct(self._calls)
-        self._owned = executors is None
-        self._executors = executors or Executors(machine)
-        try:
-            self._executors.make(self._replay.teams)
-        except BaseException:
-            self.close()
-            raise
-
-    def run(self, inputs: Sequence[Any]) -> Any:
-        return self._run(inputs, self._instructions)
-
-    def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
-        times = OpTimes(self._graph)
-        timed = self._instruct([times.timed(op, call) for op, call in enumerate(self._calls)])
-        outputs = self._run(inputs, timed, note_start=times.begin)
-        teams = [self._replay.teams[number] for number in self._replay.team_of]
-        return outputs, times.trace(teams, cores=self.plan.cores, policy=self.plan.policy)
-
-    def rest(self) -> None:
-        self._executors.rest()
-
-    def close(self) -> None:
-        if self._owned:
-            self._executors.close()
-
-    def _run(
-        self,
-        inputs: Sequence[Any],
-        instructions: Sequence[Sequence[Instruction]],
-        note_start: Callable[[], None] | None = None,
-    ) -> Any:
-        slots = self._program.new_slots(inputs)
-        self._executors.check()
-        with self._executors.turn:
-            self._executors.settle()
-            step = _ReplayStep(slots, self._executors, self._replay, self._lifetimes)
-            if note_start is not None:
-                note_start()
-            if instructions:
-                step.complete(self._replay.teams[0], partial(step.begin, instructions))
-        return self._program.collect(slots)
-
-    def _instruct(self, calls: Sequence[Call]) -> list[list[Instruction]]:
-        replay, lives, slot_of = self._replay, self._lifetimes, self._program.slot_of
-        return [
-            [(op, slot_of(op), calls[op], lives.last[op], bool(replay.tells[op] or lives.counted[op])) for op in ops]
+        program, replay = captured.program, arrange(plan, captured.graph)
+        self._replay, self._lifetimes = replay, lifetimes(program, replay)
+        last, counted = self._lifetimes.last, self._lifetimes.counted
+        self._instructions: list[list[Instruction]] = [
+            [(op, program.slot_of(op), last[op], bool(replay.tells[op] or counted[op])) for op in ops]
             for ops in replay.sequences
         ]
+        super().__init__(
+            captured, machine, teams=replay.teams, executors=executors, cores=plan.cores, policy=plan.policy
+        )
+
+    def _new_step(self, slots: list[Any], calls: Sequence[Call]) -> Step:
+        return _ReplayStep(slots, self._executors, calls, self._replay, self._lifetimes, self._instructions)
 
 
 class _ReplayStep(Step):
-    def __init__(self, slots: list[Any], executors: Executors, replay: Replay, lives: Lifetimes) -> None:
+    def __init__(
+        self,
+        slots: list[Any],
+        executors: Executors,
+        calls: Sequence[Call],
+        replay: Replay,
+        lives: Lifetimes,
+        instructions: Sequence[Sequence[Instruction]],
+    ) -> None:
         super().__init__(slots, executors)
-        self._replay, self._lives = replay, lives
+        self._calls, self._replay, self._lives, self._instructions = calls, replay, lives, instructions
         self._awaited = [len(ops) for ops in replay.waits]
         self._users = dict(lives.users)
         self._parked: dict[int, threading.Lock] = {}  # op -> what its team sleeps on until the op may start
 
-    def begin(self, instructions: Sequence[Sequence[Instruction]]) -> None:
+    @property
+    def teams(self) -> Sequence[Team]:
+        return [self._replay.teams[number] for number in self._replay.team_of]
+
+    def begin(self) -> None:
         """Set the other teams to work, and do the first one's."""
-        for team, theirs in zip(self._replay.teams[1:], instructions[1:], strict=True):
+        for team, theirs in zip(self._replay.teams[1:], self._instructions[1:], strict=True):
             self.launch(team, partial(self._play, theirs))
-        self._play(instructions[0])
+        self._play(self._instructions[0])
 
     def _play(self, instructions: Sequence[Instruction]) -> None:
         """Run a team's ops to the end, or until the step has failed."""
-        slots, awaited = self.slots, self._awaited
-        for op, slot, call, empties, reports in instructions:
+        slots, calls, awaited = self.slots, self._calls, self._awaited
+        for op, slot, empties, reports in instructions:
             if awaited[op]:
                 self._sleep_until_ready(op)
             if self.error is not None:
                 return
-            slots[slot] = call(slots)
+            slots[slot] = calls[op](slots)
             for empty in empties:
                 slots[empty] = None
             if reports:

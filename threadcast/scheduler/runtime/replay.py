@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from threadcast.core import OpGraph, Placement, Plan
 from threadcast.core.errors import PlanError
 
+THREADS_PER_CORE = 64
+"""Threads that a team may have per core of its own, and all teams together per core of the machine. Every team ever
+used keeps its threads, asleep; a plan that gives each op cores of its own choice would make thousands."""
+
 
 class Team(NamedTuple):
     """Who runs an op: so many threads on these cores (ids), from this hardware thread of each core on."""
@@ -108,9 +112,10 @@ def _placed(plan: Plan, graph: OpGraph) -> list[Placement]:
 
 
 def _team(placed: Placement) -> Team:
-    if placed.threads < len(placed.cores):
+    if not len(placed.cores) <= placed.threads <= THREADS_PER_CORE * len(placed.cores):
         raise PlanError(
-            f"op {placed.id!r} has {placed.threads} threads on {len(placed.cores)} cores: one a core at least"
+            f"op {placed.id!r} has {placed.threads} threads on {len(placed.cores)} cores: from 1 to {THREADS_PER_CORE} "
+            "a core are allowed"
         )
     return Team(tuple(sorted(placed.cores)), placed.threads, placed.hardware_thread)
 

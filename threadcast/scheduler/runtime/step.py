@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,10 @@ from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.replay import Team
 
 
-class Step:
+class Step(ABC):
     """The slots of one step and the jobs that fill them.
 
-    The first job launches the others, which may launch more. The step ends when none is left. Once `error` is
+    The first job, `begin`, launches the others, which may launch more. The step ends when none is left. Once `error` is
     set, jobs return before their next op, and the last one out frees all values.
 
     Ctrl-C raises KeyboardInterrupt in the main thread between any two bytecodes. So the main thread only asks and
@@ -31,14 +32,23 @@ class Step:
         self._ended = threading.Lock()
         self._ended.acquire()
 
-    def complete(self, team: Team, first: Callable[[], None]) -> None:
-        """Let `team` do the `first` job; return when the step has ended, or raise what ended it.
+    @abstractmethod
+    def begin(self) -> None:
+        """The first job."""
+
+    @property
+    @abstractmethod
+    def teams(self) -> Sequence[Team]:
+        """Who ran each op of a finished step."""
+
+    def complete(self, team: Team) -> None:
+        """Let `team` begin; return when the step has ended, or raise what ended it.
 
         An exception in the calling thread (Ctrl-C) ends the step too; the ops that run then are waited for.
         """
         launched = False
         try:
-            self._executors.submit(team, partial(self._run, first))
+            self._executors.submit(team, partial(self._run, self.begin))
             launched = True
             self._ended.acquire()
         except BaseException as error:
@@ -75,7 +85,7 @@ class Step:
                 self.error = error
                 self.wake_all()
 
-    def wake_all(self) -> None:
+    def wake_all(self) -> None:  # noqa: B027 - only where jobs wait is there somebody to wake
         """Wake the jobs that wait for others; called with the lock held, once the error is set."""
 
     def _run(self, job: Callable[[], None]) -> None:
