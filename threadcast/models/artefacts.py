@@ -22,7 +22,7 @@ from threadcast.core.errors import ArtefactError, ThreadcastError
 from threadcast.core.json_reading import parse
 
 MAX_UNPACKED_BYTES = 4 * 2**30
-"""Bytes that one archive may unpack to; 68 random forests of 50 trees take a twentieth."""
+"""Bytes that one archive may unpack to; 68 random forests of 30 trees take a four-hundredth."""
 
 TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
     "DictNode": frozenset({"builtins.dict"}),
@@ -33,16 +33,8 @@ TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
     "NdArrayNode": frozenset({"numpy.ndarray", "numpy.float64"}),
     "DTypeNode": frozenset({"numpy.dtype"}),
     "RandomStateNode": frozenset({"numpy.random.mtrand.RandomState"}),
-    "TreeNode": frozenset({"sklearn.tree._tree.Tree"}),
-    "LossNode": frozenset({"sklearn._loss._loss.CyHalfSquaredError"}),
     "ObjectNode": frozenset(
         {
-            "sklearn._loss.link.IdentityLink",
-            "sklearn._loss.link.Interval",
-            "sklearn._loss.loss.HalfSquaredError",
-            "sklearn.dummy.DummyRegressor",
-            "sklearn.ensemble._forest.RandomForestRegressor",
-            "sklearn.ensemble._gb.GradientBoostingRegressor",
             "sklearn.impute._base.SimpleImputer",
             "sklearn.linear_model._base.LinearRegression",
             "sklearn.linear_model._bayes.ARDRegression",
@@ -54,7 +46,6 @@ TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
             "sklearn.pipeline.Pipeline",
             "sklearn.preprocessing._data.StandardScaler",
             "sklearn.svm._classes.SVR",
-            "sklearn.tree._classes.DecisionTreeRegressor",
         }
     ),
 }
@@ -104,14 +95,14 @@ def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def read_npz(files: Mapping[str, bytes], name: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file, all of them float64."""
+    """The arrays of an NPZ file, all of them float64 or int32."""
     data = content(files, name)
     with reading(name):
         _check_archive(data, name)
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-        if any(array.dtype != np.float64 for array in arrays.values()):
-            raise ArtefactError(f"{name} holds arrays other than float64")
+        if any(array.dtype not in (np.float64, np.int32) for array in arrays.values()):
+            raise ArtefactError(f"{name} holds arrays other than float64 and int32")
     return arrays
 
 
