@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.cli.commands import invoke
 from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
-from threadcast.core import Case, OpGraph
+from threadcast.core import Case, OpGraph, Sample
 from threadcast.models.registry import ModelRegistry
 from threadcast.store import Store
 from threadcast.store.long_form import write_long_form
@@ -84,6 +85,30 @@ def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(fold
     assert result.exit_code == 0, result.output
     assert [model["version"] for model in json.loads(result.stdout)["models"]] == ["hill_climb@1"]
     assert "ols was not registered" in result.stderr
+
+
+def test_a_model_that_no_op_could_judge_is_not_registered(folder):
+    with Store.open("two.sqlite") as store:
+        store.add(measure_all(OPS[:2]))
+    one = ("train", "--store", "two.sqlite", "--model", "roofline", "--jobs", "1")
+    assert "no model could be fitted and judged" in refused(*one)
+    found = document(*one, "--model", "hill_climb")
+    assert [model["version"] for model in found["models"]] == ["hill_climb@1"]
+
+
+@pytest.mark.parametrize("seconds", [1e308, 5e-324])
+def test_an_op_with_an_impossible_time_is_left_out_and_the_others_are_learned(folder, seconds):
+    with Store.open("store.sqlite") as store:
+        store.add([replace(m, samples=(Sample(seconds),)) for m in measure_all(make_ops(1, seed=9))])
+    found = document("train", *FAST)
+    assert list(found["left_out"]) == [make_ops(1, seed=9)[0].key]
+    assert len(found["models"]) == 3
+
+
+def test_a_file_is_no_folder_of_models(folder):
+    (folder / "taken").write_text("")
+    assert "taken is a file" in refused("models", "list", "--models", "taken")
+    assert "taken is a file" in refused("train", *FAST, "--models", "taken")
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_registered(folder):

@@ -7,6 +7,7 @@ import pytest
 from tests.models.synthetic_ops import MACHINE, make_ops, measure, measure_all
 from threadcast.core import Case, Machine, Measurement, Sample
 from threadcast.core.errors import ModelError
+from threadcast.models.interpolation import measured_knots
 from threadcast.models.measured import by_case, group, usable
 
 OPS = make_ops(4)
@@ -44,6 +45,26 @@ def test_ops_with_impossible_times_are_named_with_the_reason():
     assert len(kept) == 3
     assert list(refused) == [OPS[1].key]
     assert "4 compact" in refused[OPS[1].key]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5e-324, 1e308])
+def test_one_sample_that_no_op_can_take_is_enough_to_leave_the_op_out(seconds):
+    odd = [
+        replace(m, samples=(*m.samples, Sample(seconds))) if m.op == OPS[1] and m.case == Case(4) else m
+        for m in measure_all(OPS)
+    ]
+    kept, refused = usable(group(odd))
+    assert (len(kept), list(refused)) == (3, [OPS[1].key])
+    assert repr(seconds) in refused[OPS[1].key]
+    with pytest.raises(ModelError, match=OPS[1].key):
+        measured_knots([m for m in odd if m.op == OPS[1]])
+
+
+def test_an_op_that_is_broken_on_one_machine_only_is_named_and_learned_from_on_the_other():
+    other = Machine.uniform("other", 4)
+    broken = [with_seconds(m, 0.0) for m in measure_all(OPS[:1])]
+    kept, refused = usable(group([*broken, *measure_all(OPS, machine=other)]))
+    assert (len(kept), list(refused)) == (4, [OPS[0].key])
 
 
 def test_a_time_that_is_not_a_number_never_becomes_a_measurement():

@@ -47,7 +47,8 @@ def command(
 ) -> None:  # fmt: skip
     """Fit models to all measurements of the store and register each as a new version.
 
-    Before that, each is judged on ops that it has not learned from. The one with the least mean regret gets the alias.
+    Before that, each is judged on ops that it has not learned from. The one with the least mean regret gets the alias;
+    one that no op could judge is not registered.
     """
     from threadcast.models.aliases import check_alias
     from threadcast.models.registry import ModelRegistry
@@ -56,6 +57,7 @@ def command(
     check_alias(alias)
     if calibrate and "roofline" not in names:
         raise click.UsageError("--calibrate is for the roofline; add --model roofline")
+    registry = ModelRegistry(settings["models"])
     with Store.open(settings["store"], create=False) as store:
         measurements = store.measurements(machine=machine)
         networks_of = store.networks_of()
@@ -68,16 +70,15 @@ def command(
         made = [(name, _calibrated() if name == "roofline" else model) for name, model in made]
     chosen = choose_split(split, measurements, networks_of)
     evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
-    registry = ModelRegistry(settings["models"])
     origin = _origin(measurements, networks_of)
     registered = [
         (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
         for (_, model), row in zip(made, evaluation.rows)
-        if _fit(output, model, measurements)
+        if _fit(output, model, measurements, row)
     ]
     if not registered:
-        raise ModelError("no model could be fitted; the warnings above say why")
-    best = None if no_alias else _best(registered)
+        raise ModelError("no model could be fitted and judged; the warnings above say why")
+    best = None if no_alias else min(registered, key=_loss)[0]
     if best:
         registry.set_alias(alias, best)
     document = {
@@ -96,8 +97,11 @@ def _calibrated() -> PerformanceModel:
     return registry_of_kinds.create("roofline", calibrations=[calibrate(read_machine())])
 
 
-def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement]) -> bool:
-    """Fit the model to everything; False, with a warning, where that fails."""
+def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement], row: Row) -> bool:
+    """Fit the model to everything; False, with a warning, where that fails or nothing could judge it."""
+    if not row.ops:
+        output.warn(f"{model.name} was not registered: no op could judge it")
+        return False
     try:
         model.fit(measurements)
     except ModelError as error:
@@ -116,11 +120,7 @@ def _origin(measurements: Sequence[Measurement], networks_of: dict[str, set[str]
     }  # fmt: skip
 
 
-def _best(registered: Sequence[tuple[str, Row]]) -> str | None:
-    """The version that could be judged by most ops, then with the least mean regret, then with the fewest samples."""
-    judged = [
-        (row.unusable, row.regret_mean, row.samples, version)
-        for version, row in registered
-        if row.regret_mean is not None
-    ]
-    return min(judged)[-1] if judged else None
+def _loss(judged: tuple[str, Row]) -> tuple[float, ...]:
+    """Less is better: ops that the version could not be judged by, then mean regret, then samples."""
+    row = judged[1]
+    return (row.unusable, row.regret_mean or 0.0, row.samples)

@@ -11,7 +11,7 @@ import numpy as np
 from threadcast.core import Affinity, Case, Curve, Measurement, Source
 from threadcast.core.errors import ModelError
 from threadcast.models.intervals import median_interval
-from threadcast.models.measured import by_case
+from threadcast.models.measured import by_case, defect_of
 
 OTHER_AFFINITY_FACTOR = 2.0
 """How far two affinities may differ at equal thread counts: threads that share a cache or a core's memory path
@@ -28,15 +28,12 @@ class Knot(NamedTuple):
 
 
 def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
-    """The medians of `observed` by case; ModelError on a time that is not positive."""
+    """The medians of `observed` by case; ModelError on a time that no op can take."""
     knots = {}
     for case, measurement in by_case(observed).items():
-        samples = [sample.seconds for sample in measurement.samples]
-        if min(samples) <= 0:
-            raise ModelError(
-                f"{measurement.op.key} has a sample of {min(samples)!r} s at {case}; no op takes no time: measure again"
-            )
-        low, high = median_interval(samples)
+        if defect := defect_of(measurement):
+            raise ModelError(f"{measurement.op.key} has {defect}")
+        low, high = median_interval([sample.seconds for sample in measurement.samples])
         seconds = measurement.seconds
         knots[case] = Knot(seconds, min(low, seconds), max(high, seconds), Source.MEASURED)
     return knots

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
+
+SHORTEST_S, LONGEST_S = 1e-12, 1e9
+"""Seconds that an op can take: less than a clock cycle to thirty years. What lies beyond is a broken clock or a wrong
+unit, and would overflow in squares and exponentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,18 @@ class MeasuredOp:
     @property
     def defect(self) -> str | None:
         """Why nothing can be learned from it, None when it is sound."""
-        for case, measurement in self.by_case.items():
-            if not 0 < measurement.seconds < math.inf:
-                return f"{measurement.seconds!r} s at {case} is not a time that an op can take"
-        return None
+        return next(filter(None, map(defect_of, self.by_case.values())), None)
+
+
+def defect_of(measurement: Measurement) -> str | None:
+    """Which sample is no time that an op can take, None where all are."""
+    for sample in measurement.samples:
+        if not SHORTEST_S <= sample.seconds <= LONGEST_S:
+            return (
+                f"a sample of {sample.seconds!r} s at {measurement.case}: "
+                f"ops take from {SHORTEST_S:g} to {LONGEST_S:g} s; measure again"
+            )
+    return None
 
 
 def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
@@ -67,9 +78,9 @@ def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[
     Raises ModelError where nothing could be learned from the table as a whole: no sound op, a single op, or
     one and the same time everywhere.
     """
-    defects = {entry.op.key: entry.defect for entry in entries}
-    refused = {key: defect for key, defect in defects.items() if defect}
-    kept = tuple(entry for entry in entries if not entry.defect)
+    found = [(entry, entry.defect) for entry in entries]
+    refused = {entry.op.key: defect for entry, defect in found if defect}
+    kept = tuple(entry for entry, defect in found if not defect)
     if not kept:
         why = f": {next(iter(refused.values()))}" if refused else ""
         raise ModelError(f"none of {len(entries)} ops has usable measurements{why}; measure with `threadcast profile`")

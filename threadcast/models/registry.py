@@ -88,6 +88,8 @@ class ModelRegistry:
 
     def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.root = Path(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise InvalidInput(f"{self.root} is a file; models are kept in a folder, which is made where there is none")
         self._now = now
         self._aliases = Aliases(self.root, now)
 
