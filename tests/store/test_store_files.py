@@ -157,6 +157,24 @@ def test_a_foreign_database_that_is_in_use_is_left_alone(store_path: Path) -> No
         assert {path.name: path.read_bytes() for path in store_path.parent.iterdir()} == files
 
 
+def test_a_store_left_in_the_middle_of_a_checkpoint_is_whole(
+    store_path: Path, tmp_path: Path, measure: Measure
+) -> None:
+    wal = Path(f"{store_path}-wal")
+    with Store.open(store_path) as store:
+        before = store_path.read_bytes()
+        store.add([measure(i) for i in range(40)])
+        log = wal.read_bytes()
+    after = store_path.read_bytes()
+    assert len(before) < len(after)
+    for copied in range(0, len(after), 4096):  # as when the process is killed or the disk is full by then
+        store_path.write_bytes(after[:copied] + before[copied:])
+        wal.write_bytes(log)
+        with Store.open(store_path) as store:
+            assert store.counts().measurements == 40
+            assert store.check() == []
+
+
 def test_a_place_where_no_store_can_be_made_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be created"):

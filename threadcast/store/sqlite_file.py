@@ -20,15 +20,20 @@ def require_store(path: Path, *, version_table: str) -> None:
     """Raise StoreError unless `path` is a whole SQLite database that has a table named `version_table`.
 
     Reads without locks and leaves no file behind: a plain read-only connection to a database in WAL mode would
-    leave its -wal and -shm files there. It cannot see what is in another process's WAL, and need not, because
-    `create` never lets a store appear without that table.
+    leave its -wal and -shm files there. It cannot see what is in the WAL, and need not, because `create` never lets a
+    store appear without that table. Only where a checkpoint is under way, or was when its process was killed or
+    the disk full, is the file whole together with its WAL alone.
     """
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
-        _check_header(path)
-        uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
-            query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
-            found = connection.execute(query, (version_table,)).fetchone()[0]
+        has_wal = _has_wal(path)
+        _check_header(path, has_wal=has_wal)
+        try:
+            found = _has_table(f"{uri}&immutable=1", version_table)
+        except sqlite3.DatabaseError:
+            if not has_wal:
+                raise
+            found = _has_table(uri, version_table)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     except sqlite3.DatabaseError as error:
@@ -37,7 +42,18 @@ def require_store(path: Path, *, version_table: str) -> None:
         raise StoreError(f"{path} is a SQLite database, but not a measurement store; name another file")
 
 
-def _check_header(path: Path) -> None:
+def _has_table(uri: str, name: str) -> bool:
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(connection.execute(query, (name,)).fetchone()[0])
+
+
+def _has_wal(path: Path) -> bool:
+    wal = path.with_name(path.name + "-wal")
+    return wal.exists() and wal.stat().st_size > 0
+
+
+def _check_header(path: Path, *, has_wal: bool) -> None:
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
         size = os.fstat(file.fileno()).st_size
@@ -47,9 +63,7 @@ def _check_header(path: Path) -> None:
     page_bytes = _number(header, 16, 2) or 1
     expected = pages * (65536 if page_bytes == 1 else page_bytes)
     pages_valid = _number(header, 24, 4) == _number(header, 92, 4)
-    wal = path.with_name(path.name + "-wal")
-    in_use = wal.exists() and wal.stat().st_size > 0  # the missing pages may still be in the WAL
-    if size < _HEADER_BYTES or (pages_valid and size < expected and not in_use):
+    if size < _HEADER_BYTES or (pages_valid and size < expected and not has_wal):  # else in the WAL
         lost = f"{size} bytes of {expected}" if size >= _HEADER_BYTES else f"{size} bytes"
         raise StoreError(f"{path} is truncated ({lost}); restore it from a copy, or delete it to start a new store")
 
