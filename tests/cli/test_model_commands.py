@@ -76,6 +76,17 @@ def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):
     assert all(f" {name} " in result.stdout for name in ("hill_climb", "ols", "roofline"))
 
 
+def test_tables_fit_eighty_columns_also_where_ops_are_lost_to_a_model(folder):
+    odd = measure_all(OPS) + [m for m in measure_all(make_ops(1, seed=9)) if m.case.threads == 1]
+    write_long_form(odd, "odd.csv")
+    result = invoke(
+        "compare", "odd.csv", "--model", "passive_aggressive", "--model", "gradient_boosting", "--jobs", "1"
+    )
+    assert result.exit_code == 0, result.output
+    assert all(f" {name} " in result.stdout for name in ("passive_aggressive", "gradient_boosting", "lost"))
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
 def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(folder):
     with Store.open("few.sqlite") as store:
         store.add(measure_all(OPS[:4]))

@@ -150,6 +150,13 @@ def test_trees_kept_as_numbers_forecast_what_scikit_learn_does(name):
     assert np.array_equal(loaded.predict(rows), fitted.predict(rows))
 
 
+def test_trees_of_a_single_feature_and_of_a_single_leaf_forecast():
+    for targets in (TARGETS, np.ones(len(ROWS))):
+        fitted, _ = regressors.fit("random_forest", ROWS[:, :1], targets, seed=3)
+        expected = regressors.make("random_forest", seed=3).fit(ROWS[:, :1], targets)
+        np.testing.assert_allclose(fitted.predict(ROWS[:, :1]), expected.predict(ROWS[:, :1]), rtol=1e-9)
+
+
 @pytest.mark.parametrize("name", TREE_KINDS)
 @pytest.mark.parametrize(
     ("array", "value"),

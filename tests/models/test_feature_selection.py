@@ -35,6 +35,13 @@ def test_a_counter_that_was_not_read_is_not_a_number_and_never_zero():
     assert np.isnan(normalised(without(MEASURED[0], "instructions"), "cycles", "instructions"))
 
 
+@pytest.mark.parametrize(("count", "instructions"), [(1e308, 1e-3), (1e50, 1e6), (1.0, 0.0)])
+def test_a_count_that_no_run_can_have_counts_as_not_read(count, instructions):
+    counters = {"cycles": count, "instructions": instructions}
+    misread = replace(MEASURED[0], samples=(Sample(1.0, counters),))
+    assert np.isnan(normalised(misread, "cycles", "instructions"))
+
+
 def test_candidates_were_mostly_read_vary_and_are_not_the_normaliser():
     seldom = [without(m, "cycles") for m in MEASURED[:7]] + MEASURED[7:]
     names = candidates(seldom, "instructions")

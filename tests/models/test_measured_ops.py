@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.models.synthetic_ops import MACHINE, make_ops, measure, measure_all
-from threadcast.core import Case, Machine, Measurement, Sample
+from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import ModelError
 from threadcast.models.interpolation import measured_knots
 from threadcast.models.measured import by_case, group, usable
@@ -58,6 +58,13 @@ def test_one_sample_that_no_op_can_take_is_enough_to_leave_the_op_out(seconds):
     assert repr(seconds) in refused[OPS[1].key]
     with pytest.raises(ModelError, match=OPS[1].key):
         measured_knots([m for m in odd if m.op == OPS[1]])
+
+
+def test_an_op_with_more_work_than_any_is_left_out():
+    endless = Op("endless", attributes={}, cost=(1e308, 0.0))
+    kept, refused = usable(group([*measure_all(OPS), replace(measure(OPS[0], Case(2)), op=endless)]))
+    assert (len(kept), list(refused)) == (4, [endless.key])
+    assert "1e+308 flops" in refused[endless.key]
 
 
 def test_an_op_that_is_broken_on_one_machine_only_is_named_and_learned_from_on_the_other():

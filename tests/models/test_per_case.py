@@ -8,6 +8,7 @@ import pytest
 from tests.models.synthetic_ops import MACHINE, make_ops, measure, measure_all, true_seconds
 from threadcast.core import Affinity, Case, Machine, Sample, Source
 from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.models import regressors
 from threadcast.models.evaluation import replay
 from threadcast.models.measured import group
 from threadcast.models.per_case import PerCase
@@ -166,3 +167,9 @@ def test_runaway_forecasts_are_kept_near_the_ratios_of_training(ols):
     observed = [replace(m, samples=(Sample(m.seconds * 1e4, m.samples[0].counters),)) for m in replay(ols, entry)]
     curve = ols.predict(entry.op, observed, CASES, machine=MACHINE)
     assert curve.seconds.max() < 20 * max(m.seconds for m in observed)
+
+
+@pytest.mark.parametrize("name", ["ols", "random_forest", "mlp_sgd", "passive_aggressive"])
+def test_numbers_that_a_library_cannot_fit_are_a_model_error(name):
+    with pytest.raises(ModelError, match=f"{name} could not be fitted"):
+        regressors.fit(name, np.full((8, 2), np.inf), np.ones(8))

@@ -38,7 +38,7 @@ def command(
 
     A model sees of each op only the cases that it asks for, and is not scored on those. accuracy is 1 - mean(|forecast
     - measured| / measured); regret is how much longer than the best case the chosen one takes; "in 90 %" is the
-    share of times within the 90 % interval. Unusable ops lack a case that the model asks for.
+    share of times within the 90 % interval; "lost" counts ops that lack a case that the model asks for.
     """
     if files:
         from threadcast.store.long_form import read_long_form

@@ -99,19 +99,18 @@ def judge(
 def shown(rows: Sequence[Row], *, title: str) -> Table:
     """The rows for people, narrow enough for 80 characters; `Row.to_json` has more.
 
-    "-" under acc says that every case was sampled, so that none was left to forecast.
+    "-" under acc says that every case was sampled, so that none was left to forecast. Where ops were lost to a model,
+    being unusable for it, their number takes the place of the microseconds.
     """
-    columns = ["model", "n", "acc %", "R2", "in 90%", "regret %", "fit_s", "us"]
+    lost = any(row.unusable for row in rows)
+    columns = ["model", "n", "acc %", "R2", "in 90%", "regret %", "fit_s", "lost" if lost else "us"]
     cells = [
         [
             row.model, _whole(row.samples), percent(row.accuracy), row.r2, percent(row.coverage_90),
-            percent(row.regret_mean), row.fit_s, row.predict_us,
+            percent(row.regret_mean), row.fit_s, row.unusable if lost else row.predict_us,
         ]
         for row in rows
     ]  # fmt: skip
-    if any(row.unusable for row in rows):
-        columns.append("unusable")
-        cells = [[*line, row.unusable] for line, row in zip(cells, rows)]
     return table(columns, cells, title=f"{title}, {max(row.ops for row in rows)} ops")
 
 

@@ -16,9 +16,9 @@ from threadcast.models.boosted_trees import stays_inside
 class Trees:
     """Fitted scikit-learn decision trees, one or the sum of several, kept as the numbers of their nodes.
 
-    skops writes every tree with its whole estimator: 68 forests took 5 to 16 s to store and to load, as numbers a tenth of it.
-    `left`, `right` (-1 in leaves) and `feature` are (n_nodes,) int32, `threshold` and `value` (n_nodes,) float64;
-    `roots` are (n_trees,) int32; a forecast is `base` plus the values of the leaves that a row ends in.
+    skops writes every tree with its whole estimator: 68 forests took 5 to 16 s to store and to load, as numbers a tenth
+    of it. `left`, `right` (-1 in leaves) and `feature` are (n_nodes,) int32, `threshold` and `value` (n_nodes,)
+    float64; `roots` are (n_trees,) int32; a forecast is `base` plus the values of the leaves that a row ends in.
     """
 
     NAMES = ("roots", "left", "right", "feature", "threshold", "value", "base")
@@ -39,7 +39,7 @@ class Trees:
         return cls({
             "roots": starts[:-1].astype(np.int32),
             "left": children("children_left"), "right": children("children_right"),
-            "feature": np.concatenate([tree.feature for tree in trees]).astype(np.int32),
+            "feature": np.maximum(np.concatenate([tree.feature for tree in trees]), 0).astype(np.int32),
             "threshold": np.concatenate([tree.threshold for tree in trees]),
             "value": np.concatenate([tree.value.ravel() * scale for tree in trees]),
             "base": np.array([base]),
@@ -70,7 +70,8 @@ class Trees:
             or not np.all((roots >= 0) & (roots < left.size))
         ):
             raise ArtefactError("the arrays of decision trees do not fit each other")
-        if not stays_inside(left, right, feature, features):
+        known = np.all((feature >= 0) & (feature < features))
+        if not known or not stays_inside(left, right, feature, features):
             raise ArtefactError("a decision tree has nodes that point outside it")
         if not all(np.all(np.isfinite(array)) for array in (threshold, value, base)):
             raise ArtefactError("a decision tree holds what is no number")

@@ -22,6 +22,9 @@ KEPT = 4
 MIN_READ = 0.5
 """Share of measurements in which a counter must have been read to be a candidate, and instructions to normalise."""
 
+MOST_COUNTED = 1e12
+"""Counts per instruction or flop: beyond, the counter was misread, and squares of it would drown all others."""
+
 MIN_LEAF = 3
 """Ops in a leaf of the selecting tree: single ops would make any counter look informative."""
 
@@ -33,10 +36,11 @@ def normaliser_of(measurements: Sequence[Measurement]) -> Normaliser:
 
 
 def normalised(measurement: Measurement, counter: str, by: Normaliser) -> float:
-    """The counter a run, over its instructions or its op's flops (at least 1); NaN where either was not read."""
+    """The counter a run, over its instructions or its op's flops (at least 1); NaN where either was not read or
+    they are beyond `MOST_COUNTED`."""
     value = measurement.counter(counter)
     divisor = measurement.counter("instructions") if by == "instructions" else max(measurement.op.flops, 1.0)
-    return value / divisor if value is not None and divisor else np.nan
+    return value / divisor if value is not None and divisor and value <= MOST_COUNTED * divisor else np.nan
 
 
 def candidates(measurements: Sequence[Measurement], by: Normaliser) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """Seconds that an op can take: less than a clock cycle to thirty years. What lies beyond is a broken clock or a wrong
 unit, and would overflow in squares and exponentials."""
 
+MOST_WORK = 1e24
+"""Flops or bytes that an op can have: those of `LONGEST_S` at 1e15 a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOp:
@@ -24,6 +27,8 @@ class MeasuredOp:
     @property
     def defect(self) -> str | None:
         """Why nothing can be learned from it, None when it is sound."""
+        if (work := max(self.op.flops, self.op.bytes_moved)) > MOST_WORK:
+            return f"{work!r} flops or bytes: ops have at most {MOST_WORK:g}"
         return next(filter(None, map(defect_of, self.by_case.values())), None)
 
 

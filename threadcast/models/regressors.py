@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from threadcast.core.curve import Floats
-from threadcast.core.errors import ArtefactError, InvalidInput
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.models import artefacts, boosted_trees
 from threadcast.models.decision_trees import Trees
 
@@ -159,13 +159,19 @@ _MAKERS: Mapping[str, Callable[[int], Any]] = {
 
 
 def fit(name: str, rows: Floats, targets: Floats, *, seed: int = 0) -> tuple[Any, bool]:
-    """A regressor fitted to rows (n_rows, n_features) and targets (n_rows,), and whether it says that it converged."""
+    """A regressor fitted to rows (n_rows, n_features) and targets (n_rows,), and whether it says that it converged.
+
+    ModelError where the library finds no finite answer.
+    """
     from sklearn.exceptions import ConvergenceWarning
 
     regressor = make(name, seed=seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        regressor.fit(rows, targets)
+        try:
+            regressor.fit(rows, targets)
+        except ValueError as error:  # what the libraries raise where the numbers run away, LinAlgError among them
+            raise ModelError(f"{name} could not be fitted: {error}") from error
     others = [w for w in caught if not issubclass(w.category, ConvergenceWarning)]
     for other in others:
         warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
