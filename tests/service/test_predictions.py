@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from tests.service.service_data import GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
+from tests.service.service_data import CURVES, GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
 from threadcast.core import Case, Machine, Measurement, Sample
+from threadcast.core.machine import MAX_CORES
 from threadcast.scheduler.predictor import LocalPredictor
 from threadcast.service.app import Service, create_app
 from threadcast.service.settings import ServiceSettings
@@ -115,6 +116,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a model that is a number": ({"ops": [OP], "model": 9}, 422, "/model"),
     "a case beyond the machine": ({"ops": [OP], "cases": [{"threads": 5}]}, 422, "/cases"),
     "no thread": ({"ops": [OP], "cases": [{"threads": 0}]}, 422, "/cases/0/threads"),
+    "a misspelt affinity": ({"ops": [OP], "cases": [{"threads": 1, "afinity": "spread"}]}, 422, "/cases/0"),
     "threads as text": ({"ops": [OP], "cases": [{"threads": "2"}]}, 422, "/cases/0/threads"),
     "an affinity unheard of": ({"ops": [OP], "cases": [{"threads": 1, "affinity": "near"}]}, 422, "/cases/0/affinity"),
     "no case": ({"ops": [OP], "cases": []}, 422, "/cases"),
@@ -168,3 +170,11 @@ def test_ten_thousand_ops_are_one_request(client: FlaskClient) -> None:
     answer = ask(client, ops=keys)
     assert np.array(answer["seconds"]).shape == (10_000, len(MACHINE.cases()))
     assert json.dumps(answer)
+
+
+def test_as_many_cores_as_core_describes_are_taken(client: FlaskClient) -> None:
+    plan = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": MAX_CORES}).get_json()
+    assert plan["cores"] == MAX_CORES
+    machine = Machine.uniform("wide", MAX_CORES, group_size=1).to_json()
+    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "machine": machine})
+    assert "no calibration of wide" in response.get_json()["detail"]

@@ -240,7 +240,7 @@ def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, .
 
 @lru_cache(maxsize=64)
 def _cases(machine: Machine) -> tuple[Case, ...]:
-    """`Machine.cases`, kept: climbs and campaigns ask for it at every step, and 68 cores take milliseconds."""
+    """`Machine.cases`, kept: climbs and campaigns ask for it at every step."""
     groups = machine.groups
     spread = {Case(n, Affinity.SPREAD) for n in range(1, len(groups) + 1)} if len(groups) > 1 else set()
     compact, filled = set(), 0
@@ -249,5 +249,6 @@ def _cases(machine: Machine) -> tuple[Case, ...]:
         counts = [len(group)] if whole else range(1, len(group) + 1)
         compact |= {Case(filled + n) for n in counts}
         filled += len(group)
-    places = {machine.place(case) for case in spread}
-    return tuple(sorted(spread | {case for case in compact if machine.place(case) not in places}))
+    alone = next((i for i, group in enumerate(groups) if len(group) > 1), len(groups) - 1) + 1
+    same = {Case(case.threads) for case in spread if case.threads <= alone}  # both affinities take the same cores
+    return tuple(sorted(spread | compact - same))

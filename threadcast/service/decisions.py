@@ -34,7 +34,8 @@ def decide(asked: DecisionRequest) -> Response:
 
     Give one of three: a graph (with what a plan takes), for which a policy is made and kept; the `context` that
     such an answer named, which spares sending and preparing the graph again; or a plan to follow. The answer is
-    the launches to make now, in order; none means wait. With nothing running and something ready there is one.
+    the launches to make now, in order; none means wait. With nothing running, something ready and no `idle` there is
+    one; a policy decides for the whole machine, and `idle` holds back its launches on other cores.
     """
     given = [name for name in ("graph", "context", "plan") if getattr(asked, name) is not None]
     if len(given) != 1:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
 from threadcast.core import Affinity, Case, Machine, Op, OpGraph
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member
+from threadcast.core.machine import MAX_CORES
 from threadcast.service.problems import Problem
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
-MAX_CORES = 1_024
-"""Cores of a machine in a request: what the largest machines with one memory have. Enumerating cases is quadratic."""
+_CASE_MEMBERS = frozenset({"threads", "affinity"})
 
 
 @contextmanager
@@ -75,7 +75,18 @@ def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Ca
         return None
     if not 1 <= len(values) <= limits.max_cases:
         raise FormatError(f"{len(values)} cases; 1 to {limits.max_cases} are allowed", pointer="/cases")
-    return [read_case(value, f"/cases/{i}") for i, value in enumerate(values)]
+    cases = []
+    for i, value in enumerate(values):
+        cases.append(read_case(value, f"/cases/{i}"))
+        refuse_unknown(value, _CASE_MEMBERS, f"/cases/{i}")
+    return cases
+
+
+def refuse_unknown(entry: Mapping[str, Any], allowed: Set[str], pointer: str) -> None:
+    """Refuse members that mean nothing: they are misspelt ones."""
+    for name in entry:
+        if name not in allowed:
+            raise FormatError(f"unknown member {name[:40]!r}; known: {', '.join(sorted(allowed))}", pointer=pointer)
 
 
 def read_case(value: Any, pointer: str) -> Case:

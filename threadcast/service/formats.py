@@ -12,11 +12,13 @@ from pydantic import WithJsonSchema
 
 from threadcast.core import Affinity, Source
 from threadcast.core.tensor import DTYPE_BYTES
+from threadcast.models.measured import LONGEST_S, SHORTEST_S
 
 REF = "x-component"
 """Stands for "$ref" until the description is complete: pydantic resolves the latter itself and knows only its own."""
 
 _SECONDS = {"type": "number", "minimum": 0, "description": "seconds"}
+_SAMPLE = {"type": "number", "minimum": SHORTEST_S, "maximum": LONGEST_S, "description": "seconds"}
 _SECONDS_TABLE = {"type": "array", "items": {"type": "array", "items": _SECONDS}}
 _COUNT = {"type": "integer", "minimum": 1}
 _SIDES = {"type": "array", "items": {"type": "integer", "minimum": 0}}
@@ -157,7 +159,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     ),
     "MeasurementRow": {
         **_object(
-            {"op": _OP_REFERENCE, "threads": _COUNT, "seconds": _SECONDS},
+            {"op": _OP_REFERENCE, "threads": _COUNT, "seconds": _SAMPLE},
             {
                 "machine": {"type": "string", "description": "fingerprint"},
                 "affinity": {"enum": [a.value for a in Affinity], "default": "compact"},
@@ -170,7 +172,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "Measurement": _object(
         {
             "op": _OP_REFERENCE, "threads": _COUNT,
-            "seconds": {"type": "array", "items": _SECONDS, "minItems": 1, "description": "samples, as taken"},
+            "seconds": {"type": "array", "items": _SAMPLE, "minItems": 1, "description": "samples, as taken"},
         },
         {
             "machine": {"type": "string", "description": "fingerprint"},

@@ -8,7 +8,8 @@ from typing import Any
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import finite, member
-from threadcast.service.documents import read_case, reading
+from threadcast.models.measured import LONGEST_S, SHORTEST_S
+from threadcast.service.documents import read_case, reading, refuse_unknown
 
 COUNTER = "counter."
 _ROW_MEMBERS = frozenset({"machine", "op", "threads", "affinity", "repeat", "seconds"})
@@ -63,7 +64,7 @@ def read_dense(entries: Sequence[Any], known: Known, *, pointer: str = "/measure
     for i, entry in enumerate(entries):
         where = f"{pointer}/{i}"
         op, machine, case = known.op(entry, where), known.machine(entry, where), read_case(entry, where)
-        _refuse_unknown(entry, _DENSE_MEMBERS, where)
+        refuse_unknown(entry, _DENSE_MEMBERS, where)
         seconds = _numbers(member(entry, "seconds", list, pointer=where), f"{where}/seconds")
         counters = {
             name: _counts(values, len(seconds), f"{where}/counters/{name}")
@@ -88,13 +89,15 @@ def read_long(rows: Sequence[Any], known: Known, *, pointer: str = "/rows") -> l
         where = f"{pointer}/{i}"
         identity = known.machine(row, where), known.op(row, where), read_case(row, where)
         counters = {name: count for name, count in row.items() if name.startswith(COUNTER)}
-        _refuse_unknown(row, _ROW_MEMBERS | counters.keys(), where)
+        refuse_unknown(row, _ROW_MEMBERS | counters.keys(), where)
         samples = found.setdefault(identity, {})
         repeat = member(row, "repeat", int, pointer=where, default=len(samples))
+        if repeat < 0:
+            raise FormatError(f"repeat={repeat} must be at least 0", pointer=f"{where}/repeat")
         if repeat in samples:
             raise FormatError(f"repeat {repeat} of this op and case is there already", pointer=f"{where}/repeat")
         with reading(where):
-            seconds = finite(row.get("seconds"), pointer=f"{where}/seconds", minimum=0.0)
+            seconds = _time(row.get("seconds"), f"{where}/seconds")
             counts = {name.removeprefix(COUNTER): _count(value, f"{where}/{name}") for name, value in counters.items()}
             samples[repeat] = Sample(seconds, counts)
     return [
@@ -142,7 +145,15 @@ def count_samples(dense: Sequence[Any] | None, rows: Sequence[Any] | None) -> in
 def _numbers(values: Sequence[Any], pointer: str) -> list[float]:
     if not values:
         raise FormatError("at least one sample is needed", pointer=pointer)
-    return [finite(value, pointer=f"{pointer}/{i}", minimum=0.0) for i, value in enumerate(values)]
+    return [_time(value, f"{pointer}/{i}") for i, value in enumerate(values)]
+
+
+def _time(value: Any, pointer: str) -> float:
+    """Seconds that an op can take: one sample of another length and no model could tell anything of its op."""
+    seconds = finite(value, pointer=pointer)
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise FormatError(f"{seconds:g} s: ops take from {SHORTEST_S:g} to {LONGEST_S:g} s", pointer=pointer)
+    return seconds
 
 
 def _counts(values: Any, samples: int, pointer: str) -> list[float | None]:
@@ -153,9 +164,3 @@ def _counts(values: Any, samples: int, pointer: str) -> list[float | None]:
 
 def _count(value: Any, pointer: str) -> float | None:
     return None if value is None else finite(value, pointer=pointer, minimum=0.0)
-
-
-def _refuse_unknown(entry: Mapping[str, Any], allowed: frozenset[str] | set[str], pointer: str) -> None:
-    for name in entry:
-        if name not in allowed:
-            raise FormatError(f"unknown member {name[:40]!r}; known: {', '.join(sorted(allowed))}", pointer=pointer)

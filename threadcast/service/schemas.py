@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
-from threadcast.service.documents import MAX_CORES
+from threadcast.core.machine import MAX_CORES
 from threadcast.service.formats import (
     Cases,
     DenseEntries,
