@@ -34,8 +34,9 @@ def test_private_caches_are_filled_where_they_are_larger_than_a_share():
     assert eviction_bytes(big, (0, 1)) == 2 * 40 * MIB
 
 
-def test_without_known_caches_a_large_one_is_assumed():
-    assert eviction_bytes(Machine.uniform("unknown", 2), (0, 1)) == 4 * UNKNOWN_CACHE_BYTES
+def test_without_known_caches_a_large_one_is_assumed_and_not_one_for_every_core():
+    machine = Machine.uniform("unknown", 64)
+    assert eviction_bytes(machine, (0,)) == eviction_bytes(machine, tuple(range(64))) == 2 * UNKNOWN_CACHE_BYTES
 
 
 def test_the_evictor_streams_through_all_of_its_buffer():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threadcast.core.machine import Machine
 
 UNKNOWN_CACHE_BYTES = 64 * 2**20
-"""A thread's share of the last cache where the machine says nothing of its caches: more than most have."""
+"""All caches that a machine which says nothing of them is taken to have: more than most have."""
 
 _FLOAT_BYTES = 4
 
@@ -23,7 +23,7 @@ def eviction_bytes(machine: Machine, cores: tuple[int, ...]) -> int:
         users = sum(core in cache.cores for core in cores)
         if users:
             shares.append(cache.size_bytes / users)
-    return round(2 * max(shares, default=UNKNOWN_CACHE_BYTES) * len(cores))
+    return round(2 * max(shares, default=UNKNOWN_CACHE_BYTES / len(cores)) * len(cores))
 
 
 def make_evictor(machine: Machine, cores: tuple[int, ...]) -> Callable[[], None]:
