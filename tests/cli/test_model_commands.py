@@ -210,6 +210,14 @@ def test_a_graph_that_brings_curves_needs_no_store(folder):
     assert (about["count"], about["best"]["threads"]) == (2, 2)
 
 
+def test_ops_of_one_key_with_curves_of_their_own_are_forecast_apart(folder):
+    curves = {"a": {1: 4.0, 2: 3.0}, "b": {1: 1.0, 2: 9.0}, "c": {1: 4.0, 2: 3.0}}
+    OpGraph(("a", "b", "c"), (OPS[0],) * 3, (), curves).write(folder / "graph.json")
+    found = document("predict", "graph.json", "--cores", "2")
+    assert [(op["count"], op["best"]["threads"]) for op in found["ops"]] == [(2, 2), (1, 1)]
+    assert found["seconds"] == [[4.0, 3.0], [1.0, 9.0]]
+
+
 def test_what_cannot_be_forecast_is_refused(folder):
     assert "no op mm-0123456789abcdef" in refused("predict", "mm-0123456789abcdef", "--machine", MACHINE.fingerprint)
     assert "first/forward" in refused("predict", "third/forward", "--machine", MACHINE.fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
 
@@ -46,13 +46,15 @@ def command(
     """
     if _OP_KEY.fullmatch(what):
         ops, curves, fingerprint = _of_op(what, machine, model, settings)
-        counts = {what: 1}
+        counts = [1]
     else:
         problem, remarks = read_problem(Question(what, size, batch, mode, optimizer, machine, model), settings)
         for remark in remarks:
             output.warn(remark)
-        counts = {key: sum(op.key == key for op in problem.graph.ops) for key in problem.graph.distinct_ops()}
-        first = [next(i for i, op in enumerate(problem.graph.ops) if op.key == key) for key in counts]
+        same: dict[tuple[str, bytes], list[int]] = {}  # a graph's own curves may differ between ops of one key
+        for i, op in enumerate(problem.graph.ops):
+            same.setdefault((op.key, problem.curves.seconds[i].tobytes()), []).append(i)
+        first, counts = [rows[0] for rows in same.values()], [len(rows) for rows in same.values()]
         ops, curves = [problem.graph.ops[i] for i in first], problem.curves.take(first)
         fingerprint = problem.machine.fingerprint
     best = [curves[i].best() for i in range(len(ops))]
@@ -60,10 +62,10 @@ def command(
         **curves.to_json(), "machine": fingerprint,
         "ops": [
             {
-                "key": op.key, "kind": op.kind, "count": counts[op.key],
+                "key": op.key, "kind": op.kind, "count": count,
                 "best": {"threads": case.threads, "affinity": case.affinity.value},
             }
-            for op, case in zip(ops, best)
+            for op, case, count in zip(ops, best, counts)
         ],
     }  # fmt: skip
     said = f"{curves.model} on {fingerprint}"
@@ -95,7 +97,7 @@ def _curve_table(op: Op, curves: CurveTable, row: int) -> Table:
     return table(columns, cells, title=op.key)
 
 
-def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Mapping[str, int]) -> Table:
+def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Sequence[int]) -> Table:
     """One row an op, those that take longest in all first."""
     rows: list[tuple[Any, ...]] = []
     for i, op in enumerate(ops):
@@ -104,6 +106,6 @@ def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Mapping[str, int]
         seconds = curve.at(best)
         fewest = curve.at(min(curve.cases, key=lambda case: case.threads))
         source = curve.source[curve.cases.index(best)].value
-        rows.append((op.key, counts[op.key], str(best), seconds, fewest / seconds if seconds else None, source))
+        rows.append((op.key, counts[i], str(best), seconds, fewest / seconds if seconds else None, source))
     rows.sort(key=lambda cells: -cells[1] * cells[3])
     return table(("op", "times", "best case", "best_s", "speed-up", "source"), rows)
