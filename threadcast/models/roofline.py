@@ -13,7 +13,7 @@ from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
-from threadcast.models.interpolation import Knot, curve_through, measured_knots
+from threadcast.models.interpolation import measured_knots
 from threadcast.models.intervals import residual_bounds
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.roofline_limits import fit_limits, least_seconds
@@ -70,9 +70,14 @@ class Roofline(PerformanceModel):
                 "or fit it to measurements from it"
             )
         low, high = np.exp(self._bounds.get(machine.fingerprint, UNFITTED_BOUNDS))
-        times = least_seconds(limits, op, tuple(cases), machine).tolist()
-        knots = {case: Knot(s, s * low, s * high, Source.LEARNED) for case, s in zip(cases, times)}
-        return curve_through({**knots, **measured_knots(observed)}, cases)
+        seconds = least_seconds(limits, op, tuple(cases), machine)
+        source = [Source.LEARNED] * len(cases)
+        points = np.array([seconds, seconds * low, seconds * high])
+        for case, knot in measured_knots(observed).items():
+            if case in cases:
+                at = cases.index(case)
+                *points[:, at], source[at] = knot
+        return Curve(tuple(cases), points[0], points[1], points[2], tuple(source))
 
     def to_files(self) -> dict[str, bytes]:
         """The calibrations and intervals as JSON."""

@@ -7,7 +7,8 @@ from flask import Response
 
 from threadcast.core import Case, Machine, Op
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.service.context import context, reply
+from threadcast.service.context import context
+from threadcast.service.curve_text import curve_json
 from threadcast.service.documents import read_cases, read_graph, read_machine, read_ops
 from threadcast.service.formats import answers
 from threadcast.service.schemas import PredictionRequest
@@ -36,7 +37,8 @@ def predict(asked: PredictionRequest) -> Response:
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
     here.metrics.points.labels(table.model).inc(table.seconds.size)
-    return reply({"machine": machine.fingerprint, "ops": [op.key for op in ops], **table.to_json()})
+    text = curve_json({"machine": machine.fingerprint, "ops": [op.key for op in ops]}, table)
+    return Response(text, content_type="application/json")
 
 
 def _ops(asked: PredictionRequest) -> list[Op]:

@@ -1,0 +1,24 @@
+"""JSON text of curve tables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from threadcast.core import Case, CurveTable
+from threadcast.core.curve import Floats
+from threadcast.service.curve_text import curve_json
+
+TIMES = st.one_of(st.floats(0, allow_nan=False), st.sampled_from([0.0, 5e-324, 1e-6, 0.1, 1.0, 1e16, 1e21, 1e300]))
+
+
+@given(arrays(np.float64, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=6), elements=TIMES))
+def test_the_text_is_the_tables_own_document_to_the_last_bit(seconds: Floats) -> None:
+    cases = tuple(Case(n + 1) for n in range(seconds.shape[1]))
+    source = (np.arange(seconds.size) % 4).astype(np.int8).reshape(seconds.shape)
+    table = CurveTable(cases, seconds, seconds / 3, seconds, source, 'm"@1')
+    assert json.loads(curve_json({"ops": ["ü"]}, table)) == {"ops": ["ü"], **table.to_json()}
