@@ -163,6 +163,17 @@ def test_models_can_be_compared_by_left_out_kinds_fold_by_fold(folder):
     assert all(f"judged by {kind}" in result.stdout for kind in KINDS)
 
 
+def test_more_jobs_than_work_start_no_process(folder, monkeypatch):
+    monkeypatch.setattr("joblib.externals.loky.get_reusable_executor", lambda: pytest.fail("a process was started"))
+    with Store.open("two.sqlite") as store:
+        store.add(measure_all(OPS[:12]))
+        store.add_graph("only", OpGraph(("a",), OPS[:1]))
+    found = document(
+        "compare", "--model", "hill_climb", "--split", "new_network", "--jobs", "9" * 20, "--store", "two.sqlite"
+    )
+    assert found["rows"][0]["ops"] == 1
+
+
 def test_a_file_that_is_no_table_of_measurements_is_refused(folder):
     (folder / "wrong.csv").write_text("a,b\n1,2\n")
     assert "missing column" in refused("compare", "wrong.csv")
