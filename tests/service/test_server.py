@@ -242,6 +242,11 @@ def test_a_store_that_cannot_be_is_one_line_and_exit_1(place: ServiceSettings, t
         assert str(store) in refused([*arguments(place), "--store", str(store)], tmp_path)
 
 
+def test_a_full_disk_under_its_output_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
+    command = ["sh", "-c", 'exec "$@" > /dev/full', "sh", *arguments(place, "--workers", "2")]
+    assert "No space left on device" in refused(command, tmp_path)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_addresses_that_others_reach_are_refused(host: str) -> None:
     with pytest.raises(InvalidInput, match=f"{host}.*can be reached by others.*--allow-public"):

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
@@ -90,8 +90,9 @@ def serve(
             _Gunicorn(settings, options, lambda: ready(url)).run()
         except SystemExit as ended:
             if os.getpid() != parent:  # a worker, which must not unwind the stack that it was forked on
-                sys.stdout.flush()
-                sys.stderr.flush()
+                with contextlib.suppress(OSError):  # a full disk, of which has been told
+                    sys.stdout.flush()
+                    sys.stderr.flush()
                 os._exit(ended.code if isinstance(ended.code, int) else 1)
             return 1 if ended.code else 0
     return 0
@@ -131,9 +132,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
             context.store.add([])  # a store that cannot be written to is found now and not by the first client
             context.golden.predict(context)
         except ThreadcastError as error:
-            if self._first:  # the others fail for the same reason
-                print(f"threadcast: error: {error}", file=sys.stderr)  # noqa: T201 - a worker has no other voice
-            sys.exit(Arbiter.APP_LOAD_ERROR)
+            _refuse(str(error) if self._first else None)  # the others fail for the same reason
         return app
 
     def _forked(self, arbiter: Arbiter, worker: Any) -> None:
@@ -141,11 +140,21 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def _started(self, worker: Any) -> None:
         if self._first:
-            self._ready()
+            try:
+                self._ready()
+            except OSError as error:  # nobody would learn where it listens
+                _refuse(f"the URL cannot be printed: {error.strerror}")
 
     def _ended(self, arbiter: Arbiter, worker: Any) -> None:
         if self.callable is not None:
             self.callable.extensions["threadcast"].store.close()
+
+
+def _refuse(why: str | None) -> NoReturn:
+    """End this worker, and with it the server, in one line."""
+    if why is not None:
+        print(f"threadcast: error: {why}", file=sys.stderr)  # noqa: T201 - a worker has no other voice
+    sys.exit(Arbiter.APP_LOAD_ERROR)
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
