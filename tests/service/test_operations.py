@@ -117,3 +117,10 @@ def test_stored_samples_are_counted(client: FlaskClient, settings: ServiceSettin
         machine = store.machines()[0].fingerprint
     client.post("/v1/measurements", json={"machine": machine, "rows": rows})
     assert "threadcast_stored_samples_total 3.0" in client.get("/metrics").text
+
+
+def test_why_it_is_not_ready_is_in_the_log(settings: ServiceSettings, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(replace(settings, model="oracle"))
+    problem = app.test_client().get("/health/ready").get_json()
+    app.extensions["threadcast"].store.close()
+    assert (problem["status"], problem["reference"] in caplog.text, "oracle" in caplog.text) == (503, True, True)

@@ -13,7 +13,7 @@ from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import names
 from threadcast.service.context import context, reply
 from threadcast.service.formats import answers
-from threadcast.service.problems import Problem
+from threadcast.service.problems import unexpected
 
 blueprint = APIBlueprint("operations", __name__)
 
@@ -40,7 +40,7 @@ def ready() -> Response:
     try:
         model = here.golden.predict(here)
     except ThreadcastError as error:
-        raise Problem(503, f"the golden prediction failed: {type(error).__name__}; see the server's log") from error
+        return unexpected(error, 503, "the golden prediction failed")
     return reply({"status": "ready", "model": model})
 
 

@@ -94,7 +94,7 @@ def install(app: APIFlask) -> None:
     app.register_error_handler(Problem, _problem)
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(ThreadcastError, _threadcast)
-    app.register_error_handler(Exception, lambda error: _unexpected(error))
+    app.register_error_handler(Exception, lambda error: unexpected(error))
 
 
 def _problem(problem: Problem) -> Response:
@@ -112,12 +112,13 @@ def _threadcast(error: ThreadcastError) -> Response:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             if status >= 500:  # the message may name paths and addresses of this machine
-                return _unexpected(error, status, "the store or the models cannot be read or written at the moment")
+                return unexpected(error, status, "the store or the models cannot be read or written at the moment")
             return answer(status, str(error), pointer=error.pointer if isinstance(error, FormatError) else "")
-    return _unexpected(error)
+    return unexpected(error)
 
 
-def _unexpected(error: Exception, status: int = 500, what: str = "the service failed") -> Response:
+def unexpected(error: Exception, status: int = 500, what: str = "the service failed") -> Response:
+    """Log `error` and answer with nothing of it but the reference under which the log has it."""
     reference = secrets.token_hex(8)
     _log.error("%s %s failed (reference %s)", request.method, request.path, reference, exc_info=error)
     return answer(status, f"{what}; the server's log has the reason under {reference}", reference=reference)
