@@ -32,10 +32,10 @@ def test_a_plan_says_how_far_from_the_best_it_can_be() -> None:
     assert (planned.policy, planned.cores, planned.curves_from) == ("uniform", 4, "file")
 
 
-def test_auto_takes_the_best_of_its_policies_and_is_never_worse_than_the_default() -> None:
+def test_auto_is_never_worse_than_its_policies_nor_than_the_default() -> None:
     each = {name: plan(PROBLEM, policy=name).makespan_s for name in AUTO}
     best = plan(PROBLEM)
-    assert best.makespan_s == min(each.values())
+    assert best.makespan_s <= min(each.values())
     assert best.makespan_s <= plan(PROBLEM, policy="fifo").makespan_s
     check_schedule(PROBLEM.graph, best, machine=PROBLEM.machine, oversubscribed=True)
 

@@ -7,6 +7,7 @@ EXTRAS = {
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl"),
     "collect": ("torch", "pyperf"),
+    "plan": ("numba", "ortools"),
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),
 }

@@ -17,7 +17,7 @@ from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
-from threadcast.scheduler.planner import AUTO, plan_each
+from threadcast.scheduler.planner import SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
 
@@ -48,6 +48,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
 @click.option("--option", "options", type=OptionType(), multiple=True, help="NAME=VALUE for the policy, as inter=2.")
+@click.option("--robust", is_flag=True, help="Plan for the 90th percentile of what the forecasts' intervals allow.")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
 @setting("store", "--store")
@@ -74,6 +75,7 @@ def command(
     policy: str,
     options: tuple[tuple[str, Any], ...],
     compare: bool,
+    robust: bool,
     model: str | None,
     plan_file: Path | None,
     timeline_file: Path | None,
@@ -90,14 +92,14 @@ def command(
         output.warn(remark)
     if policy == "auto" and options:
         raise click.UsageError("--option needs --policy: auto tries several, which have other options")
+    if policy not in ("auto", SEARCH) and robust:
+        raise click.UsageError(f"--robust needs the search: --policy auto or {SEARCH}")
     twice = [name for name, times in Counter(name for name, _ in options).items() if times > 1]
     if twice:
         raise click.UsageError(f"--option {twice[0]} is given twice; once is enough")
-    chosen = None if policy == "auto" and compare else make_plan(problem, policy=policy, **dict(options))
+    chosen = make_plan(problem, policy=policy, robust=robust, **dict(options))
     every = without_options() if compare else ()
-    compared = dict(zip(every, plan_each(problem, every)))
-    if chosen is None:
-        chosen = min((compared[name] for name in AUTO), key=lambda made: made.makespan_s)
+    compared = [chosen, *plan_each(problem, every)] if compare else []
     if plan_file is not None:
         chosen.write(plan_file)
     if timeline_file is not None:
@@ -108,8 +110,8 @@ def command(
         _table([chosen]),
     ]
     if compared:
-        document["compared"] = [summary(made) for made in compared.values()]
-        shown.append(_table(sorted(compared.values(), key=lambda made: made.makespan_s), title="every policy"))
+        document["compared"] = [summary(made) for made in compared]
+        shown.append(_table(sorted(compared, key=lambda made: made.makespan_s), title="every policy"))
     output.result(document, *shown, widths(chosen))
 
 

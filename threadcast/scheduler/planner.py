@@ -3,42 +3,114 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from threadcast.core import Plan
+from threadcast.core import Placement, Plan
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.interference import CoreSharing, Interference
 from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.policies.registry import create, options_of
+from threadcast.scheduler.robust import percentile_s, pessimistic, resampled
 from threadcast.scheduler.simulator import Simulation
 
+SEARCH = "search"
+"""The name of plans that the search made."""
+
 AUTO = ("critical_path", "strategies_1_3", "strategies_1_2_3", "strategies", "manual_grid")
-"""Policies of which "auto" takes the best in simulation, the first among equals. The grid of the last one holds what
-"fifo" does, so the framework's default is never better than the plan by prediction."""
+"""Policies whose plans "auto" holds against the search's: those that put ops on hyper-threads, and that of the
+framework's default, so that the plan is never worse than it by prediction."""
+
+COMPARED_OPS = 2_000
+"""Ops up to which "auto" tries the policies of `AUTO`: a quarter second for each thousand."""
+
+BUDGET_S = 2.0
+"""Seconds after which the search ends; it mostly needs less."""
+
+Candidate = tuple[str, tuple[Placement, ...], float]
+"""A policy's name, where and when ops run, and the makespan in seconds."""
 
 
-def plan(problem: Problem, *, policy: str = "auto", interference: Interference | None = None, **options: Any) -> Plan:
-    """Return what `policy` does with `problem`, in simulation, as a plan: cores, threads, order, times, gap.
+def plan(
+    problem: Problem,
+    *,
+    policy: str = "auto",
+    interference: Interference | None = None,
+    robust: bool = False,
+    budget_s: float = BUDGET_S,
+    seed: int = 0,
+    **options: Any,
+) -> Plan:
+    """Return how to run `problem`, as a plan: cores, threads, order, times, lower bound and gap.
 
-    "auto" takes the shortest of the plans of `AUTO`. `options` go to the policy that is named. NotFound for an
-    unknown policy, InvalidInput for an unknown option.
+    `policy` "auto" takes the shorter of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`;
+    the name of a policy, what it does in simulation. The search ends after `budget_s`; if that does not cut it short,
+    equal arguments give equal plans. With `interference`, plans are compared by what they take under it. `robust`
+    compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals. `options`
+    go to the policy that is named. NotFound for an unknown policy, InvalidInput for an unknown option.
     """
-    if policy != "auto":
-        return _planned(problem, _simulated(problem, policy, interference, options), interference)
+    if policy not in ("auto", SEARCH):
+        run = _simulated(problem, policy, interference, options)
+        found = (run.policy.name, run.placements(), run.now_s)
+        return _planned(problem, found, lower_bounds(problem).best_s, interference)
     if options:
-        raise InvalidInput(f"options {sorted(options)} need a named policy: those that auto tries have different ones")
-    best = _simulated(problem, AUTO[0], interference, options)
-    for name in AUTO[1:]:
-        run = _simulated(problem, name, interference, options, give_up_s=best.now_s)
-        best = run if run.done else best
-    return _planned(problem, best, interference)
+        raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
+    if not (budget_s > 0 and math.isfinite(budget_s)):
+        raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
+    deadline_s = time.monotonic() + budget_s
+    bound_s = lower_bounds(problem).best_s
+    candidates = list(_searched(problem, bound_s, interference, deadline_s=deadline_s, seed=seed))
+    if robust:
+        worse = pessimistic(problem)
+        candidates += _searched(worse, lower_bounds(worse).best_s, interference, deadline_s=deadline_s, seed=seed)
+    if policy == "auto" and len(problem.graph) <= COMPARED_OPS:
+        candidates += _others(problem, interference, math.inf if robust else min(c[2] for c in candidates))
+    return _planned(problem, min(candidates, key=_judge(problem, robust, seed)), bound_s, interference)
 
 
 def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
     """Return the plan of each of these policies, in their order."""
     return [plan(problem, policy=name, interference=interference) for name in policies]
+
+
+def _searched(
+    problem: Problem, bound_s: float, interference: Interference | None, *, deadline_s: float, seed: int
+) -> Iterator[Candidate]:
+    """The search's shortest plans, on their real cores."""
+    from threadcast.scheduler.search.instance import Instance
+    from threadcast.scheduler.search.search import Search
+    from threadcast.scheduler.search.solution import place
+
+    instance = Instance.of(problem)
+    for solution in Search(instance, bound_s=bound_s, seed=seed, deadline_s=deadline_s).run():
+        placements = place(problem, instance, solution)
+        if interference is None:
+            yield SEARCH, placements, max(at.finish_s for at in placements)
+        else:
+            made = Plan(len(problem.machine), SEARCH, placements)
+            run = Simulation(PlanReplay(problem, plan=made), interference=interference)
+            run.run()
+            yield SEARCH, run.placements(), run.now_s
+
+
+def _others(problem: Problem, interference: Interference | None, best_s: float) -> Iterator[Candidate]:
+    """Plans of `AUTO`, each shorter than `best_s` and than those before it."""
+    for name in AUTO:
+        run = _simulated(problem, name, interference, {}, give_up_s=best_s)
+        if run.done:
+            yield run.policy.name, run.placements(), run.now_s
+            best_s = min(best_s, run.now_s)
+
+
+def _judge(problem: Problem, robust: bool, seed: int) -> Callable[[Candidate], float]:
+    """What makes one candidate better than another: less of it."""
+    if not robust:
+        return lambda candidate: candidate[2]
+    worlds = resampled(problem, seed=seed)
+    return lambda candidate: percentile_s(candidate[1], worlds)
 
 
 def _simulated(
@@ -56,10 +128,9 @@ def _simulated(
     return run
 
 
-def _planned(problem: Problem, run: Simulation, interference: Interference | None) -> Plan:
-    ops = run.placements()
-    bound_s = lower_bounds(problem).best_s
+def _planned(problem: Problem, candidate: Candidate, bound_s: float, interference: Interference | None) -> Plan:
+    name, ops, makespan_s = candidate
     if any(op.hardware_thread or op.threads > len(op.cores) for op in ops):
         bound_s /= (interference or CoreSharing(problem.machine)).core_throughput
-    bound_s = min(bound_s, run.now_s)  # a sum in another order may be a rounding error larger
-    return Plan(len(problem.machine), run.policy.name, ops, bound_s, curves_from=problem.curves.model)
+    bound_s = min(bound_s, makespan_s)  # a sum in another order may be a rounding error larger
+    return Plan(len(problem.machine), name, ops, bound_s, curves_from=problem.curves.model)

@@ -1,0 +1,187 @@
+"""Simulated annealing over thread counts and order, for graphs that can be scheduled anew thousands of times."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from threadcast.scheduler.search.compiled import compiled
+from threadcast.scheduler.search.instance import Floats, Instance, Ints
+from threadcast.scheduler.search.schedule_loops import insert
+
+WARM, COLD = 0.02, 0.0005
+"""Temperatures at the beginning and at the end, relative to the makespan."""
+FRUGALITY = 0.3
+"""What a second of work over the cores costs, in seconds of makespan: spared cores are room for other ops."""
+P_COUNT, P_BOTH = 0.4, 0.2
+"""Shares of moves that change an op's thread count alone, and together with its place; the others change its place."""
+P_CRITICAL = 0.6
+"""Share of moves of an op on a critical chain."""
+
+
+@compiled
+def _random(state: np.ndarray) -> float:
+    """The next number in [0, 1) of xorshift64* (Vigna 2016); `state` is one uint64, not 0."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
+
+
+@compiled
+def _critical_chain(
+    before_at: Ints, before: Ints, seconds: Floats, start: Floats, makespan: float, state: np.ndarray, chain: Ints
+) -> int:
+    """Fill `chain` with ops, each of which starts when the next finishes, from the end; return how many."""
+    n = len(start)
+    slack = 1e-12 * makespan
+    count, wanted = 0, makespan
+    while count < n:
+        found, seen = -1, 0
+        for op in range(n):
+            if abs(start[op] + seconds[op] - wanted) <= slack and (seconds[op] > 0.0 or start[op] < wanted):
+                seen += 1
+                if _random(state) * seen < 1.0:
+                    found = op
+        if found < 0:
+            break
+        chain[count] = found
+        count += 1
+        wanted = start[found]
+        if wanted <= slack:
+            break
+    return count
+
+
+@compiled
+def anneal(
+    before_at: Ints, before: Ints, after_at: Ints, after: Ints, all_widths: Ints, all_seconds: Floats, choices: Ints,
+    cores: int, order: Ints, choice: Ints, state: np.ndarray, moves: int, warm_s: float, cold_s: float, enough_s: float,
+) -> float:  # fmt: skip
+    """Improve `order` and `choice` in place by `moves` moves; return the best makespan, which they then have.
+
+    Ends early at a makespan of at most `enough_s`.
+    """
+    n = len(order)
+    width, seconds = np.empty(n, dtype=np.int32), np.empty(n)
+    for op in range(n):
+        width[op], seconds[op] = all_widths[op, choice[op]], all_seconds[op, choice[op]]
+    start, time, free = np.empty(n), np.empty(2 * n + 2), np.empty(2 * n + 2, dtype=np.int32)
+    place = np.empty(n, dtype=np.int32)
+    for k in range(n):
+        place[order[k]] = k
+    now = insert(order, before_at, before, width, seconds, cores, start, time, free)
+    best, best_order, best_choice = now, order.copy(), choice.copy()
+    work = 0.0
+    for op in range(n):
+        work += width[op] * seconds[op]
+    best_work = work
+    chain = np.empty(n, dtype=np.int32)
+    on_chain = _critical_chain(before_at, before, seconds, start, now, state, chain)
+    for move in range(moves):
+        if best <= enough_s:
+            break
+        temperature = warm_s * (cold_s / warm_s) ** (move / moves)
+        if on_chain > 0 and _random(state) < P_CRITICAL:
+            op = chain[int(_random(state) * on_chain)]
+        else:
+            op = int(_random(state) * n)
+        old, begin, end = choice[op], place[op], place[op]
+        new_work = work
+        kind = _random(state)
+        if choices[op] > 1 and kind < P_COUNT + P_BOTH:
+            if _random(state) < 0.7:
+                new = old + (1 if _random(state) < 0.5 else -1)
+                if new < 0 or new >= choices[op]:
+                    new = 2 * old - new
+            else:
+                new = int(_random(state) * (choices[op] - 1))
+                if new >= old:
+                    new += 1
+            new_work -= width[op] * seconds[op]
+            choice[op], width[op], seconds[op] = new, all_widths[op, new], all_seconds[op, new]
+            new_work += width[op] * seconds[op]
+        if kind >= P_COUNT or choices[op] == 1:
+            low, high = 0, n - 1
+            for e in range(before_at[op], before_at[op + 1]):
+                low = max(low, place[before[e]] + 1)
+            for e in range(after_at[op], after_at[op + 1]):
+                high = min(high, place[after[e]] - 1)
+            end = low + int(_random(state) * (high - low + 1))
+            if end == begin and choice[op] == old:
+                continue
+            _shift(order, place, begin, end)
+        found = insert(order, before_at, before, width, seconds, cores, start, time, free)
+        worse = found - now + FRUGALITY * (new_work - work) / cores
+        if worse <= 0.0 or _random(state) < math.exp(-worse / temperature):
+            changed = found != now
+            now, work = found, new_work
+            if now < best or (now == best and work < best_work):
+                best, best_work = now, work
+                best_order[:] = order
+                best_choice[:] = choice
+            if changed:
+                on_chain = _critical_chain(before_at, before, seconds, start, now, state, chain)
+        else:
+            _shift(order, place, end, begin)
+            choice[op], width[op], seconds[op] = old, all_widths[op, old], all_seconds[op, old]
+    order[:] = best_order
+    choice[:] = best_choice
+    return best
+
+
+@compiled
+def _shift(order: Ints, place: Ints, begin: int, end: int) -> None:
+    """Move the op at place `begin` to place `end`."""
+    op = order[begin]
+    step = 1 if end > begin else -1
+    for k in range(begin, end, step):
+        order[k] = order[k + step]
+        place[order[k]] = k
+    order[end] = op
+    place[op] = end
+
+
+def justify(instance: Instance, order: Ints, choice: Ints) -> tuple[Ints, float]:
+    """Return an order whose schedule is no longer, and its makespan: push everything to the end, then to the start.
+
+    Source: Valls, Ballestin and Quintanilla, Justification and RCPSP, 2005.
+    """
+    width, seconds = instance.widths(choice), instance.times(choice)
+    backwards = instance.reversed()
+    best_order, best_s = order, math.inf
+    while True:
+        start = np.empty(len(order))
+        found_s = insert_all(instance, best_order, width, seconds, start)
+        if not found_s < best_s:
+            return best_order, best_s
+        kept = best_order
+        best_s = found_s
+        finish = start + seconds
+        last_first = np.lexsort((-_places(kept), -finish)).astype(np.int32)
+        mirrored = np.empty(len(order))
+        insert_all(backwards, last_first, width, seconds, mirrored)
+        candidate = np.lexsort((_places(kept), -(mirrored + seconds))).astype(np.int32)
+        if insert_all(instance, candidate, width, seconds, start) >= best_s:
+            return kept, best_s
+        best_order = candidate
+
+
+def insert_all(instance: Instance, order: Ints, width: Ints, seconds: Floats, start: Floats) -> float:
+    """`insert` with room of its own."""
+    n = len(order)
+    return float(
+        insert(
+            order, instance.before_at, instance.before, width, seconds, instance.cores, start,
+            np.empty(2 * n + 2), np.empty(2 * n + 2, dtype=np.int32),
+        )
+    )  # fmt: skip
+
+
+def _places(order: Ints) -> Ints:
+    place = np.empty(len(order), dtype=np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place
