@@ -1,0 +1,102 @@
+"""How long groups of ops take that run side by side, each in sequence, on cores that they share out best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+import numpy as np
+
+from threadcast.scheduler.policies.base import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ops that run in sequence, in this order, on `cores` cores of their own; `seconds` by prediction."""
+
+    ops: tuple[int, ...]
+    cores: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Groups that run side by side, and the seconds until the last of them ends."""
+
+    groups: tuple[Group, ...]
+    seconds: float
+
+
+class StageCosts:
+    """Shares the machine's cores out; an op takes the fastest of its offered counts that its group has cores for."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._best = np.minimum.accumulate(problem.times.seconds, axis=1)  # (n_ops, n_counts) seconds within a count
+        self._counts = problem.times.counts
+        self._cores = len(problem.machine)
+        self._curves: dict[tuple[int, ...], list[tuple[int, float]]] = {}
+
+    def alone_s(self, op: int) -> float:
+        """Seconds of an op that has all cores."""
+        return float(self._best[op, -1])
+
+    def fewest(self, op: int) -> int:
+        """The fewest cores on which an op can run."""
+        return self._curve((op,))[0][0]
+
+    def stage(self, groups: Sequence[tuple[int, ...]]) -> Stage | None:
+        """Return the stage of these groups in the least time there is for it; None where the cores do not suffice.
+
+        Starts with the fewest cores a group and widens the slowest group while cores are left: nothing else makes
+        a stage shorter.
+        """
+        curves = [self._curve(ops) for ops in groups]
+        left = self._cores - sum(curve[0][0] for curve in curves)
+        if left < 0:
+            return None
+        at = [0] * len(curves)
+        slowest = [(-curve[0][1], i) for i, curve in enumerate(curves)]
+        heapify(slowest)
+        while True:
+            i = slowest[0][1]
+            curve, here = curves[i], at[i]
+            if here + 1 == len(curve) or curve[here + 1][0] - curve[here][0] > left:
+                break
+            left -= curve[here + 1][0] - curve[here][0]
+            at[i] = here + 1
+            heapreplace(slowest, (-curve[here + 1][1], i))
+        shared = tuple(Group(ops, *curve[here]) for ops, curve, here in zip(groups, curves, at))
+        return Stage(shared, -slowest[0][0])
+
+    def greedy(self, ops: Sequence[int]) -> list[Stage]:
+        """Return stages of ops that do not depend on each other, longest ops first and equally many in each.
+
+        How many is the best of the powers of two and all; where they need more cores than there are, a stage ends
+        early.
+        """
+        ordered = sorted(ops, key=lambda op: (-self.alone_s(op), op))
+        sizes = {1 << i for i in range(len(ops).bit_length()) if 1 << i <= len(ops)} | {len(ops)}
+        tried = [self._chunks(ordered, size) for size in sorted(sizes)]
+        return min(tried, key=lambda stages: sum(stage.seconds for stage in stages))
+
+    def _chunks(self, ops: Sequence[int], size: int) -> list[Stage]:
+        chunks: list[list[tuple[int, ...]]] = []
+        left = 0
+        for op in ops:
+            fewest = self.fewest(op)
+            if not chunks or len(chunks[-1]) == size or fewest > left:
+                chunks.append([])
+                left = self._cores
+            chunks[-1].append((op,))
+            left -= fewest
+        return [stage for chunk in chunks if (stage := self.stage(chunk)) is not None]
+
+    def _curve(self, ops: tuple[int, ...]) -> list[tuple[int, float]]:
+        """(cores, seconds) of a group wherever more cores make it faster; the first is the fewest that it needs."""
+        found = self._curves.get(ops)
+        if found is None:
+            seconds = self._best[list(ops)].sum(axis=0)
+            falls = np.flatnonzero(np.diff(seconds, prepend=np.inf) < 0)  # where not offered, inf - inf is no fall
+            found = self._curves[ops] = [(self._counts[i], float(seconds[i])) for i in falls.tolist()]
+        return found
