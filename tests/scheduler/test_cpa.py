@@ -67,6 +67,12 @@ def test_a_precedence_level_gets_no_more_cores_than_there_are() -> None:
     assert simulate(Cpa(problem)).makespan_s == 6.0
 
 
+def test_an_op_that_waits_for_cores_is_not_overtaken() -> None:
+    """a (one core, bottom level 5) runs; b (two cores, 4) waits for it, and c (one core, 3) for b."""
+    policy = Cpa(problem_of([{1: 5.0}, {2: 4.0}, {1: 3.0}], cores=2))
+    assert {op.id: op.start_s for op in simulate(policy).ops} == {"a": 0, "b": 5, "c": 9}
+
+
 def test_where_the_best_op_has_no_room_another_of_the_path_grows() -> None:
     """a, b and c share level 0 of 3 cores; only d, behind a, may grow."""
     wide = {1: 9.0, 3: 1.0}

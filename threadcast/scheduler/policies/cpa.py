@@ -17,8 +17,8 @@ class Cpa(Allotted):
 
     `allotment`: (n_ops,) positions in `problem.times.counts`. Source: Radulescu and van Gemund 2001, "A low-cost
     approach towards mixed task and data parallel scheduling", section 3. Departures: an op goes to its next
-    offered count that is faster, where the paper adds one processor, for curves are jagged; and where the first op
-    does not fit the idle cores, a later one may (`Allotted`).
+    offered count that is faster, where the paper adds one processor, for curves are jagged. As there, an op that
+    needs more cores than are idle holds those that are, so no later one overtakes it.
     """
 
     name = "cpa"
@@ -31,7 +31,7 @@ class Cpa(Allotted):
     def _allot(self, problem: Problem, level: Integers, room: Integers) -> None:
         self.allotment = grown(problem.graph, problem.times, cores=len(problem.machine), level=level, room=room)
         bottom = levels(problem.graph, problem.times.at(self.allotment))
-        Allotted.__init__(self, problem, allotment=self.allotment, rank=rank_by_level(bottom))
+        Allotted.__init__(self, problem, allotment=self.allotment, rank=rank_by_level(bottom), in_order=True)
 
 
 class Mcpa(Cpa):
