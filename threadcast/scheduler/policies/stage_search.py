@@ -17,9 +17,11 @@ GROUPS = 8
 """Groups in a stage at most ("s", same place)."""
 
 CANDIDATES = 20_000
-"""Candidate stages that the search looks at in one part of a graph before it gives the part up: 0.2 s. On training graphs of
-600 to 1,900 ops (ResNet-50, Inception, GoogLeNet, LSTM; random curves, 68 cores) 20,000 took 6 to 8 s and 5,000 took
-1 to 2 s for stages of 1 % less to 3 % more time."""
+"""Candidate stages that the search looks at in one part of a graph before it gives the part up: 0.2 s.
+
+On training graphs of 600 to 1,900 ops (ResNet-50, Inception, GoogLeNet, LSTM; random curves, 68 cores) 20,000 took 6 to
+8 s in all, and 5,000 took 1 to 2 s for stages of 1 % less to 3 % more time.
+"""
 
 ALL_CANDIDATES = 50
 """Times `CANDIDATES` that are looked at in a whole graph, so that one of 16,000 ops takes seconds, not minutes."""
