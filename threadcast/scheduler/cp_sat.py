@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,13 +30,25 @@ where some op is shorter than one."""
 OPTIMAL = 1e-5
 """Distance from the bound, over the bound, up to which a plan is called optimal: what rounding may leave."""
 
-DETERMINISTIC_PER_S = 0.05
-"""Units of CP-SAT's deterministic time for a second of the budget. It counted 0.02 to 0.2 a second on graphs of 20 to
-60 ops; with less than it would count the clock seldom ends a search, at the price of a part of the budget."""
+DETERMINISTIC_PER_S = 0.1
+"""Units of CP-SAT's deterministic time for a second of the budget. It counts 0.02 to 2 a second: more, and the clock
+would end most searches; less, and most of the budget would be left."""
 
-SEARCHES = ((False, 1 / 3), (True, 2 / 3))
-"""Whether strategies are interleaved, and the share of the budget. Alone the first did not improve plans of 40 to 60
-ops much, and the second did not prove that of three ops."""
+
+class _Search(NamedTuple):
+    share: float
+    """Of the budget."""
+    linearization: int
+    interleave: bool
+
+
+SEARCHES = (_Search(1 / 4, 0, False), _Search(1 / 4, 1, False), _Search(1 / 2, 1, True))
+"""One after the other, by one worker, each from the best plan so far. Each of the three alone left some graphs of
+three to five ops unproven in seconds; together they proved 1,055 random ones in 4 s each. The last one improves plans
+of 40 to 60 ops most."""
+
+PORTFOLIO = (_Search(1.0, 1, False),)
+"""By several workers."""
 
 POLICY = "cp_sat"
 
@@ -57,7 +69,13 @@ class CpSatResult:
 
 
 def solve(
-    problem: Problem, *, budget_s: float, workers: int = 1, seed: int = 0, hint: Plan | None = None
+    problem: Problem,
+    *,
+    budget_s: float,
+    workers: int = 1,
+    seed: int = 0,
+    hint: Plan | None = None,
+    repeatable: bool = True,
 ) -> CpSatResult:
     """Return the best plan that CP-SAT finds in about `budget_s` seconds, and its bound.
 
@@ -67,11 +85,11 @@ def solve(
     and widths of a solution are used; `core_layout` makes them a legal plan in real times on cores, which can be
     longer where an op does not get cores of its better affinity. Made for up to some hundreds of ops.
 
-    One worker searches by itself for a third of the budget, which proves small graphs optimal, then by CP-SAT's
-    deterministic mix of strategies (`interleave_search`), which improves larger ones; several workers run its
-    portfolio, which is not repeatable. Searches end by CP-SAT's deterministic time, or by the clock on a slow machine
-    (`CpSatResult.repeatable`). ImportError without OR-Tools, which the extra `plan` brings; InvalidInput for a budget
-    that is not positive, for less than one worker and for a hint of other ops.
+    One worker goes through `SEARCHES`; several run CP-SAT's portfolio, which is not repeatable. With `repeatable`
+    searches end by CP-SAT's deterministic time, commonly after a part of the budget, or by the clock on a slow
+    machine (`CpSatResult.repeatable` says whether); without it by the clock alone. ImportError without OR-Tools,
+    which the extra `plan` brings; InvalidInput for a budget that is not positive, for less than one worker and for
+    a hint of other ops.
     """
     from ortools.sat.python import cp_model
 
@@ -81,14 +99,17 @@ def solve(
     choices = _choices(problem)
     unit_s = _unit_s(problem, choices, bound_s)
     best = _laid_out(problem, hint) if hint is not None else None
-    repeatable = workers == 1
+    ended = True
     model = _Model(problem, choices, unit_s, bound_s)
-    for interleave, share in SEARCHES if workers == 1 else ((False, 1.0),):
-        solver = _solver(budget_s * share, workers, seed, interleave)
+    for search in SEARCHES if workers == 1 else PORTFOLIO:
+        limit_s = budget_s * search.share
+        solver = _solver(search, limit_s, workers, seed)
+        if repeatable:
+            solver.parameters.max_deterministic_time = limit_s * DETERMINISTIC_PER_S
         if best is not None:
             model.hint(problem, best)
         status = solver.solve(model.model)
-        repeatable &= status == cp_model.OPTIMAL or solver.wall_time < budget_s * share
+        ended &= workers == 1 and (status == cp_model.OPTIMAL or solver.wall_time < limit_s)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             made = model.plan(problem, solver)
             best = min((best, made), key=lambda plan: plan.makespan_s) if best is not None else made
@@ -97,21 +118,21 @@ def solve(
         if status == cp_model.OPTIMAL:
             break
     if best is None:
-        return CpSatResult(None, bound_s, False, repeatable)
+        return CpSatResult(None, bound_s, False, ended)
     bound_s = min(bound_s, best.makespan_s)
     optimal = best.makespan_s <= bound_s * (1 + OPTIMAL)
-    return CpSatResult(replace(best, lower_bound_s=bound_s), bound_s, optimal, repeatable)
+    return CpSatResult(replace(best, lower_bound_s=bound_s), bound_s, optimal, ended)
 
 
-def _solver(limit_s: float, workers: int, seed: int, interleave: bool) -> cp_model.CpSolver:
+def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_model.CpSolver:
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
-    solver.parameters.interleave_search = interleave
+    solver.parameters.interleave_search = search.interleave
+    solver.parameters.linearization_level = search.linearization
     solver.parameters.random_seed = seed
     solver.parameters.max_time_in_seconds = limit_s
-    solver.parameters.max_deterministic_time = limit_s * DETERMINISTIC_PER_S
     # Without these two, graphs of three ops are not always proven within seconds.
     solver.parameters.use_overload_checker_in_cumulative = True
     solver.parameters.use_timetable_edge_finding_in_cumulative = True
