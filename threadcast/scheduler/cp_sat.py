@@ -43,9 +43,9 @@ class _Search(NamedTuple):
 
 
 SEARCHES = (_Search(1 / 4, 0, False), _Search(1 / 4, 1, False), _Search(1 / 2, 1, True))
-"""One after the other, by one worker, each from the best plan so far. Each of the three alone left some graphs of
-three to five ops unproven in seconds; together they proved 1,055 random ones in 4 s each. The last one improves plans
-of 40 to 60 ops most."""
+"""One after the other, by one worker, each from the best plan so far: 1,055 random graphs of up to five ops were proven
+in 4 s each. The first proves small graphs soonest (one of 20 ops in 0.1 s, the others 14 s); the other two alone left
+some of three to five ops unproven; the last improves plans of 40 to 60 ops most."""
 
 PORTFOLIO = (_Search(1.0, 1, False),)
 """By several workers."""
