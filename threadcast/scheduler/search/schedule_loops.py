@@ -133,51 +133,66 @@ def _pop(heap: Floats, who: Ints, count: int) -> int:
 
 @compiled
 def dispatch(
-    key: Floats, before_at: Ints, after_at: Ints, after: Ints, width: Ints, seconds: Floats, cores: int,
-    reserve: bool, start: Floats,
+    key: Floats, before_at: Ints, after_at: Ints, after: Ints, all_widths: Ints, all_seconds: Floats, choices: Ints,
+    cores: int, reserve: bool, adapt: bool, choice: Ints, start: Floats,
 ) -> float:  # fmt: skip
     """Go through time and start the ready ops, lowest `key` first, for which enough cores are idle.
 
     With `reserve` the first op that does not fit keeps the cores that it waits for: others start only if they have
-    finished when it can start, or leave it enough (EASY backfilling, Lifka 1995).
+    finished when it can start, or leave it enough (EASY backfilling, Lifka 1995). With `adapt` such an op starts at
+    once with fewer threads where it finishes no later that way, and ops that leave cores idle with nothing ready to
+    take them get more; `choice` is changed accordingly.
     """
     n = len(key)
     waiting = before_at[1:] - before_at[:-1]
     ready, ready_op = np.empty(n + 1), np.empty(n + 1, dtype=np.int32)
     running, running_op = np.empty(cores + n + 1), np.empty(cores + n + 1, dtype=np.int32)
-    passed = np.empty(LOOK_AHEAD, dtype=np.int32)
+    passed, started = np.empty(LOOK_AHEAD, dtype=np.int32), np.empty(n, dtype=np.int32)
     n_ready = n_running = 0
     for op in range(n):
         if waiting[op] == 0:
             n_ready = _push(ready, ready_op, n_ready, key[op], op)
     idle, now = cores, 0.0
     while True:
-        n_passed, shadow_s, spare = 0, np.inf, 0
+        n_passed, n_started, shadow_s, spare = 0, 0, np.inf, 0
         while n_ready > 0 and idle > 0 and n_passed < LOOK_AHEAD:
             op = ready_op[0]
             n_ready = _pop(ready, ready_op, n_ready)
-            needed = width[op]
+            needed, lasts = all_widths[op, choice[op]], all_seconds[op, choice[op]]
             fits = needed <= idle
-            if fits and n_passed > 0 and reserve:
-                if now + seconds[op] > shadow_s and needed > spare:
-                    fits = False
-                elif now + seconds[op] > shadow_s:
+            if fits and n_passed > 0 and reserve and now + lasts > shadow_s:
+                fits = needed <= spare
+                if fits:
                     spare -= needed
+            if not fits and n_passed == 0 and (reserve or adapt):
+                shadow_s, spare = _wait(running, running_op, n_running, started, n_started, now, idle, needed,
+                                        all_widths, all_seconds, choice)  # fmt: skip
+                if adapt:
+                    narrower = choice[op]
+                    while narrower >= 0 and all_widths[op, narrower] > idle:
+                        narrower -= 1
+                    if narrower >= 0 and now + all_seconds[op, narrower] <= shadow_s + lasts:
+                        choice[op] = narrower
+                        needed = all_widths[op, narrower]
+                        fits = True
             if fits:
-                start[op] = now
                 idle -= needed
-                n_running = _push(running, running_op, n_running, now + seconds[op], op)
-                continue
-            if n_passed == 0 and reserve:
-                in_time = np.argsort(running[:n_running])
-                free = idle
-                for i in in_time:
-                    free += width[running_op[i]]
-                    if free >= needed:
-                        shadow_s, spare = running[i], free - needed
-                        break
-            passed[n_passed] = op
-            n_passed += 1
+                started[n_started] = op
+                n_started += 1
+            else:
+                passed[n_passed] = op
+                n_passed += 1
+        if adapt and n_ready == 0 and n_passed == 0:
+            for i in range(n_started):
+                op = started[i]
+                has = all_widths[op, choice[op]]
+                while choice[op] + 1 < choices[op] and all_widths[op, choice[op] + 1] - has <= idle:
+                    choice[op] += 1
+                idle -= all_widths[op, choice[op]] - has
+        for i in range(n_started):
+            op = started[i]
+            start[op] = now
+            n_running = _push(running, running_op, n_running, now + all_seconds[op, choice[op]], op)
         for i in range(n_passed):
             n_ready = _push(ready, ready_op, n_ready, key[passed[i]], passed[i])
         if n_running == 0:
@@ -186,8 +201,27 @@ def dispatch(
         while n_running > 0 and running[0] <= now:
             op = running_op[0]
             n_running = _pop(running, running_op, n_running)
-            idle += width[op]
+            idle += all_widths[op, choice[op]]
             for e in range(after_at[op], after_at[op + 1]):
                 waiting[after[e]] -= 1
                 if waiting[after[e]] == 0:
                     n_ready = _push(ready, ready_op, n_ready, key[after[e]], after[e])
+
+
+@compiled
+def _wait(
+    running: Floats, running_op: Ints, n_running: int, started: Ints, n_started: int, now: float, idle: int,
+    needed: int, all_widths: Ints, all_seconds: Floats, choice: Ints,
+) -> tuple[float, int]:  # fmt: skip
+    """When `needed` cores will be idle, and how many more than these are then."""
+    ends, who = np.empty(n_running + n_started), np.empty(n_running + n_started, dtype=np.int32)
+    ends[:n_running], who[:n_running] = running[:n_running], running_op[:n_running]
+    for i in range(n_started):
+        op = started[i]
+        ends[n_running + i], who[n_running + i] = now + all_seconds[op, choice[op]], op
+    free = idle
+    for i in np.argsort(ends):
+        free += all_widths[who[i], choice[who[i]]]
+        if free >= needed:
+            return ends[i], free - needed
+    return np.inf, 0

@@ -41,6 +41,12 @@ BULK_OPS = 2_500_000
 """Ops placed in all bulk moves on large graphs: about 0.8 s at 0.3 us each."""
 
 
+Variant = tuple[bool, bool]
+"""`reserve` and `adapt` of `dispatch`."""
+PLAIN, ADAPTING = (False, False), (False, True)
+VARIANTS: tuple[Variant, ...] = (PLAIN, ADAPTING, (True, False), (True, True))
+
+
 class Search:
     """Looks for short schedules of `instance` until `deadline_s` by `clock`, or until one is as short as `bound_s`.
 
@@ -63,7 +69,7 @@ class Search:
         self._random = np.random.default_rng(seed)
         self._tail: Floats = np.empty(len(instance))
         self._best: Solution | None = None
-        self._reserve = False
+        self._variant = PLAIN
 
     def run(self) -> list[Solution]:
         """Return the shortest schedule found, and behind it others that were found on other ways."""
@@ -85,38 +91,39 @@ class Search:
         widths = sorted({max(1, round(cores / 2 ** (k / 2))) for k in range(2 * cores.bit_length())} | {1, cores})
         tried: list[tuple[Solution, int, float]] = []
         for width in reversed(widths):
-            tried.append((self._dispatched(uniform(instance, width), reserve=False), width, 0.0))
+            tried.append((self._dispatched(uniform(instance, width), ADAPTING), width, 0.0))
             for limit in LIMITS:
                 if self._over():
                     break
                 choice = balanced(instance, self._bound_s * limit, widest=width)
-                tried.append((self._dispatched(choice, reserve=False), width, limit))
+                tried.append((self._dispatched(choice, ADAPTING), width, limit))
         tried.sort(key=_length)
         for solution, width, limit in tried[:REFINED]:
+            choice = solution.choice
             for factor in FINER:
                 if self._over():
                     break
                 if limit:
                     choice = balanced(instance, self._bound_s * limit * factor, widest=width)
-                    tried.append((self._dispatched(choice, reserve=False), width, limit * factor))
-            tried.append((self._dispatched(solution.choice, reserve=True), width, limit))
+                    tried.append((self._dispatched(choice, ADAPTING), width, limit * factor))
+            tried += [(self._dispatched(choice, variant), width, limit) for variant in VARIANTS]
         by_width: dict[int, Solution] = {}
         for solution, width, _ in sorted(tried, key=_length):
             by_width.setdefault(width, solution)
         return list(by_width.values())
 
-    def _dispatched(self, choice: Ints, reserve: bool, noise: Floats | None = None) -> Solution:
+    def _dispatched(self, choice: Ints, variant: Variant, noise: Floats | None = None) -> Solution:
         instance = self.instance
-        width, seconds = instance.widths(choice), instance.times(choice)
-        tails(instance.order, instance.after_at, instance.after, seconds, self._tail)
+        tails(instance.order, instance.after_at, instance.after, instance.times(choice), self._tail)
         key = -self._tail if noise is None else -self._tail * noise
-        start = np.empty(len(instance))
+        start, choice = np.empty(len(instance)), choice.copy()
         found_s = dispatch(
-            key, instance.before_at, instance.after_at, instance.after, width, seconds, instance.cores, reserve, start
-        )
+            key, instance.before_at, instance.after_at, instance.after, instance.width, instance.seconds,
+            instance.choices, instance.cores, *variant, choice, start,
+        )  # fmt: skip
         solution = Solution(choice, start, float(found_s))
         if self._best is None or solution.makespan_s < self._best.makespan_s:
-            self._best, self._reserve = solution, reserve
+            self._best, self._variant = solution, variant
         return solution
 
     def _anneal(self, starts: list[Solution]) -> list[Solution]:
@@ -163,7 +170,7 @@ class Search:
             changed = np.clip(choice + step, 0, instance.choices - 1).astype(np.int32)
             choice = np.where(chosen, changed, choice).astype(np.int32)
             noise = 1 + 0.02 * random.standard_normal(len(choice)) if random.random() < 0.3 else None
-            self._dispatched(choice, self._reserve if random.random() < 0.8 else not self._reserve, noise)
+            self._dispatched(choice, self._variant if random.random() < 0.8 else VARIANTS[random.integers(4)], noise)
             share = min(0.3, share * 1.5) if self._best is not before else max(2 / len(choice), share * 0.95)
         return [] if self._best is None else [self._best]
 
