@@ -183,13 +183,14 @@ def _run(
     steps: int,
 ) -> RunReport:
     """Plan, then run eager steps and planned steps by turns on the real cores."""
+    from threadcast.scheduler.engine_costs import PYTHON_ENGINE
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.policies.base import Problem
     from threadcast.scheduler.runtime.comparison import compare
     from threadcast.scheduler.runtime.python_engine import PythonEngine
 
     graph = network.captured.graph
-    made = plan(Problem(graph, curves, machine))
+    made = plan(Problem(graph, PYTHON_ENGINE.added(curves), machine))
     output.note(f"running {network.name} by a plan of {made.policy}")
     captured = network.captured
     with PythonEngine(captured, made, machine) as engine:

@@ -17,6 +17,7 @@ from threadcast.core import Machine, OpGraph, Plan, timeline
 from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
+from threadcast.scheduler.engine_costs import PYTHON_ENGINE
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
 
@@ -127,7 +128,7 @@ def _make_plan(which: _Network, graph: OpGraph, policy: str, settings: Settings)
             curves = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `{which.profiling}` measures its ops") from error
-        return make_plan(Problem(graph, curves, machine), policy=policy), machine
+        return make_plan(Problem(graph, PYTHON_ENGINE.added(curves), machine), policy=policy), machine
 
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:

@@ -1,0 +1,32 @@
+"""What an engine adds to an op's own time, so that plans are made for the engine that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from threadcast.core import CurveTable
+from threadcast.core.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCosts:
+    """Seconds that every op takes longer than alone (`op_s`), and one of several threads besides (`team_s`)."""
+
+    op_s: float
+    team_s: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.op_s < np.inf and 0 <= self.team_s < np.inf):
+            raise InvalidInput(f"op_s={self.op_s}, team_s={self.team_s}: give seconds of at least 0")
+
+    def added(self, curves: CurveTable) -> CurveTable:
+        """The curves with the costs in every point."""
+        cost_s = np.array([self.op_s + (self.team_s if case.threads > 1 else 0.0) for case in curves.cases])
+        return replace(curves, seconds=curves.seconds + cost_s, low=curves.low + cost_s, high=curves.high + cost_s)
+
+
+PYTHON_ENGINE = EngineCosts(op_s=6e-6, team_s=105e-6)
+"""Of the Python engine: what `benchmarks/engine_python.py` shows for an op where two teams run, at the upper end; and
+three wake-ups of 35 us each, of the team's leader, of its sleeping workers, and of whoever waits for the cores."""
