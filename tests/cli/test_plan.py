@@ -91,6 +91,37 @@ def test_a_policys_options_are_given_by_name(tmp_path: Path) -> None:
     assert "its options are: inter, intra" in missing.stderr
 
 
+def test_options_that_are_no_policys_are_refused(tmp_path: Path) -> None:
+    graph = written(tmp_path)
+    for name in ("seed", "budget_s", "robust", "interference", "problem", "policy", "options"):
+        result = invoke("plan", graph, "--policy", "manual_grid", "--option", f"{name}=1")
+        assert (result.exit_code, f"{name}=... is no option" in result.stderr) == (2, True), result.output
+    for name in ("name", "factory", ""):
+        result = invoke("plan", graph, "--policy", "manual_grid", "--option", f"{name}=1")
+        assert (result.exit_code, "its options are: inter, intra" in result.stderr) == (1, True), result.output
+
+
+def test_the_search_takes_a_budget_and_a_seed(tmp_path: Path) -> None:
+    graph = written(tmp_path)
+    result = invoke("plan", graph, "--cores", "8", "--budget-s", "0.2", "--seed", "7", "--json")
+    plan = Plan.from_json(json.loads(result.stdout))
+    check_schedule(OpGraph.from_json(GRAPH), plan, machine=Machine.uniform("cores", 8))
+    for flag, value, complaint in (
+        ("--budget-s", "0", "not in the range x>0"),
+        ("--budget-s", "soon", "not a valid float"),
+        ("--seed", "-1", "not in the range x>=0"),
+        ("--seed", "1.5", "not a valid integer"),
+    ):
+        wrong = invoke("plan", graph, flag, value)
+        assert (wrong.exit_code, complaint in wrong.stderr) == (2, True), wrong.output
+    for value in ("nan", "inf"):
+        wrong = invoke("plan", graph, "--budget-s", value)
+        assert (wrong.exit_code, "must be a finite number of seconds above 0" in wrong.stderr) == (1, True)
+    for flag in (("--budget-s", "1"), ("--seed", "1"), ("--robust",)):
+        wrong = invoke("plan", graph, "--policy", "fifo", *flag)
+        assert (wrong.exit_code, f"{flag[0]} needs the search" in wrong.stderr) == (2, True)
+
+
 def test_the_plan_and_its_timeline_are_written(tmp_path: Path) -> None:
     plan_file, timeline_file = tmp_path / "plan.json", tmp_path / "timeline.json"
     result = invoke(

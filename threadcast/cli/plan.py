@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
-from threadcast.scheduler.planner import SEARCH, plan_each
+from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
 
@@ -49,6 +50,12 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
 @click.option("--option", "options", type=OptionType(), multiple=True, help="NAME=VALUE for the policy, as inter=2.")
 @click.option("--robust", is_flag=True, help="Plan for the 90th percentile of what the forecasts' intervals allow.")
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"Seconds after which the search ends; it mostly needs less. [default: {BUDGET_S:g}]",
+)
+@click.option("--seed", type=click.IntRange(0), help="Of the search's random numbers. [default: 0]")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
 @setting("store", "--store")
@@ -76,6 +83,8 @@ def command(
     options: tuple[tuple[str, Any], ...],
     compare: bool,
     robust: bool,
+    budget_s: float | None,
+    seed: int | None,
     model: str | None,
     plan_file: Path | None,
     timeline_file: Path | None,
@@ -92,12 +101,18 @@ def command(
         output.warn(remark)
     if policy == "auto" and options:
         raise click.UsageError("--option needs --policy: auto tries several, which have other options")
-    if policy not in ("auto", SEARCH) and robust:
-        raise click.UsageError(f"--robust needs the search: --policy auto or {SEARCH}")
+    searching: Row = {"robust": robust or None, "budget_s": budget_s, "seed": seed}
+    given = {name: value for name, value in searching.items() if value is not None}
+    if given and policy not in ("auto", SEARCH):
+        named = next(iter(given)).replace("_", "-")
+        raise click.UsageError(f"--{named} needs the search: --policy auto or {SEARCH}")
     twice = [name for name, times in Counter(name for name, _ in options).items() if times > 1]
     if twice:
         raise click.UsageError(f"--option {twice[0]} is given twice; once is enough")
-    chosen = make_plan(problem, policy=policy, robust=robust, **dict(options))
+    taken = inspect.signature(make_plan).parameters.keys() & dict(options).keys()
+    if taken:
+        raise click.UsageError(f"--option {min(taken)}=... is no option of a policy")
+    chosen = make_plan(problem, policy=policy, **given, **dict(options))
     every = without_options() if compare else ()
     compared = [chosen, *plan_each(problem, every)] if compare else []
     if plan_file is not None:

@@ -33,7 +33,7 @@ def names() -> tuple[str, ...]:
     return tuple(_factories)
 
 
-def create(name: str, problem: Problem, **options: Any) -> Policy:
+def create(name: str, problem: Problem, /, **options: Any) -> Policy:
     """Return the policy of this name for `problem`; NotFound for an unknown name, InvalidInput for a wrong option."""
     factory = _resolve(name)
     try:
