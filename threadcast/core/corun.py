@@ -1,0 +1,172 @@
+"""How much ops slow each other down on one machine: by class as measured, by pair as seen in steps."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.json_reading import check_schema, member, number, read_json
+from threadcast.core.json_writing import write_json
+from threadcast.core.machine import Machine
+from threadcast.core.op_class import ClassLimits, OpClass
+
+T = TypeVar("T")
+
+SCHEMA = "threadcast.corun/1"
+
+MOST_PAIRS = 1000
+"""Bad pairs that a file keeps, the worst: some 100 kB."""
+
+Classes = tuple[OpClass, OpClass]
+"""The class of the op that is slowed down, and that of the op beside it."""
+Keys = tuple[str, str]
+"""The key of the op that is slowed down, and that of the op beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Time beside another op over time alone: the median over `pairs` pairs of ops, and the quartiles."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.median <= self.high < math.inf:
+            raise InvalidInput(f"slow-down {self.median!r} from {self.low!r} to {self.high!r}: give ordered factors")
+        if self.pairs < 1:
+            raise InvalidInput(f"pairs={self.pairs}: a slow-down is measured on at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class CoRunTable:
+    """What is known of co-runs on `machine`; its parts may be empty.
+
+    `slowdowns` were measured with either op on `cores` cores, the two sets disjoint; `limits` say which class an op
+    is of, None where no class was measured. `bad_pairs` are slow-downs of single pairs, seen in steps.
+    """
+
+    machine: Machine
+    cores: int = 1
+    limits: ClassLimits | None = None
+    slowdowns: Mapping[Classes, Slowdown] = field(default_factory=dict)
+    bad_pairs: Mapping[Keys, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cores <= len(self.machine):
+            raise InvalidInput(f"cores={self.cores} must be from 1 to the {len(self.machine)} of {self.machine.name}")
+        if self.slowdowns and self.limits is None:
+            raise InvalidInput("slow-downs of classes need the limits that say which class an op is of")
+        wrong = [(pair, by) for pair, by in self.bad_pairs.items() if not 1 <= by < math.inf]
+        if wrong:
+            raise InvalidInput(f"bad pair {wrong[0][0]} has slow-down {wrong[0][1]!r}; it must be at least 1")
+        worst = heapq.nlargest(MOST_PAIRS, self.bad_pairs.items(), key=lambda item: (item[1], item[0]))
+        object.__setattr__(self, "bad_pairs", MappingProxyType(dict(worst)))
+        object.__setattr__(self, "slowdowns", MappingProxyType(dict(sorted(self.slowdowns.items()))))
+
+    def updated(self, newer: CoRunTable) -> CoRunTable:
+        """This table with what `newer`, of the same machine, has measured of classes, and its pairs besides."""
+        if newer.limits is None:
+            return replace(self, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
+        slowdowns = {**(self.slowdowns if self.cores == newer.cores else {}), **newer.slowdowns}
+        return replace(newer, slowdowns=slowdowns, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
+
+    def holds_for(self, machine: Machine) -> bool:
+        """Whether `machine` is the one measured, or some of its cores."""
+        known = {core.id: core.cpus for core in self.machine.cores}
+        return machine.name == self.machine.name and all(known.get(core.id) == core.cpus for core in machine.cores)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema `threadcast.corun/1`."""
+        return {
+            "schema": SCHEMA,
+            "fingerprint": self.machine.fingerprint,
+            "machine": self.machine.to_json(),
+            "cores": self.cores,
+            "limits": self.limits.to_json() if self.limits else None,
+            "classes": [
+                {
+                    "class": of,
+                    "beside": beside,
+                    "slowdown": by.median,
+                    "low": by.low,
+                    "high": by.high,
+                    "pairs": by.pairs,
+                }
+                for (of, beside), by in self.slowdowns.items()
+            ],
+            "bad_pairs": [{"op": op, "beside": other, "slowdown": by} for (op, other), by in self.bad_pairs.items()],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Read a `threadcast.corun/1` document; FormatError with a JSON pointer to whatever is wrong."""
+        check_schema(document, SCHEMA)
+        machine = Machine.from_json(member(document, "machine", dict), pointer="/machine")
+        cores = member(document, "cores", int)
+        slowdowns, bad_pairs = {}, {}
+        for i, entry in enumerate(member(document, "classes", list)):
+            at = f"/classes/{i}"
+            classes = _class(entry, "class", at), _class(entry, "beside", at)
+            slowdowns[classes] = _slowdown(entry, at)
+        for i, entry in enumerate(member(document, "bad_pairs", list)):
+            at = f"/bad_pairs/{i}"
+            keys = member(entry, "op", str, pointer=at), member(entry, "beside", str, pointer=at)
+            bad_pairs[keys] = number(entry, "slowdown", pointer=at, minimum=1.0)
+        limits = None
+        if document.get("limits") is not None:
+            limits = _checked(lambda: ClassLimits.from_json(document["limits"], pointer="/limits"), "/limits")
+        return _checked(lambda: cls(machine, cores, limits, slowdowns, bad_pairs), "")
+
+
+def _slowdown(entry: Any, pointer: str) -> Slowdown:
+    median, low, high = (number(entry, name, pointer=pointer) for name in ("slowdown", "low", "high"))
+    pairs = member(entry, "pairs", int, pointer=pointer)
+    return _checked(lambda: Slowdown(median, low, high, pairs), pointer)
+
+
+def _class(entry: Any, name: str, pointer: str) -> OpClass:
+    text = member(entry, name, str, pointer=pointer)
+    if text not in list(OpClass):
+        raise FormatError(f"{name} must be one of {', '.join(OpClass)}, got {text!r}", pointer=f"{pointer}/{name}")
+    return OpClass(text)
+
+
+def _checked(make: Callable[[], T], pointer: str) -> T:
+    try:
+        return make()
+    except FormatError:
+        raise
+    except InvalidInput as error:
+        raise FormatError(str(error), pointer=pointer) from error
+
+
+def read_table(directory: Path, machine: Machine) -> CoRunTable | None:
+    """The table in `directory` for this machine, or for one of which it is a part; None where there is none.
+
+    FormatError where a file is not a table, OSError where it cannot be read.
+    """
+    own = _path(directory, machine)
+    if own.exists():
+        return read_json(own, CoRunTable.from_json)
+    others = (read_json(path, CoRunTable.from_json) for path in sorted(directory.glob("*.json")))
+    return next((table for table in others if table.holds_for(machine)), None)
+
+
+def write_table(directory: Path, table: CoRunTable) -> Path:
+    """Write `table` as the one of its machine and return the file's path; makes the directory where there is none."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = _path(directory, table.machine)
+    write_json(path, table.to_json())
+    return path
+
+
+def _path(directory: Path, machine: Machine) -> Path:
+    return directory / f"{machine.fingerprint}.json"

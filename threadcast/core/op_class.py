@@ -1,0 +1,67 @@
+"""What an op is bound by: arithmetic, memory, or the cost of being called at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from threadcast.core.errors import InvalidInput
+from threadcast.core.json_reading import number
+from threadcast.core.op import Op
+
+TINY_CALLS = 4.0
+"""An op whose work takes less than so many calls' own cost is tiny: a fifth or more of its time is overhead, and
+what it does to others, or they to it, is no matter of bandwidth. A convention."""
+
+
+class OpClass(StrEnum):
+    """What an op's time mostly goes into."""
+
+    MEMORY = "memory"
+    """Moving bytes: fewer flops per byte than the machine's ridge."""
+    COMPUTE = "compute"
+    """Arithmetic: more of them."""
+    TINY = "tiny"
+    """Being called."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLimits:
+    """What one core of a machine can do while all the others work too; from a calibration.
+
+    `core_bytes_per_s` is an equal part of the bandwidth that all cores have together: classes are for ops beside
+    others, not for ops alone. `call_s` is what a call costs that has next to nothing to do.
+    """
+
+    core_flops_per_s: float
+    core_bytes_per_s: float
+    call_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value < math.inf or (value == 0 and name != "call_s"):
+                raise InvalidInput(f"{name}={value!r} must be finite and above 0 (call_s: at least 0)")
+
+    @property
+    def ridge(self) -> float:
+        """Flops per byte from which on arithmetic takes longer than memory (Williams et al. 2009)."""
+        return self.core_flops_per_s / self.core_bytes_per_s
+
+    def class_of(self, op: Op) -> OpClass:
+        """The class of `op`, by what its work takes on one core."""
+        work_s = max(op.flops / self.core_flops_per_s, op.bytes_moved / self.core_bytes_per_s)
+        if not work_s or work_s < TINY_CALLS * self.call_s:
+            return OpClass.TINY
+        return OpClass.COMPUTE if op.flops >= self.ridge * op.bytes_moved else OpClass.MEMORY
+
+    def to_json(self) -> dict[str, Any]:
+        """The three numbers by name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Any, *, pointer: str = "") -> Self:
+        """Read what `to_json` writes; FormatError or InvalidInput on anything else."""
+        names = ("core_flops_per_s", "core_bytes_per_s", "call_s")
+        return cls(*(number(document, name, pointer=pointer) for name in names))
