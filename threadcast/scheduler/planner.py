@@ -80,12 +80,15 @@ def _searched(
     problem: Problem, bound_s: float, interference: Interference | None, *, deadline_s: float, seed: int
 ) -> Iterator[Candidate]:
     """The search's shortest plans, on their real cores."""
+    from threadcast.scheduler.policies.cpa import Cpa, Mcpa
     from threadcast.scheduler.search.instance import Instance
-    from threadcast.scheduler.search.search import Search
+    from threadcast.scheduler.search.search import ANNEALED, Search
     from threadcast.scheduler.search.solution import place
 
     instance = Instance.of(problem)
-    for solution in Search(instance, bound_s=bound_s, seed=seed, deadline_s=deadline_s).run():
+    grown = [kind(problem).allotment for kind in (Cpa, Mcpa)] if len(instance) <= ANNEALED else []
+    given = [instance.choice(positions) for positions in grown]
+    for solution in Search(instance, bound_s=bound_s, given=given, seed=seed, deadline_s=deadline_s).run():
         placements = place(problem, instance, solution)
         if interference is None:
             yield SEARCH, placements, max(at.finish_s for at in placements)

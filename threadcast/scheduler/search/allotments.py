@@ -15,9 +15,11 @@ PASSES = 4
 @compiled
 def stretch(
     order: Ints, before_at: Ints, before: Ints, after_at: Ints, after: Ints, width: Ints, seconds: Floats,
-    choices: Ints, widest: int, limit_s: float, choice: Ints,
+    choices: Ints, widest: Ints, limit_s: float, choice: Ints,
 ) -> None:  # fmt: skip
-    """Fill `choice` with frugal counts of at most `widest` under which no path lasts longer than `limit_s`.
+    """Fill `choice` with frugal counts under which no path lasts longer than `limit_s`.
+
+    No op gets more than its `widest` cores.
 
     Each op may last `limit_s` over the longest path through it times as long as it does; then no path, which is
     nowhere longer than the longest ones through its ops, exceeds the limit. Of the counts that last no longer the
@@ -28,7 +30,7 @@ def stretch(
     lasts, tail, head = np.empty(n), np.empty(n), np.empty(n)
     for op in range(n):
         last = choices[op] - 1
-        while last > 0 and width[op, last] > widest:
+        while last > 0 and width[op, last] > widest[op]:
             last -= 1
         choice[op] = last
         lasts[op] = seconds[op, last]
@@ -60,33 +62,41 @@ def stretch(
             break
 
 
-def balanced(instance: Instance, limit_s: float, *, widest: int | None = None) -> Ints:
-    """Return a choice for each op by `stretch`."""
+def balanced(instance: Instance, limit_s: float, widest: Ints) -> Ints:
+    """Return a choice for each op by `stretch`; `widest`: (n_ops,) cores that each gets at most."""
     choice = np.empty(len(instance), dtype=np.int32)
     stretch(
         instance.order, instance.before_at, instance.before, instance.after_at, instance.after, instance.width,
-        instance.seconds, instance.choices, instance.cores if widest is None else widest, limit_s, choice,
+        instance.seconds, instance.choices, widest, limit_s, choice,
     )  # fmt: skip
     return choice
 
 
-def balance_point_s(instance: Instance, *, widest: int | None = None, steps: int = 24) -> float:
-    """Return the limit at which the work over the cores equals it, for `balanced` allotments of at most `widest`."""
-    tail = np.empty(len(instance))
-    low = tails(instance.order, instance.after_at, instance.after, instance.seconds[:, -1].copy(), tail)
-    high = max(low, float(instance.seconds[:, 0].sum()))
-    for _ in range(steps):
-        middle = (low * high) ** 0.5 if low > 0 else high / 2
-        choice = balanced(instance, middle, widest=widest)
-        work_s = float(instance.widths(choice) @ instance.times(choice)) / instance.cores
-        if work_s > middle:
-            low = middle
-        else:
-            high = middle
-    return high
+def shares(instance: Instance, *, late: bool) -> Floats:
+    """(n_ops,) cores of each op if the ops of a precedence level share them by their work, at least 1.
+
+    A level is as many edges from the start of the graph, or with `late` from its end. That ops of a level together
+    get no more cores than there are is MCPA's rule (Bansal, Kumar and Singh 2006).
+    """
+    level = np.zeros(len(instance), dtype=np.int32)
+    _depths(*((instance.order[::-1], instance.before_at, instance.before) if late else
+              (instance.order, instance.after_at, instance.after)), level)  # fmt: skip
+    work = instance.width[:, 0] * instance.seconds[:, 0]
+    of_level = np.bincount(level, work)[level]
+    even = 1 / np.bincount(level)[level]
+    share = np.divide(work, of_level, out=even, where=of_level > 0)
+    return np.asarray(np.maximum(share * instance.cores, 1.0))
 
 
-def uniform(instance: Instance, threads: int) -> Ints:
-    """Each op's widest useful choice of at most `threads` (its narrowest where there is none)."""
-    fits = (instance.width <= threads).sum(axis=1)
+@compiled
+def _depths(order: Ints, after_at: Ints, after: Ints, level: Ints) -> None:
+    for k in range(len(order)):
+        op = order[k]
+        for e in range(after_at[op], after_at[op + 1]):
+            level[after[e]] = max(level[after[e]], level[op] + 1)
+
+
+def widest_within(instance: Instance, widest: Ints) -> Ints:
+    """Each op's widest useful choice of at most `widest` (n_ops,) cores; its narrowest where there is none."""
+    fits = (instance.width <= widest[:, None]).sum(axis=1)
     return np.asarray(np.clip(np.minimum(fits, instance.choices) - 1, 0, None), dtype=np.int32)

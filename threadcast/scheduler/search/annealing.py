@@ -8,14 +8,15 @@ import numpy as np
 
 from threadcast.scheduler.search.compiled import compiled
 from threadcast.scheduler.search.instance import Floats, Instance, Ints
-from threadcast.scheduler.search.schedule_loops import insert
+from threadcast.scheduler.search.schedule_loops import insert, tails
 
 WARM, COLD = 0.02, 0.0005
 """Temperatures at the beginning and at the end, relative to the makespan."""
 FRUGALITY = 0.3
 """What a second of work over the cores costs, in seconds of makespan: spared cores are room for other ops."""
-P_COUNT, P_BOTH = 0.4, 0.2
-"""Shares of moves that change an op's thread count alone, and together with its place; the others change its place."""
+P_TRADE, P_COUNT, P_BOTH = 0.15, 0.3, 0.2
+"""Shares of moves that change an op's thread count and give or take the cores of one beside it; that change its count
+alone, or with its place. The others change its place."""
 P_CRITICAL = 0.6
 """Share of moves of an op on a critical chain."""
 
@@ -73,12 +74,20 @@ def anneal(
     place = np.empty(n, dtype=np.int32)
     for k in range(n):
         place[order[k]] = k
-    now = insert(order, before_at, before, width, seconds, cores, start, time, free)
+    fastest, behind, graph_order = np.empty(n), np.empty(n), order.copy()
+    for op in range(n):
+        fastest[op] = all_seconds[op, choices[op] - 1]
+    tails(graph_order, after_at, after, fastest, behind)
+    for op in range(n):
+        behind[op] -= fastest[op]
+        behind[op] *= 1 - 1e-12
+    now = insert(order, before_at, before, width, seconds, cores, behind, np.inf, start, time, free)
     best, best_order, best_choice = now, order.copy(), choice.copy()
     work = 0.0
     for op in range(n):
         work += width[op] * seconds[op]
     best_work = work
+    held = start.copy()
     chain = np.empty(n, dtype=np.int32)
     on_chain = _critical_chain(before_at, before, seconds, start, now, state, chain)
     for move in range(moves):
@@ -90,9 +99,9 @@ def anneal(
         else:
             op = int(_random(state) * n)
         old, begin, end = choice[op], place[op], place[op]
-        new_work = work
+        other, other_old, new_work = -1, 0, work
         kind = _random(state)
-        if choices[op] > 1 and kind < P_COUNT + P_BOTH:
+        if choices[op] > 1 and kind < P_COUNT + P_BOTH + P_TRADE:
             if _random(state) < 0.7:
                 new = old + (1 if _random(state) < 0.5 else -1)
                 if new < 0 or new >= choices[op]:
@@ -101,10 +110,17 @@ def anneal(
                 new = int(_random(state) * (choices[op] - 1))
                 if new >= old:
                     new += 1
-            new_work -= width[op] * seconds[op]
-            choice[op], width[op], seconds[op] = new, all_widths[op, new], all_seconds[op, new]
-            new_work += width[op] * seconds[op]
-        if kind >= P_COUNT or choices[op] == 1:
+            if kind < P_TRADE:
+                other = _beside(op, held, seconds, int(_random(state) * n))
+            if other >= 0:
+                other_old = choice[other]
+                room = width[op] + width[other] - all_widths[op, new]
+                traded = _widest(all_widths, choices, other, room)
+                new_work += all_widths[other, traded] * all_seconds[other, traded] - width[other] * seconds[other]
+                _set(other, traded, all_widths, all_seconds, choice, width, seconds)
+            new_work += all_widths[op, new] * all_seconds[op, new] - width[op] * seconds[op]
+            _set(op, new, all_widths, all_seconds, choice, width, seconds)
+        if kind >= P_COUNT + P_TRADE or choices[op] == 1:
             low, high = 0, n - 1
             for e in range(before_at[op], before_at[op + 1]):
                 low = max(low, place[before[e]] + 1)
@@ -114,11 +130,12 @@ def anneal(
             if end == begin and choice[op] == old:
                 continue
             _shift(order, place, begin, end)
-        found = insert(order, before_at, before, width, seconds, cores, start, time, free)
-        worse = found - now + FRUGALITY * (new_work - work) / cores
-        if worse <= 0.0 or _random(state) < math.exp(-worse / temperature):
+        limit_s = now - FRUGALITY * (new_work - work) / cores - temperature * math.log(1.0 - _random(state))
+        found = insert(order, before_at, before, width, seconds, cores, behind, limit_s, start, time, free)
+        if found <= limit_s:
             changed = found != now
             now, work = found, new_work
+            held[:] = start
             if now < best or (now == best and work < best_work):
                 best, best_work = now, work
                 best_order[:] = order
@@ -127,9 +144,37 @@ def anneal(
                 on_chain = _critical_chain(before_at, before, seconds, start, now, state, chain)
         else:
             _shift(order, place, end, begin)
-            choice[op], width[op], seconds[op] = old, all_widths[op, old], all_seconds[op, old]
+            _set(op, old, all_widths, all_seconds, choice, width, seconds)
+            if other >= 0:
+                _set(other, other_old, all_widths, all_seconds, choice, width, seconds)
     order[:] = best_order
     choice[:] = best_choice
+    return best
+
+
+@compiled
+def _set(op: int, new: int, all_widths: Ints, all_seconds: Floats, choice: Ints, width: Ints, seconds: Floats) -> None:
+    choice[op], width[op], seconds[op] = new, all_widths[op, new], all_seconds[op, new]
+
+
+@compiled
+def _beside(op: int, start: Floats, seconds: Floats, begin: int) -> int:
+    """An op that runs at some time at which `op` does, looked for from `begin` on; -1 where there is none."""
+    n = len(start)
+    for k in range(n):
+        other = (begin + k) % n
+        if other != op and start[other] < start[op] + seconds[op] and start[op] < start[other] + seconds[other]:
+            return other
+    return -1
+
+
+@compiled
+def _widest(all_widths: Ints, choices: Ints, op: int, room: int) -> int:
+    """The op's widest choice within `room` cores, or its narrowest."""
+    best = 0
+    for c in range(1, choices[op]):
+        if all_widths[op, c] <= room:
+            best = c
     return best
 
 
@@ -175,7 +220,7 @@ def insert_all(instance: Instance, order: Ints, width: Ints, seconds: Floats, st
     n = len(order)
     return float(
         insert(
-            order, instance.before_at, instance.before, width, seconds, instance.cores, start,
+            order, instance.before_at, instance.before, width, seconds, instance.cores, np.zeros(n), np.inf, start,
             np.empty(2 * n + 2), np.empty(2 * n + 2, dtype=np.int32),
         )
     )  # fmt: skip

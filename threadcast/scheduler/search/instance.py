@@ -65,6 +65,11 @@ class Instance:
             self.after_at, self.after, self.before_at, self.before, self.order[::-1].copy(),
         )  # fmt: skip
 
+    def choice(self, positions: NDArray[np.int64]) -> Ints:
+        """The choices of (n_ops,) positions in `Times.counts`, of useless counts the next narrower useful one."""
+        wider = (self.position <= positions[:, None]).sum(axis=1)
+        return np.asarray(np.clip(np.minimum(wider, self.choices) - 1, 0, None), dtype=np.int32)
+
     def widths(self, choice: Ints) -> Ints:
         """(n_ops,) cores of each op."""
         return np.asarray(self.width[np.arange(len(choice)), choice], dtype=np.int32)

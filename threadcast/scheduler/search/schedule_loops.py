@@ -35,12 +35,14 @@ def tails(order: Ints, after_at: Ints, after: Ints, seconds: Floats, tail: Float
 
 @compiled
 def insert(
-    order: Ints, before_at: Ints, before: Ints, width: Ints, seconds: Floats, cores: int,
-    start: Floats, time: Floats, free: Ints,
+    order: Ints, before_at: Ints, before: Ints, width: Ints, seconds: Floats, cores: int, behind: Floats,
+    limit_s: float, start: Floats, time: Floats, free: Ints,
 ) -> float:  # fmt: skip
     """Put ops, in `order`, each at the earliest time at which its cores are free for as long as it takes.
 
-    `time` and `free` are room for 2 n_ops + 2 entries: `free[i]` cores are free from `time[i]` to `time[i + 1]`.
+    Gives up and returns infinity as soon as the makespan is known to exceed `limit_s`: `behind` (n_ops,) are
+    seconds that pass at least after each op. `time` and `free` are room for 2 n_ops + 2 entries: `free[i]` cores are
+    free from `time[i]` to `time[i + 1]`.
     """
     count = 1
     time[0] = 0.0
@@ -65,6 +67,8 @@ def insert(
                 at += 1
             start[op] = max(begin, time[at])
             makespan = max(makespan, start[op])
+            if start[op] + behind[op] > limit_s:
+                return np.inf
             continue
         scan = at
         while True:
@@ -77,6 +81,8 @@ def insert(
                 break
         begin = max(begin, time[at])
         finish = begin + lasts
+        if finish + behind[op] > limit_s:
+            return np.inf
         start[op] = begin
         makespan = max(makespan, finish)
         if time[at] < begin:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from threadcast.scheduler.search.allotments import balanced, uniform
+from threadcast.scheduler.search.allotments import balanced, shares, widest_within
 from threadcast.scheduler.search.annealing import COLD, WARM, anneal, insert_all, justify
 from threadcast.scheduler.search.instance import Floats, Instance, Ints
 from threadcast.scheduler.search.schedule_loops import dispatch, tails
@@ -23,11 +23,12 @@ REFINED = 4
 
 ANNEALED = 3000
 """Ops up to which schedules are annealed; rebuilding longer ones takes so long that changing many ops at once wins."""
-ANNEALING_S = 1.2
-"""About what all moves take on one core, by PER_OP_S and PER_PAIR_S; the number of moves follows from it."""
+ANNEALING_S = 3.0
+"""About twice what all moves take on one core by PER_OP_S and PER_PAIR_S, as half of each is given up early. The number
+of moves follows from it."""
 PER_OP_S, PER_PAIR_S = 50e-9, 0.2e-9
 """What `insert` takes for n ops: n of the one and n * n of the other (AMD EPYC, 60 and 1,000 ops)."""
-MOST_MOVES, MOVES_A_PAIR = 400_000, 2_000
+MOST_MOVES, MOVES_A_PAIR = 1_000_000, 2_000
 """No more moves than these, and than these for every pair of ops."""
 MANY_MOVES = 40_000
 """From which on several starts are annealed."""
@@ -47,8 +48,14 @@ PLAIN, ADAPTING = (False, False), (False, True)
 VARIANTS: tuple[Variant, ...] = (PLAIN, ADAPTING, (True, False), (True, True))
 
 
+Start = tuple[Solution, int, Ints, float]
+"""A schedule, and the limits on widths (with their number) and on the critical path that it was made for."""
+
+
 class Search:
     """Looks for short schedules of `instance` until `deadline_s` by `clock`, or until one is as short as `bound_s`.
+
+    `given` are choices that it tries besides its own.
 
     The same instance and seed give the same schedules wherever the deadline does not cut the work short.
     """
@@ -58,12 +65,13 @@ class Search:
         instance: Instance,
         *,
         bound_s: float,
+        given: Sequence[Ints] = (),
         seed: int = 0,
         deadline_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.instance = instance
-        self._bound_s = bound_s
+        self._bound_s, self._given = bound_s, given
         self._enough_s = bound_s * (1 + 1e-9)
         self._deadline_s, self._clock = deadline_s, clock
         self._random = np.random.default_rng(seed)
@@ -86,31 +94,41 @@ class Search:
         return self._best.makespan_s <= self._enough_s or self._clock() >= self._deadline_s
 
     def _starts(self) -> list[Solution]:
-        """List-schedule many allotments, then some around the best; the shortest for each width, shortest first."""
-        instance, cores = self.instance, self.instance.cores
-        widths = sorted({max(1, round(cores / 2 ** (k / 2))) for k in range(2 * cores.bit_length())} | {1, cores})
-        tried: list[tuple[Solution, int, float]] = []
-        for width in reversed(widths):
-            tried.append((self._dispatched(uniform(instance, width), ADAPTING), width, 0.0))
+        """List-schedule many allotments, then some around the best; the shortest for each set of limits on widths."""
+        tried: list[Start] = []
+        for number, widest in enumerate(self._widest()):
+            tried.append((self._dispatched(widest_within(self.instance, widest), ADAPTING), number, widest, 0.0))
             for limit in LIMITS:
                 if self._over():
                     break
-                choice = balanced(instance, self._bound_s * limit, widest=width)
-                tried.append((self._dispatched(choice, ADAPTING), width, limit))
+                choice = balanced(self.instance, self._bound_s * limit, widest)
+                tried.append((self._dispatched(choice, ADAPTING), number, widest, limit))
         tried.sort(key=_length)
-        for solution, width, limit in tried[:REFINED]:
-            choice = solution.choice
-            for factor in FINER:
-                if self._over():
-                    break
-                if limit:
-                    choice = balanced(instance, self._bound_s * limit * factor, widest=width)
-                    tried.append((self._dispatched(choice, ADAPTING), width, limit * factor))
-            tried += [(self._dispatched(choice, variant), width, limit) for variant in VARIANTS]
-        by_width: dict[int, Solution] = {}
-        for solution, width, _ in sorted(tried, key=_length):
-            by_width.setdefault(width, solution)
-        return list(by_width.values())
+        for solution, number, widest, limit in tried[:REFINED]:
+            tried += [(self._dispatched(solution.choice, variant), number, widest, limit) for variant in VARIANTS]
+            for factor in FINER if limit else ():
+                choice = balanced(self.instance, self._bound_s * limit * factor, widest)
+                for variant in (PLAIN, ADAPTING):
+                    if self._over():
+                        break
+                    tried.append((self._dispatched(choice, variant), number, widest, limit * factor))
+        nothing = np.empty(0, dtype=np.int32)
+        for i, choice in enumerate(self._given):
+            tried += [(self._dispatched(choice, variant), -1 - i, nothing, 0.0) for variant in VARIANTS]
+        shortest: dict[int, Solution] = {}
+        for solution, number, _, _ in sorted(tried, key=_length):
+            shortest.setdefault(number, solution)
+        return list(shortest.values())
+
+    def _widest(self) -> list[Ints]:
+        """Limits on the ops' widths: the same for all, or a level's share by work."""
+        n, cores = len(self.instance), self.instance.cores
+        uniform = {max(1, round(cores / 2 ** (k / 2))) for k in range(2 * cores.bit_length())} | {1, cores}
+        found = [np.full(n, width, dtype=np.int32) for width in sorted(uniform, reverse=True)]
+        for late in (False, True):
+            share = shares(self.instance, late=late)
+            found += [np.minimum(share * factor, cores).astype(np.int32) for factor in (1.0, 1.5)]
+        return found
 
     def _dispatched(self, choice: Ints, variant: Variant, noise: Floats | None = None) -> Solution:
         instance = self.instance
@@ -175,5 +193,5 @@ class Search:
         return [] if self._best is None else [self._best]
 
 
-def _length(entry: tuple[Solution, int, float]) -> float:
+def _length(entry: Start) -> float:
     return entry[0].makespan_s
