@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from threadcast.core import OpGraph
 from threadcast.scheduler.allotment import Envelopes
 from threadcast.scheduler.allotment_flow import Flow, answer_s, best_flow
-from threadcast.scheduler.levels import levels
+from threadcast.scheduler.levels import earliest_starts, levels
 from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.times import Floats, Integers
 
@@ -69,21 +69,12 @@ def _without_conflict(problem: Problem, envelopes: Envelopes) -> Relaxed | None:
     behind_s = levels(graph, fastest_s)
     area_s = float(envelopes.work[:, 0].sum()) / len(problem.machine)
     bound_s = max(float(behind_s.max()), area_s)
-    through_s = behind_s + _before(graph, fastest_s)
+    through_s = behind_s + earliest_starts(graph, fastest_s)
     stretch = np.divide(bound_s, through_s, out=np.ones(len(row)), where=through_s > 0)
     seconds = np.minimum(envelopes.seconds[:, 0], fastest_s * np.maximum(stretch, 1.0))
     if float(envelopes.work_at(seconds).sum()) > bound_s * len(problem.machine) * (1 + SHAVED):
         return None
     return Relaxed(bound_s * (1 - SHAVED), seconds, True)
-
-
-def _before(graph: OpGraph, seconds: Floats) -> Floats:
-    """(n_ops,) the longest path of `seconds` that ends where each op starts."""
-    end: list[float] = seconds.tolist()
-    for op in graph.topological_order:
-        if graph.predecessors[op]:
-            end[op] += max([end[before] for before in graph.predecessors[op]])
-    return np.array(end) - seconds
 
 
 def _solved(problem: Problem, envelopes: Envelopes) -> tuple[Flow, Floats] | None:

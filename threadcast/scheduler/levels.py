@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,40 @@ def levels(graph: OpGraph, seconds: Floats) -> Floats:
             result[op] += result[after[0]]
         elif after:
             result[op] += result[list(after)].max(axis=0)
+    return result
+
+
+def earliest_starts(graph: OpGraph, seconds: Floats) -> Floats:
+    """Return (n_ops,) the longest path of `seconds` that ends where each op starts."""
+    end: list[float] = seconds.tolist()
+    for op in graph.topological_order:
+        if graph.predecessors[op]:
+            end[op] += max([end[before] for before in graph.predecessors[op]])
+    return np.array(end) - seconds
+
+
+def path_without(graph: OpGraph, seconds: Floats) -> Floats:
+    """Return (n_ops,) the longest path of the graph if each op, and no other, took no time.
+
+    A path that avoids an op has, in a topological order, an edge across it, or begins behind it or ends before it:
+    one sweep over the order with the edges across it in a heap tells the longest.
+    """
+    order = graph.topological_order
+    place = np.argsort(np.array(order)).tolist()
+    start, level = earliest_starts(graph, seconds), levels(graph, seconds)
+    end = start + seconds
+    across = [(-level[op], place[op]) for op in order if not graph.predecessors[op]]
+    heapq.heapify(across)
+    result = start + level - seconds
+    for at, op in enumerate(order):
+        while across and across[0][1] <= at:
+            heapq.heappop(across)
+        if across:
+            result[op] = max(result[op], -across[0][0])
+        for after in graph.successors[op]:
+            heapq.heappush(across, (-(end[op] + level[after]), place[after]))
+        if not graph.successors[op]:
+            heapq.heappush(across, (-end[op], len(order)))
     return result
 
 

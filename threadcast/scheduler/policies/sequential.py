@@ -23,7 +23,7 @@ class Sequential(Policy):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self.width, positions, seconds = _best_width(problem)
+        self.width, positions, seconds = best_width(problem)
         self.total_s = float(seconds.sum())
         times, picker = problem.times, CorePicker(problem.machine)
         cores = tuple(core.id for core in problem.machine.cores)
@@ -39,8 +39,8 @@ class Sequential(Policy):
         return (Launch(op, self._cores[op], len(self._cores[op])),)
 
 
-def _best_width(problem: Problem) -> tuple[int, Integers, Floats]:
-    """The width, and each op's position in `times.counts` and seconds there."""
+def best_width(problem: Problem) -> tuple[int, Integers, Floats]:
+    """Return `Sequential`'s width, and each op's position in `times.counts` and seconds there."""
     found: list[tuple[int, Integers, Floats]] = []
     for width in problem.times.counts:
         try:
