@@ -49,9 +49,13 @@ class ClassLimits:
         """Flops per byte from which on arithmetic takes longer than memory (Williams et al. 2009)."""
         return self.core_flops_per_s / self.core_bytes_per_s
 
+    def work_s(self, op: Op) -> float:
+        """Seconds that the work of `op` takes on one core at the least; 0 for views."""
+        return max(op.flops / self.core_flops_per_s, op.bytes_moved / self.core_bytes_per_s)
+
     def class_of(self, op: Op) -> OpClass:
         """The class of `op`, by what its work takes on one core."""
-        work_s = max(op.flops / self.core_flops_per_s, op.bytes_moved / self.core_bytes_per_s)
+        work_s = self.work_s(op)
         if not work_s or work_s < TINY_CALLS * self.call_s:
             return OpClass.TINY
         return OpClass.COMPUTE if op.flops >= self.ridge * op.bytes_moved else OpClass.MEMORY

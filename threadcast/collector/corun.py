@@ -1,0 +1,154 @@
+"""Measuring how much ops slow each other down on disjoint cores, for pairs of classes by a few pairs of ops."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+
+from threadcast.collector.busy import LIMIT, Load, measure_load, refuse_busy
+from threadcast.collector.calibration import Calibration
+from threadcast.collector.lone import LoneOps, Measure
+from threadcast.collector.timing import Goal
+from threadcast.core import Case, Machine, Op
+from threadcast.core.corun import Classes, CoRunTable, Slowdown
+from threadcast.core.errors import MeasurementError
+from threadcast.core.op_class import ClassLimits, OpClass
+
+EACH = 2
+"""Ops that stand for a class: four pairs for each pair of classes, 36 in all, in some 20 s at the default budget."""
+
+ROUNDS = 3
+"""Times alone and beside the other are taken in turn so often, since clocks and neighbours drift."""
+
+
+class Beside(Protocol):
+    """Runs ops beside those that are timed; `collector.corun_partner.Partner` is the real one."""
+
+    def prepare(self, op: Op) -> None:
+        """Make `op` the one that `running` runs."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Let it run over and over inside the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoRunReport:
+    """What was measured: the table, the slow-down of each pair by op keys, and why pairs failed."""
+
+    table: CoRunTable
+    pairs: Mapping[tuple[str, str], float]
+    failed: Mapping[tuple[str, str], str]
+
+
+def limits_of(calibration: Calibration, machine: Machine) -> ClassLimits:
+    """The limits that tell classes apart, from what was measured of `machine`."""
+    share = calibration.all_bytes_per_s / len(machine)
+    return ClassLimits(calibration.core_flops_per_s, share, calibration.fork_join_s[1])
+
+
+def representatives(ops: Iterable[Op], limits: ClassLimits, *, each: int = EACH) -> dict[OpClass, tuple[Op, ...]]:
+    """Return up to `each` distinct ops of every class that `ops`, those of a step, have.
+
+    They are those that have most work in the step, of different kinds where there are. Views stand for nothing.
+    """
+    count: Counter[str] = Counter()
+    weight: dict[Op, float] = {}
+    for op in ops:
+        if not op.is_view:
+            count[op.key] += 1
+            weight[op] = count[op.key] * limits.work_s(op)
+    classes: dict[OpClass, list[Op]] = defaultdict(list)
+    for op in sorted(weight, key=lambda op: (-weight[op], op.key)):
+        classes[limits.class_of(op)].append(op)
+    return {of: _different(found, each) for of, found in sorted(classes.items())}
+
+
+def _different(ops: Sequence[Op], each: int) -> tuple[Op, ...]:
+    """The first of every kind, then the others, up to `each`."""
+    firsts = list({op.kind: op for op in reversed(ops)}.values())[::-1]
+    return tuple(sorted(ops, key=lambda op: op not in firsts)[:each])
+
+
+def halves(machine: Machine) -> tuple[Machine, Machine]:
+    """Two parts of equal size, of neighbouring cores; MeasurementError where there is one core only."""
+    order = [core for group in machine.groups for core in group]
+    size = len(order) // 2
+    if not size:
+        raise MeasurementError(f"{machine.name} has one core to use: no two ops run at the same time on it")
+    return machine.limited_to(order[:size]), machine.limited_to(order[size : 2 * size])
+
+
+def measure_corun(
+    ops: Iterable[Op],
+    machine: Machine,
+    limits: ClassLimits,
+    *,
+    mean_s: float = 0.15,
+    each: int = EACH,
+    busy_limit: float | None = LIMIT,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    measure_load: Callable[[Sequence[int]], Load] = measure_load,
+    lone: Callable[[Machine], AbstractContextManager[Measure]] | None = None,
+    partner: Callable[[Machine], AbstractContextManager[Beside]] | None = None,
+) -> CoRunReport:
+    """Measure how much the classes of a step's `ops` slow each other down on the two halves of `machine`.
+
+    Each of some ops of a class is timed on one half beside each of some of another on the other half, and alone,
+    about `mean_s` each. `busy_limit` None measures on a busy machine too. `on_progress` hears of pairs. Raises
+    BusyMachine before anything is measured; a pair that fails is left out.
+    """
+    first, second = halves(machine)
+    if busy_limit is not None:
+        refuse_busy(measure_load(machine.cpus(core.id for core in machine.cores)), limit=busy_limit)
+    chosen = [(of, op) for of, found in representatives(ops, limits, each=each).items() for op in found]
+    goal = Goal(budget_s=mean_s / ROUNDS)
+    slowed: dict[Classes, list[float]] = defaultdict(list)
+    pairs: dict[tuple[str, str], float] = {}
+    failed: dict[tuple[str, str], str] = {}
+    with (lone or _alone)(first) as measure, (partner or _partner)(second) as beside:
+        prepared: Op | None = None
+        for done, ((other_class, other), (of, op)) in enumerate(product(chosen, chosen), 1):
+            try:
+                if prepared is not other:
+                    beside.prepare(other)
+                    prepared = other
+                pairs[op.key, other.key] = by = _slowdown(op, measure, beside, goal)
+                slowed[of, other_class].append(by)
+            except Exception as error:  # noqa: BLE001 - a kernel may raise anything; one pair must not end it all
+                failed[op.key, other.key] = f"{type(error).__name__}: {error}"
+            on_progress(done, len(chosen) ** 2)
+    slowdowns = {classes: _summary(factors) for classes, factors in slowed.items()}
+    return CoRunReport(CoRunTable(machine, len(first), limits, slowdowns), pairs, failed)
+
+
+def _slowdown(op: Op, measure: Measure, beside: Beside, goal: Goal) -> float:
+    """The median over rounds of the op's median time beside the other over that alone."""
+    ratios = []
+    for _ in range(ROUNDS):
+        alone_s = measure(op, goal).seconds
+        with beside.running():
+            ratios.append(measure(op, goal).seconds / alone_s)
+    return median(ratios)
+
+
+def _summary(factors: Sequence[float]) -> Slowdown:
+    low, middle, high = np.quantile(factors, [0.25, 0.5, 0.75]).tolist()
+    return Slowdown(middle, low, high, len(factors))
+
+
+def _alone(machine: Machine) -> AbstractContextManager[Measure]:
+    return LoneOps(machine, counters=False).at(Case(len(machine)))
+
+
+def _partner(machine: Machine) -> AbstractContextManager[Beside]:
+    from threadcast.collector.corun_partner import Partner
+
+    return Partner(machine)
