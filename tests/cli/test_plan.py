@@ -122,6 +122,60 @@ def test_the_search_takes_a_budget_and_a_seed(tmp_path: Path) -> None:
         assert (wrong.exit_code, f"{flag[0]} needs the search" in wrong.stderr) == (2, True)
 
 
+def test_explain_says_what_scheduling_can_gain_at_most(tmp_path: Path) -> None:
+    shown = invoke("plan", written(tmp_path), "--cores", "8", "--explain")
+    assert shown.exit_code == 0, shown.output
+    for part in ("Can scheduling help? Yes, up to 1.", "work over critical path", "side by side"):
+        assert part in shown.stdout
+    assert "Without the split backward pass: not known" in shown.stdout
+    document = json.loads(invoke("plan", written(tmp_path), "--cores", "8", "--explain", "--json").stdout)
+    report = document["explain"]
+    assert report["verdict"] in shown.stdout
+    assert report["without_split"] is None
+    assert report["with_split"]["bound_s"] == document["lower_bound_s"]
+    assert report["with_split"]["work_s"] == pytest.approx(0.018)
+    assert report["with_split"]["path_s"] == pytest.approx(0.015)
+    assert [holder["id"] for holder in report["holders"]] == ["first", "join", "left", "right"]
+    assert "explain" not in json.loads(invoke("plan", written(tmp_path), "--cores", "8", "--json").stdout)
+
+
+def test_explain_tells_what_the_split_backward_pass_gains(tmp_path: Path) -> None:
+    part = {"inputs": [], "curve": {"1": 0.01}}
+    ops = [
+        {"id": "mul", "kind": "mul", **part},
+        {"id": "a.input", "kind": "convolution_backward_input", **part},
+        {"id": "a.weight", "kind": "convolution_backward_weight", **part},
+        {"id": "b.weight", "kind": "convolution_backward_weight", **part},
+    ]
+    edges = [["mul", "a.input"], ["mul", "a.weight"], ["a.input", "b.weight"]]
+    graph = written(tmp_path, ops=ops, edges=edges)
+    report = json.loads(invoke("plan", graph, "--cores", "2", "--explain", "--json").stdout)["explain"]
+    assert report["with_split"]["parallelism"] == pytest.approx(4 / 3)
+    assert report["without_split"]["parallelism"] == pytest.approx(1.0)
+    assert (report["helps"], report["limit"]) == (True, "ops do not scale")
+    assert "without split" in invoke("plan", graph, "--cores", "2", "--explain").stdout
+
+
+@pytest.mark.parametrize(
+    ("curves", "edges", "said"),
+    [
+        ([{"1": 0.01, "4": 0.0025}] * 3, [(0, 1), (1, 2)], "No, at most 1.00x over one op after another"),
+        ([{"1": 0.01, "4": 0.01}] * 3, [(0, 1), (1, 2)], "100% of it in ops that do not scale"),
+        ([{"1": 0.01, "2": 0.005, "4": 0.0025}] * 4, [], "one op after another keeps them busy already"),
+        ([{"1": 1e-6}] * 4, [], "The ops are so short"),
+        ([{"1": 0}] * 2, [], "No: no op takes time."),
+        ([{"1": 0.01, "4": 0.015}, {"1": 0.04, "4": 0.01}], [(0, 1)], "By giving each op its own thread count"),
+    ],
+)
+def test_the_verdict_names_what_is_in_the_way(
+    tmp_path: Path, curves: list[dict[str, float]], edges: list[tuple[int, int]], said: str
+) -> None:
+    ops = [{"id": f"op{i}", "kind": "mm", "inputs": [], "curve": curve} for i, curve in enumerate(curves)]
+    graph = written(tmp_path, ops=ops, edges=[[f"op{a}", f"op{b}"] for a, b in edges])
+    result = invoke("plan", graph, "--cores", "4", "--explain", "--policy", "fifo")
+    assert (result.exit_code, said in result.stdout) == (0, True), result.output
+
+
 def test_the_plan_and_its_timeline_are_written(tmp_path: Path) -> None:
     plan_file, timeline_file = tmp_path / "plan.json", tmp_path / "timeline.json"
     result = invoke(

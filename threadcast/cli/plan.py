@@ -13,14 +13,17 @@ import click
 from rich.console import RenderableType
 from rich.table import Table
 
+from threadcast.cli.explain import explained, verdict
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
+from threadcast.scheduler.ceiling import ceiling
 from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
+from threadcast.scheduler.unsplit import without_split
 
 Row = dict[str, Any]
 
@@ -56,6 +59,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
     help=f"Seconds after which the search ends; it mostly needs less. [default: {BUDGET_S:g}]",
 )
 @click.option("--seed", type=click.IntRange(0), help="Of the search's random numbers. [default: 0]")
+@click.option("--explain", is_flag=True, help="Say what scheduling can gain at most, why not more, and what holds it.")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
 @setting("store", "--store")
@@ -85,6 +89,7 @@ def command(
     robust: bool,
     budget_s: float | None,
     seed: int | None,
+    explain: bool,
     model: str | None,
     plan_file: Path | None,
     timeline_file: Path | None,
@@ -127,7 +132,12 @@ def command(
     if compared:
         document["compared"] = [summary(made) for made in compared]
         shown.append(_table(sorted(compared, key=lambda made: made.makespan_s), title="every policy"))
-    output.result(document, *shown, widths(chosen))
+    shown.append(widths(chosen))
+    if explain:
+        report = ceiling(problem, unsplit=without_split(problem))
+        document["explain"] = {"verdict": verdict(report), **report.to_json()}
+        shown += explained(report)
+    output.result(document, *shown)
 
 
 def summary(plan: Plan) -> Row:

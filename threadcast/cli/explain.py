@@ -1,0 +1,80 @@
+"""The ceiling report of `threadcast plan --explain`, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import RenderableType
+
+from threadcast.cli.output import duration, significant, table
+from threadcast.scheduler.ceiling import SCALES, WORTH, Ceiling, Holder, Limit, Reach
+
+_ROWS: tuple[tuple[str, Callable[[Reach], str]], ...] = (
+    ("ops", lambda reach: f"{reach.ops:,}"),
+    ("work on the fewest threads", lambda reach: duration(reach.work_s)),
+    ("  critical path", lambda reach: duration(reach.path_s)),
+    ("  work over critical path", lambda reach: significant(reach.parallelism)),
+    ("work with each op at its fastest", lambda reach: duration(reach.fastest_work_s)),
+    ("  critical path", lambda reach: duration(reach.fastest_path_s)),
+    ("  work over critical path", lambda reach: significant(reach.fastest_parallelism)),
+    (f"  in ops that do not scale (below {SCALES:g}x)", lambda reach: f"{reach.unscaled_share:.1%}"),
+    ("one op at a time, best single count", lambda reach: f"{duration(reach.uniform_s)} at {reach.uniform_width}"),
+    ("no schedule is below", lambda reach: duration(reach.bound_s)),
+    ("gain over the best single count, at most", lambda reach: f"{significant(reach.at_most)}x"),
+    ("  by running ops side by side, at most", lambda reach: f"{significant(reach.side_by_side_at_most)}x"),
+)
+
+
+def explained(report: Ceiling) -> list[RenderableType]:
+    """The verdict in words, then the figures, then the ops that hold the makespan."""
+    reaches = [report.reach] + ([report.without_split] if report.without_split else [])
+    rows = [(name, *(show(reach) for reach in reaches)) for name, show in _ROWS]
+    figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)
+    total_s = report.reach.bound_s or 1.0
+    holders = [
+        (_name(at), f"{duration(at.fastest_s)} at {at.threads}", f"{at.falls_s / total_s:.1%}") for at in report.holders
+    ]
+    unknown = ["Without the split backward pass: not known, as the graph names no parts of one."]
+    return [
+        f"Can scheduling help? {verdict(report)}",
+        figures,
+        *([] if report.without_split else unknown),
+        table(("op", "fastest", "falls"), holders, title="by how much the bound falls if an op takes no time"),
+    ]
+
+
+def _name(op: Holder) -> str:
+    """Its id, and its kind where the id does not tell."""
+    return op.id if op.kind in op.id.replace(".", "_") else f"{op.id} ({op.kind})"
+
+
+def verdict(report: Ceiling) -> str:
+    """Whether scheduling can help, by how much at most, and what it is that ends or prevents the gain."""
+    reach = report.reach
+    if not reach.bound_s:
+        return "No: no op takes time."
+    at_most, beside = f"{significant(reach.at_most)}x", f"{significant(reach.side_by_side_at_most)}x"
+    if report.side_by_side_helps:
+        return (
+            f"Yes, up to {at_most} over one op after another at the best single thread count, "
+            f"at most {beside} of it by running ops side by side. {_reason(report)}"
+        )
+    if report.helps:
+        return (
+            f"By giving each op its own thread count, up to {at_most} over the best single one; hardly by running "
+            f"ops side by side (at most {beside}). {_reason(report)}"
+        )
+    return f"No, at most {at_most} over one op after another at the best single thread count. {_reason(report)}"
+
+
+def _reason(report: Ceiling) -> str:
+    reach, share = report.reach, f"{report.path_unscaled_share:.0%}"
+    if report.limit is Limit.TOO_SMALL:
+        return "The ops are so short that handing them to other cores takes that back."
+    if report.limit is Limit.CORES:
+        busy = reach.at_most < WORTH
+        return "The cores are the limit" + (": one op after another keeps them busy already." if busy else ".")
+    path = f"The critical path is the limit: {duration(reach.fastest_path_s)} with every op at its fastest"
+    if report.limit is Limit.UNSCALED:
+        return f"{path}, {share} of it in ops that do not scale to all cores."
+    return f"{path}."
