@@ -162,6 +162,10 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
     _halting = False
 
+    def handle_int(self, *args: Any) -> None:
+        """Ctrl-C: the same as SIGTERM, so that requests under way are answered and workers end by themselves."""
+        self.handle_term(*args)
+
     def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
         self._halting = True
         super().halt(reason=reason, exit_status=exit_status)
