@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench bench-planner clean
 
 setup: $(READY)
 
@@ -36,6 +36,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/engine_python.py
 	mkdir -p build && rm -f build/bench.db*
 	$(BIN)/threadcast profile resnet18 --size small --batch 8 --store sqlite:///build/bench.db
+
+# The planner against CP-SAT, its baselines and its bounds: docs/planner-tables.md. CURVES=folder takes other curves.
+bench-planner: $(READY)
+	CURVES=$(CURVES) $(BIN)/python benchmarks/planner.py --write
 
 clean:
 	rm -rf build $(VENV)

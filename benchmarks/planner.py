@@ -1,0 +1,230 @@
+"""How close the planner comes to the best schedule, and how far it is ahead of others: `make bench-planner`.
+
+    python benchmarks/planner.py [--curves FOLDER] [--seconds 60] [--small 100] [--parts abcd] [--write]
+
+Schedules are simulated; only planning times are measured. Curves are real ones, mapped on real graphs
+(`planner_instances`). Parts: a) small graphs against CP-SAT, b) the networks' graphs against every baseline and the
+lower bound, c) curves that are off by up to 20 %, d) a search for the problems on which the planner looks worst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+from planner_adversary import worst_ratio
+from planner_instances import Pool, network, network_names, perturbed, problem, small
+
+from threadcast.core import OpGraph, Plan
+from threadcast.scheduler.bounds import lower_bounds
+from threadcast.scheduler.checker import check_schedule
+from threadcast.scheduler.cp_sat import solve
+from threadcast.scheduler.planner import SEARCH, plan
+from threadcast.scheduler.policies import Problem, create
+from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.simulator import simulate
+
+SEED = 20260114
+BASELINES = (
+    "sequential", "manual_grid", "strategies_1_2", "strategies_1_2_3", "strategies", "critical_path", "heft", "cpa",
+    "mcpa", "lp_rounding", "ios",
+)  # fmt: skip
+PAPERS = ("strategies", "critical_path")
+CORES = (4, 16, 48, 68, 128)
+PAGE = Path(__file__).parents[1] / "docs/planner-tables.md"
+IOS_OPS = 2_000
+"""Ops up to which IOS is run: it takes minutes beyond."""
+
+Rows = list[list[str]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, default=os.environ.get("CURVES"), help="folder of wide CSV files")
+    parser.add_argument("--seconds", type=float, default=60.0, help="CP-SAT's time for each small graph")
+    parser.add_argument("--small", type=int, default=100, help="small graphs")
+    parser.add_argument("--parts", default="abcd")
+    parser.add_argument("--write", action="store_true", help="write docs/planner-tables.md")
+    given = parser.parse_args()
+    pool = Pool.read(Path(given.curves) if given.curves else None)
+    head = (
+        f"Curves: {pool.source}. `make bench-planner`, {time.strftime('%Y-%m-%d')}; makespans are simulated, planning "
+        f"times are wall-clock seconds on one of {os.cpu_count()} cores."
+    )
+    lines = ["# What the planner reaches", "", head, ""]
+    plan(next(small(1, pool, seed=0))[1], policy=SEARCH)  # compiles the search, which is not timed
+    parts: dict[str, Callable[[], Iterable[str]]] = {
+        "b": partial(on_networks, pool),
+        "c": partial(with_errors, pool),
+        "d": partial(adversarial, pool),
+        "a": partial(against_cp_sat, pool, count=given.small, seconds=given.seconds),
+    }
+    for letter, part in parts.items():
+        if letter in given.parts:
+            for line in part():
+                print(line, flush=True)
+                lines.append(line)
+    if given.write:
+        PAGE.write_text("\n".join(lines) + "\n")
+
+
+def table(columns: Sequence[str], rows: Rows) -> Iterable[str]:
+    """Lines of a Markdown table."""
+    yield "| " + " | ".join(columns) + " |"
+    yield "|" + "---|" * len(columns)
+    yield from ("| " + " | ".join(row) + " |" for row in rows)
+    yield ""
+
+
+def planned(given: Problem) -> tuple[Plan, float]:
+    """The search's plan, checked, and the seconds it took."""
+    started_s = time.perf_counter()
+    made = plan(given, policy=SEARCH)
+    took_s = time.perf_counter() - started_s
+    check_schedule(given.graph, made, machine=given.machine)
+    return made, took_s
+
+
+def against_cp_sat(pool: Pool, *, count: int, seconds: float) -> Iterable[str]:
+    """Part a."""
+    cases = list(small(count, pool, seed=SEED))
+    ours = [planned(given) for _, given in cases]  # alone on the machine, before CP-SAT takes all cores
+    workers = max(1, os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        best = list(processes.map(_solved, [_packed(given) for _, given in cases], [seconds] * count))
+    found = [(what, made, took_s, other) for (what, _), (made, took_s), other in zip(cases, ours, best)]
+    solved = [(what, made.makespan_s / other[0], took_s, other) for what, made, took_s, other in found if other[0]]
+    ratios = [ratio for _, ratio, _, _ in solved]
+    gaps = [made.makespan_s / max(made.lower_bound_s, other[1]) for _, made, _, other in found]
+    yield f"## Small graphs against CP-SAT's best in {seconds:g} s"
+    yield ""
+    yield (
+        f"{count} random graphs of 10 to 60 ops on 4 to 128 cores; CP-SAT on one worker, {workers} graphs at a time, "
+        f"without a hint. It found {len(solved)} schedules, {sum(other[2] for *_, other in solved)} proven optimal."
+    )
+    yield ""
+    rows = [
+        ["mean over CP-SAT's", f"{fmean(ratios):.4f}"], ["worst", f"{max(ratios):.4f}"],
+        ["best", f"{min(ratios):.4f}"], ["no longer than CP-SAT's", f"{sum(r <= 1 + 1e-6 for r in ratios)}"],
+        ["mean over the better of both lower bounds", f"{fmean(gaps):.4f}"],
+        ["planning, median s", f"{median(t for _, t in ours):.2f}"],
+        ["planning, longest s", f"{max(t for _, t in ours):.2f}"],
+    ]  # fmt: skip
+    yield from table(("100 graphs" if count == 100 else f"{count} graphs", ""), rows)
+    worst = sorted(solved, key=lambda entry: -entry[1])[:5]
+    yield from table(("worst graphs", "over CP-SAT's"), [[what, f"{ratio:.4f}"] for what, ratio, _, _ in worst])
+
+
+def _packed(given: Problem) -> tuple[str, int]:
+    return json.dumps(given.graph.to_json()), len(given.machine)
+
+
+def _solved(packed: tuple[str, int], seconds: float) -> tuple[float, float, bool]:
+    """CP-SAT's makespan (0 where it found none), its bound, and whether it is optimal."""
+    given = problem(OpGraph.from_json(json.loads(packed[0])), packed[1])
+    found = solve(given, budget_s=seconds, repeatable=False)
+    return (found.plan.makespan_s if found.plan else 0.0), found.lower_bound_s, found.optimal
+
+
+def on_networks(pool: Pool) -> Iterable[str]:
+    """Part b."""
+    rows: Rows = []
+    ahead: dict[str, list[float]] = {name: [] for name in BASELINES}
+    wide: dict[str, list[float]] = {name: [] for name in PAPERS}
+    beaten: list[str] = []
+    for name in network_names():
+        for cores in CORES:
+            given = problem(network(name, pool, seed=SEED), cores)
+            bounds = lower_bounds(given)
+            made, took_s = planned(given)
+            over: dict[str, float] = {}
+            for policy in BASELINES:
+                if policy == "ios" and len(given.graph) > IOS_OPS:
+                    continue
+                trace = simulate(create(policy, given))
+                over[policy] = trace.makespan_s / bounds.best_s
+                ahead[policy].append(made.makespan_s / trace.makespan_s)
+                if made.makespan_s > trace.makespan_s * (1 + 1e-9):
+                    beaten.append(f"{name} on {cores} cores by {policy}: {made.makespan_s / trace.makespan_s:.4f}")
+            parallelism = float(given.times.seconds[:, 0].sum()) / bounds.critical_path_s
+            if parallelism > 2:
+                for policy in PAPERS:
+                    wide[policy].append(ahead[policy][-1])
+            limited = "area" if bounds.area_s > bounds.critical_path_s else "path"
+            rows.append(
+                [name, str(len(given.graph)), str(cores), limited, f"{parallelism:.1f}",
+                 f"**{made.makespan_s / bounds.best_s:.3f}**",
+                 *(f"{over[policy]:.2f}" if policy in over else "-" for policy in BASELINES), f"{took_s:.2f}"]
+            )  # fmt: skip
+    yield "## The networks' training steps, makespan over the lower bound"
+    yield ""
+    yield "`limit`: which of area and critical path is higher. `work/path`: work on one thread over the critical path."
+    yield ""
+    yield from table(("network", "ops", "cores", "limit", "work/path", "search", *BASELINES, "planned in s"), rows)
+    yield from table(
+        ("search over", "mean", "worst"),
+        [[policy, f"{fmean(r):.3f}", f"{max(r):.3f}"] for policy, r in ahead.items() if r],
+    )
+    yield (
+        "Where work over path exceeds 2, the search's mean makespan over that of "
+        + ", ".join(f"{policy}: {fmean(r):.3f}" for policy, r in wide.items() if r)
+        + ". Longer than a baseline: "
+        + ("; ".join(beaten) or "never")
+        + "."
+    )
+    yield ""
+
+
+def with_errors(pool: Pool) -> Iterable[str]:
+    """Part c."""
+    loss: list[float] = []
+    against: dict[str, list[float]] = {name: [] for name in ("critical_path", "strategies", "mcpa", "lp_rounding")}
+    for name in network_names():
+        for cores in (16, 68):
+            graph = network(name, pool, seed=SEED)
+            if len(graph) > IOS_OPS:
+                continue
+            true = problem(graph, cores)
+            known_s = plan(true, policy=SEARCH).makespan_s
+            for seed in range(3):
+                wrong = problem(perturbed(graph, 0.2, seed=seed), cores)
+                made = plan(wrong, policy=SEARCH)
+                found_s = simulate(PlanReplay(wrong, plan=made), true_curves=true.curves).makespan_s
+                loss.append(found_s / known_s)
+                for policy, ratios in against.items():
+                    ratios.append(found_s / simulate(create(policy, wrong), true_curves=true.curves).makespan_s)
+    yield "## Curves off by up to 20 %"
+    yield ""
+    yield (
+        f"Planned with every point of every curve off by a factor from 0.8 to 1.2, run with the true ones: "
+        f"{len(loss)} problems, takes {fmean(loss):.3f} of what planning with the true curves gives on average, "
+        f"{max(loss):.3f} at worst. Over baselines that had the same wrong curves:"
+    )
+    yield ""
+    yield from table(
+        ("search over", "mean", "worst"), [[p, f"{fmean(r):.3f}", f"{max(r):.3f}"] for p, r in against.items()]
+    )
+
+
+def adversarial(pool: Pool) -> Iterable[str]:
+    """Part d."""
+    yield "## The problems on which the search looks worst"
+    yield ""
+    yield "Small graphs and their curves, changed step by step so that the search's makespan over a baseline's grows."
+    yield ""
+    rows = [[policy, *(f"{r:.4f}" for r in worst_ratio(pool, policy, seed=SEED))] for policy in BASELINES]
+    yield from table(("baseline", "first", "worst found"), rows)
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise", under="ignore")
+    main()
