@@ -1,0 +1,91 @@
+"""Pairs of ops that steps have shown to slow each other down, so that later plans keep them apart.
+
+Source: Liu et al. 2018, III-D, discussion: cases of unexpected loss by interference can be recorded and avoided in
+later steps. How a loss is found and blamed on a pair is ours.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from threadcast.core import OpGraph, Placement, Trace
+from threadcast.core.corun import CoRunTable, Keys
+from threadcast.core.errors import InvalidInput
+
+SLOWER = 1.5
+"""Times as long as alone from which on a pair is bad. Forecasts are commonly within a fifth, and sharing memory
+bandwidth costs less than this on most machines; what costs more is better avoided than modelled."""
+
+LEAST_S = 20e-6
+"""Ops of less time are not judged: noting times, waking threads and the scheduler's ticks move them as much."""
+
+SEEN = 5
+"""Times that a pair must have run side by side: one step may have met anything."""
+
+MOST = 20.0
+"""Slow-down taken where the time side by side is all, or more than all, that was lost."""
+
+
+def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[str, float]) -> dict[Keys, float]:
+    """Return by how much ops ran slower beside others, by their keys; at least 1.
+
+    `lone_s` is each op's predicted time alone on the cores that it had, by id. Of every op the one is blamed that ran
+    beside it longest, if that was half of its time or more, and was not on its cores: with slow-down s in the o
+    seconds side by side, o / s of work was done in them and the rest at the pace of ops that ran mostly alone. A
+    pair's slow-down is the median over all times it was seen; fewer than SEEN say nothing.
+    """
+    key = {op_id: op.key for op_id, op in zip(graph.ids, graph.ops)}
+    seen: dict[Keys, list[float]] = defaultdict(list)
+    for trace in traces:
+        unknown = [at.id for at in trace.ops if at.id not in key or at.id not in lone_s]
+        if unknown:
+            raise InvalidInput(f"op {unknown[0]!r} of the trace is not in the graph, or has no predicted time")
+        beside = _longest_beside(trace.ops)
+        alone = [at for at in trace.ops if not (at.id in beside and beside[at.id][1] > 0.1 * at.duration_s)]
+        pace = _pace(alone, lone_s)
+        for at in trace.ops:
+            expected_s = pace * lone_s[at.id]
+            if at.id not in beside or expected_s < LEAST_S:
+                continue
+            other, together_s = beside[at.id]
+            if together_s >= at.duration_s / 2:
+                seen[key[at.id], key[other]].append(_slowdown(at.duration_s, expected_s, together_s))
+    return {pair: median(factors) for pair, factors in seen.items() if len(factors) >= SEEN}
+
+
+def learned(table: CoRunTable, observed: Mapping[Keys, float], *, slower: float = SLOWER) -> CoRunTable:
+    """Return the table with the pairs observed that are at least `slower`, without those observed that are not."""
+    kept = {pair: by for pair, by in table.bad_pairs.items() if pair not in observed}
+    return replace(table, bad_pairs={**kept, **{pair: by for pair, by in observed.items() if by >= slower}})
+
+
+def _slowdown(took_s: float, expected_s: float, together_s: float) -> float:
+    """s in: expected = took - together + together / s."""
+    done_together_s = together_s - (took_s - expected_s)
+    return max(1.0, min(MOST, together_s / done_together_s)) if done_together_s > 0 else MOST
+
+
+def _pace(alone: Sequence[Placement], lone_s: Mapping[str, float]) -> float:
+    """Real over predicted time of ops that ran alone, at least 1; 1 where none did. Forecasts that are too short all
+    round must not look like interference."""
+    ratios = [at.duration_s / lone_s[at.id] for at in alone if lone_s[at.id] >= LEAST_S]
+    return max(1.0, median(ratios)) if ratios else 1.0
+
+
+def _longest_beside(ops: Sequence[Placement]) -> dict[str, tuple[str, float]]:
+    """By op id: who ran beside it longest on other cores, and for how many seconds."""
+    found: dict[str, tuple[str, float]] = {}
+    open_: list[Placement] = []
+    for at in ops:  # in order of start
+        open_ = [other for other in open_ if other.finish_s > at.start_s]
+        for other in open_:
+            together_s = min(at.finish_s, other.finish_s) - at.start_s
+            if together_s > 0 and set(at.cores).isdisjoint(other.cores):
+                for one, two in ((at.id, other.id), (other.id, at.id)):
+                    if together_s > found.get(one, ("", 0.0))[1]:
+                        found[one] = (two, together_s)
+        open_.append(at)
+    return found
