@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from threadcast.core import OpGraph, Plan
@@ -29,31 +28,32 @@ class PlanReplay(Policy):
         place = {op: i for i, op in enumerate(problem.graph.topological_order)}
         # an op of no predicted time may share its start with one behind it: dependencies decide then
         in_order = sorted(plan.ops, key=lambda at: (at.start_s, at.finish_s, place[position[at.id]]))
-        rank = [0] * len(in_order)
+        self.rank = rank = [0] * len(in_order)
         self._launch: dict[int, Launch] = {}
-        self._queues: dict[Slot, list[int]] = {}
+        self._slots_of: dict[int, list[Slot]] = {}
+        self._before: dict[int, tuple[int, ...]] = {}
+        """What runs last before each op on each of its slots: when that has finished, all before it has."""
+        last: dict[Slot, int] = {}
         for i, at in enumerate(in_order):
             op = position[at.id]
             rank[op] = i
-            self._launch[op] = Launch(op, at.cores, at.threads, at.hardware_thread)
-            for slot in _slots(self._launch[op]):
-                self._queues.setdefault(slot, []).append(op)
-        self.rank = self._place = rank
-        self._slots_of = {op: tuple(_slots(launch)) for op, launch in self._launch.items()}
+            launch = self._launch[op] = Launch(op, at.cores, at.threads, at.hardware_thread)
+            slots = self._slots_of[op] = _slots(launch)
+            self._before[op] = tuple({last[slot] for slot in slots if slot in last})
+            last.update(dict.fromkeys(slots, op))
+        self._slots = len(last)
 
     def decide(self, state: State) -> Sequence[Launch]:
         finished = state.finished if state.finished is not None else finished_ops(self.problem.graph, state)
-        taken = {slot for at in state.running for slot in self._slots_of[at.op]}
-        heads = {slot: self._head(slot, finished) for slot in self._queues if slot not in taken}
-        due = {op for op in heads.values() if op is not None and op in state.ready}
-        able = [op for op in due if all(heads.get(slot) == op for slot in self._slots_of[op])]
-        return [self._launch[op] for op in sorted(able, key=self._place.__getitem__)]
-
-    def _head(self, slot: Slot, finished: Sequence[int]) -> int | None:
-        """The first op of the slot's queue that has not finished: those that have are its beginning."""
-        queue = self._queues[slot]
-        at = bisect_left(queue, True, key=lambda op: not finished[op])
-        return queue[at] if at < len(queue) else None
+        free = self._slots - sum(len(self._slots_of[at.op]) for at in state.running)
+        launches: list[Launch] = []
+        for op in state.ready:
+            if not free:
+                break
+            if all(finished[before] for before in self._before[op]):
+                launches.append(self._launch[op])
+                free -= len(self._slots_of[op])
+        return launches
 
 
 def finished_ops(graph: OpGraph, state: State) -> bytes:
