@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from threadcast.core.corun import CoRunTable
@@ -34,15 +33,18 @@ class ClassInterference:
     def __init__(self, problem: Problem, table: CoRunTable) -> None:
         self._sharing = CoreSharing(problem.machine)
         self.core_throughput = self._sharing.core_throughput
-        self._table = table
-        self._numbers, self._labels = _labels(problem, table)
-        self._found: dict[tuple[int, int], tuple[float, bool]] = {}
+        self._half = table.cores
+        self._labels, self._class_of, self._bad = _labels(problem, table)
+        self._by_class: dict[OpClass | None, list[tuple[OpClass, float]]] = {}
+        for (mine, beside), by in table.slowdowns.items():
+            if by.median > LEAST:
+                self._by_class.setdefault(mine, []).append((beside, by.median - 1.0))
         self._known: dict[tuple[tuple[int, tuple[int, ...], int], ...], list[float]] = {}
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
         """Return the slow-down of each running op, in their order."""
-        numbers = self._numbers
-        key = tuple([(numbers[at.op], at.cores, at.threads) for at in running])
+        labels = self._labels
+        key = tuple([(labels[at.op], at.cores, at.threads) for at in running])
         factors = self._known.get(key)
         if factors is None:
             if len(self._known) >= KNOWN:
@@ -51,63 +53,54 @@ class ClassInterference:
         return factors
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
-        """In time linear in the running ops: per label their number and their cores, whole numbers, are summed up.
+        """In time linear in the running ops: numbers of ops and of cores are summed up by class and by label.
 
-        So no sum depends on the order in which the ops come, not even in its last bit.
+        They are whole numbers, so no sum depends on the order in which the ops come, not even in its last bit.
         """
-        half = self._table.cores
-        label = [self._numbers[at.op] for at in running]
-        load = [min(len(at.cores), half) for at in running]
-        count = Counter(label)
-        total: Counter[int] = Counter()
+        label = [self._labels[at.op] for at in running]
+        of = [self._class_of[one] for one in label]
+        load = [min(len(at.cores), self._half) for at in running]
+        by_class: dict[OpClass | None, int] = {}
+        by_label: dict[int, list[int]] = {}
         on: dict[int, list[int]] = {}
         for i, at in enumerate(running):
-            total[label[i]] += load[i]
+            by_class[of[i]] = by_class.get(of[i], 0) + load[i]
+            by_label.setdefault(label[i], []).append(i)
             for core in at.cores:
                 on.setdefault(core, []).append(i)
-        present = sorted(count)
         factors = []
         for i, (at, sharing) in enumerate(zip(running, self._sharing.slowdowns(running))):
+            apart = by_class.copy()
             here = {j for core in at.cores for j in on[core]}  # itself, and what `sharing` is about
+            for j in here:
+                apart[of[j]] -= load[j]
             excess = 0.0
-            for other in present:
-                by, in_full = self._pair(label[i], other)
-                if by > 1.0:
-                    mine = [j for j in here if label[j] == other]
-                    apart = count[other] - len(mine) if in_full else total[other] - sum(load[j] for j in mine)
-                    excess += (by - 1.0) * apart / (1 if in_full else half)
+            for other, by in self._bad.get(label[i], ()):
+                for j in by_label.get(other, ()):
+                    if j not in here:
+                        apart[of[j]] -= load[j]
+                        excess += by - 1.0
+            for beside, by in self._by_class.get(of[i], ()):
+                excess += by * apart.get(beside, 0) / self._half
             factors.append(sharing * min(LARGEST, 1.0 + excess))
         return factors
 
-    def _pair(self, label: int, beside: int) -> tuple[float, bool]:
-        key = (label, beside)
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = _slowdown(self._table, self._labels[label], self._labels[beside])
-        return found
 
-
-Label = tuple[OpClass | None, str | None]
-"""An op's class, None where it does no work or classes are unknown, and its key where it is in a bad pair."""
-
-
-def _labels(problem: Problem, table: CoRunTable) -> tuple[list[int], list[Label]]:
-    """A number for each op, the same for ops that no slow-down tells apart, and what the numbers stand for."""
+def _labels(
+    problem: Problem, table: CoRunTable
+) -> tuple[list[int], list[OpClass | None], dict[int, list[tuple[int, float]]]]:
+    """A number for each op, the same for ops that no slow-down tells apart; the class of each number, None where it
+    does no work or classes are unknown; and the bad neighbours of each number, with the slow-down beside them."""
     ops = problem.graph.distinct_ops()
-    paired = {key for pair in table.bad_pairs if ops.keys() >= set(pair) for key in pair}
+    pairs = {pair: by for pair, by in table.bad_pairs.items() if ops.keys() >= set(pair)}
+    paired = {key for pair in pairs for key in pair}
     limits = table.limits
-    numbers: dict[Label, int] = {}
+    numbers: dict[tuple[OpClass | None, str | None], int] = {}
     of_key: dict[str, int] = {}
     for key, op in ops.items():
         label = (None if limits is None or op.is_view else limits.class_of(op), key if key in paired else None)
         of_key[key] = numbers.setdefault(label, len(numbers))
-    return [of_key[op.key] for op in problem.graph.ops], list(numbers)
-
-
-def _slowdown(table: CoRunTable, of: Label, beside: Label) -> tuple[float, bool]:
-    """The slow-down of one label beside another, and whether it holds whatever their cores."""
-    (of_class, of_key), (beside_class, beside_key) = of, beside
-    if of_key is not None and beside_key is not None and (of_key, beside_key) in table.bad_pairs:
-        return table.bad_pairs[of_key, beside_key], True
-    found = table.slowdowns.get((of_class, beside_class)) if of_class and beside_class else None
-    return (found.median if found is not None and found.median > LEAST else 1.0), False
+    bad: dict[int, list[tuple[int, float]]] = {}
+    for (key, beside), by in sorted(pairs.items()):
+        bad.setdefault(of_key[key], []).append((of_key[beside], by))
+    return [of_key[op.key] for op in problem.graph.ops], [of for of, _ in numbers], bad
