@@ -24,6 +24,8 @@ _ROWS: tuple[tuple[str, Callable[[Reach], str]], ...] = (
     ("  by running ops side by side, at most", lambda reach: f"{significant(reach.side_by_side_at_most)}x"),
 )
 
+_HOLDERS = "by how much the bound falls if an op takes no time"
+
 
 def explained(report: Ceiling) -> list[RenderableType]:
     """The verdict in words, then the figures, then the ops that hold the makespan."""
@@ -32,20 +34,21 @@ def explained(report: Ceiling) -> list[RenderableType]:
     figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)
     total_s = report.reach.bound_s or 1.0
     holders = [
-        (_name(at), f"{duration(at.fastest_s)} at {at.threads}", f"{at.falls_s / total_s:.1%}") for at in report.holders
+        (_name(at), f"{duration(at.fastest_s)} at {at.threads}", at.falls_s, f"{at.falls_s / total_s:.1%}")
+        for at in report.holders
     ]
     unknown = ["Without the split backward pass: not known, as the graph names no parts of one."]
     return [
         f"Can scheduling help? {verdict(report)}",
         figures,
         *([] if report.without_split else unknown),
-        table(("op", "fastest", "falls"), holders, title="by how much the bound falls if an op takes no time"),
+        table(("op", "fastest", "falls_s", "of it"), holders, title=_HOLDERS),
     ]
 
 
 def _name(op: Holder) -> str:
-    """Its id, and its kind where the id does not tell."""
-    return op.id if op.kind in op.id.replace(".", "_") else f"{op.id} ({op.kind})"
+    """Its id, and its kind where the id does not begin to tell."""
+    return op.id if op.kind.partition("_")[0] in op.id else f"{op.id} ({op.kind})"
 
 
 def verdict(report: Ceiling) -> str:

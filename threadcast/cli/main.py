@@ -17,6 +17,7 @@ import click
 
 from threadcast import __version__
 from threadcast.cli.extras import extra_for
+from threadcast.cli.terminal import printable
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to mend.",
@@ -92,7 +93,7 @@ def _fail(ctx: click.Context, error: Exception, message: str) -> None:
             described["pointer"] = pointer
         with contextlib.suppress(OSError):  # stdout itself may be what failed
             click.echo(json.dumps({"error": described}, indent=2))
-    click.echo(f"threadcast: error: {message}", err=True)
+    click.echo(f"threadcast: error: {printable(message)}", err=True)
     ctx.exit(1)
 
 

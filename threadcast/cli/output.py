@@ -21,6 +21,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from threadcast.cli.progress import Progress
+from threadcast.cli.terminal import printable
 
 PIPED_COLUMNS = 80
 """Width of tables on a stdout that is no terminal, unless COLUMNS says otherwise."""
@@ -52,7 +53,7 @@ class Output:
 
     def warn(self, message: str) -> None:
         """Tell the user on stderr of something that they should know of the result."""
-        click.echo(f"threadcast: warning: {message}", err=True)
+        click.echo(f"threadcast: warning: {printable(message)}", err=True)
 
     def progress(self, doing: str, *, total: int | None = None) -> Progress:
         """A context manager that shows on stderr how far `doing` is and the time that remains."""
@@ -98,7 +99,7 @@ def _cell(column: str, value: Any) -> str:
     if value is None:
         return "-"
     if not _is_number(value):
-        return str(value)
+        return printable(str(value))
     if column.endswith("_s"):
         return duration(float(value))
     return f"{value:,}" if isinstance(value, int | np.integer) else significant(float(value))

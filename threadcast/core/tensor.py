@@ -14,6 +14,9 @@ DTYPE_BYTES = {
     "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
+MAX_ELEMENTS = 2**63 - 1
+"""Frameworks count elements in 64 signed bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -29,6 +32,8 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if not all(map(_is_size, self.shape)):
             raise InvalidInput(f"shape={self.shape!r}: every side must be an integer of at least 0")
+        if max((*self.shape, math.prod(self.shape))) > MAX_ELEMENTS:
+            raise InvalidInput(f"shape={str(self.shape)[:60]} has more elements than the {MAX_ELEMENTS} of any tensor")
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"dtype={self.dtype!r} is unknown; known: {', '.join(DTYPE_BYTES)}")
         if self.strides is not None:

@@ -70,7 +70,8 @@ def _without_conflict(problem: Problem, envelopes: Envelopes) -> Relaxed | None:
     area_s = float(envelopes.work[:, 0].sum()) / len(problem.machine)
     bound_s = max(float(behind_s.max()), area_s)
     through_s = behind_s + earliest_starts(graph, fastest_s)
-    stretch = np.divide(bound_s, through_s, out=np.ones(len(row)), where=through_s > 0)
+    felt = through_s > np.finfo(float).eps * bound_s  # what takes less is as fast as can be: the quotient may overflow
+    stretch = np.divide(bound_s, through_s, out=np.ones(len(row)), where=felt)
     seconds = np.minimum(envelopes.seconds[:, 0], fastest_s * np.maximum(stretch, 1.0))
     if float(envelopes.work_at(seconds).sum()) > bound_s * len(problem.machine) * (1 + SHAVED):
         return None
