@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
@@ -25,6 +27,7 @@ from planner_adversary import worst_ratio
 from planner_instances import Pool, network, network_names, perturbed, problem, small
 
 from threadcast.core import OpGraph, Plan
+from threadcast.core.json_writing import write_json
 from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.cp_sat import solve
@@ -44,7 +47,14 @@ PAGE = Path(__file__).parents[1] / "docs/planner-tables.md"
 IOS_OPS = 2_000
 """Ops up to which IOS is run: it takes minutes beyond."""
 
+KEPT = Path("build/planner-cp-sat.json")
+"""CP-SAT's answers by problem and time, since all of them together take the better part of an hour."""
+
 Rows = list[list[str]]
+Packed = tuple[str, int]
+"""A graph as JSON, and how many cores it has: what goes to another process."""
+Solved = Sequence[float]
+"""CP-SAT's makespan (0 where it found none), its bound, and whether it is optimal."""
 
 
 def main() -> None:
@@ -99,8 +109,7 @@ def against_cp_sat(pool: Pool, *, count: int, seconds: float) -> Iterable[str]:
     cases = list(small(count, pool, seed=SEED))
     ours = [planned(given) for _, given in cases]  # alone on the machine, before CP-SAT takes all cores
     workers = max(1, os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-        best = list(processes.map(_solved, [_packed(given) for _, given in cases], [seconds] * count))
+    best = solved_by_cp_sat([_packed(given) for _, given in cases], seconds, workers)
     found = [(what, made, took_s, other) for (what, _), (made, took_s), other in zip(cases, ours, best)]
     solved = [(what, made.makespan_s / other[0], took_s, other) for what, made, took_s, other in found if other[0]]
     ratios = [ratio for _, ratio, _, _ in solved]
@@ -124,12 +133,25 @@ def against_cp_sat(pool: Pool, *, count: int, seconds: float) -> Iterable[str]:
     yield from table(("worst graphs", "over CP-SAT's"), [[what, f"{ratio:.4f}"] for what, ratio, _, _ in worst])
 
 
-def _packed(given: Problem) -> tuple[str, int]:
+def solved_by_cp_sat(packed: Sequence[Packed], seconds: float, workers: int) -> list[Solved]:
+    """What `_solved` says of each, kept in KEPT as it comes, so that a run that was broken off goes on."""
+    KEPT.parent.mkdir(exist_ok=True)
+    known: dict[str, Solved] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    keys = [sha256(f"{seconds} {cores} {graph}".encode()).hexdigest() for graph, cores in packed]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        missing = {processes.submit(_solved, one, seconds): key for key, one in zip(keys, packed) if key not in known}
+        for number, future in enumerate(as_completed(missing), 1):
+            known[missing[future]] = future.result()
+            write_json(KEPT, known)
+            print(f"CP-SAT: {number} of {len(missing)} graphs", end="\r", file=sys.stderr)
+    return [known[key] for key in keys]
+
+
+def _packed(given: Problem) -> Packed:
     return json.dumps(given.graph.to_json()), len(given.machine)
 
 
-def _solved(packed: tuple[str, int], seconds: float) -> tuple[float, float, bool]:
-    """CP-SAT's makespan (0 where it found none), its bound, and whether it is optimal."""
+def _solved(packed: Packed, seconds: float) -> Solved:
     given = problem(OpGraph.from_json(json.loads(packed[0])), packed[1])
     found = solve(given, budget_s=seconds, repeatable=False)
     return (found.plan.makespan_s if found.plan else 0.0), found.lower_bound_s, found.optimal

@@ -88,7 +88,9 @@ def _searched(
     instance = Instance.of(problem)
     grown = [kind(problem).allotment for kind in (Cpa, Mcpa)] if len(instance) <= ANNEALED else []
     given = [instance.choice(positions) for positions in grown]
-    for solution in Search(instance, bound_s=bound_s, given=given, seed=seed, deadline_s=deadline_s).run():
+    found = Search(instance, bound_s=bound_s, given=given, seed=seed, deadline_s=deadline_s).run()
+    # On real cores a longer one can turn out shorter; on large graphs finding out takes longer than it is worth.
+    for solution in found if len(instance) <= ANNEALED else found[:1]:
         placements = place(problem, instance, solution)
         if interference is None:
             yield SEARCH, placements, max(at.finish_s for at in placements)

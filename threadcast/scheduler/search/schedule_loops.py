@@ -15,7 +15,7 @@ import numpy as np
 from threadcast.scheduler.search.compiled import compiled
 from threadcast.scheduler.search.instance import Floats, Ints
 
-LOOK_AHEAD = 64
+LOOK_AHEAD = 8
 """Ready ops that `dispatch` tries for idle cores at one event."""
 
 
@@ -154,6 +154,7 @@ def dispatch(
     ready, ready_op = np.empty(n + 1), np.empty(n + 1, dtype=np.int32)
     running, running_op = np.empty(cores + n + 1), np.empty(cores + n + 1, dtype=np.int32)
     passed, started = np.empty(LOOK_AHEAD, dtype=np.int32), np.empty(n, dtype=np.int32)
+    ends = np.empty(n + 1)
     n_ready = n_running = 0
     for op in range(n):
         if waiting[op] == 0:
@@ -172,7 +173,7 @@ def dispatch(
                     spare -= needed
             if not fits and n_passed == 0 and (reserve or adapt):
                 shadow_s, spare = _wait(running, running_op, n_running, started, n_started, now, idle, needed,
-                                        all_widths, all_seconds, choice)  # fmt: skip
+                                        all_widths, all_seconds, choice, ends)  # fmt: skip
                 if adapt:
                     narrower = choice[op]
                     while narrower >= 0 and all_widths[op, narrower] > idle:
@@ -217,17 +218,23 @@ def dispatch(
 @compiled
 def _wait(
     running: Floats, running_op: Ints, n_running: int, started: Ints, n_started: int, now: float, idle: int,
-    needed: int, all_widths: Ints, all_seconds: Floats, choice: Ints,
+    needed: int, all_widths: Ints, all_seconds: Floats, choice: Ints, ends: Floats,
 ) -> tuple[float, int]:  # fmt: skip
-    """When `needed` cores will be idle, and how many more than these are then."""
-    ends, who = np.empty(n_running + n_started), np.empty(n_running + n_started, dtype=np.int32)
-    ends[:n_running], who[:n_running] = running[:n_running], running_op[:n_running]
+    """When `needed` cores will be idle, and how many more than these are then; `ends` is room for all that runs."""
+    count = n_running + n_started
+    for i in range(n_running):
+        ends[i] = running[i]
     for i in range(n_started):
-        op = started[i]
-        ends[n_running + i], who[n_running + i] = now + all_seconds[op, choice[op]], op
+        ends[n_running + i] = now + all_seconds[started[i], choice[started[i]]]
     free = idle
-    for i in np.argsort(ends):
-        free += all_widths[who[i], choice[who[i]]]
+    for _ in range(count):  # few have to end as a rule, so that sorting them all takes longer
+        first = 0
+        for i in range(1, count):
+            if ends[i] < ends[first]:
+                first = i
+        op = running_op[first] if first < n_running else started[first - n_running]
+        free += all_widths[op, choice[op]]
         if free >= needed:
-            return ends[i], free - needed
+            return ends[first], free - needed
+        ends[first] = np.inf
     return np.inf, 0

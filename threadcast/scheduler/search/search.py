@@ -30,12 +30,11 @@ PER_OP_S, PER_PAIR_S = 50e-9, 0.2e-9
 """What `insert` takes for n ops: n of the one and n * n of the other (AMD EPYC, 60 and 1,000 ops)."""
 MOST_MOVES, MOVES_A_PAIR = 1_000_000, 2_000
 """No more moves than these, and than these for every pair of ops."""
-MANY_MOVES = 40_000
-"""From which on several starts are annealed."""
-TRIES = 4
+TRIES, SMALL_TRIES, SMALL = 2, 4, 100
+"""Starts that are annealed; more of graphs of at most SMALL ops, on which the moves suffice for that."""
 KEPT = 8
 """Schedules that a search returns at most."""
-CHUNKS = 8
+CHUNKS = 16
 """Parts of an annealing between which the clock is read."""
 
 BULK_OPS = 2_500_000
@@ -97,6 +96,8 @@ class Search:
         """List-schedule many allotments, then some around the best; the shortest for each set of limits on widths."""
         tried: list[Start] = []
         for number, widest in enumerate(self._widest()):
+            if self._over():
+                break
             tried.append((self._dispatched(widest_within(self.instance, widest), ADAPTING), number, widest, 0.0))
             for limit in LIMITS:
                 if self._over():
@@ -149,7 +150,7 @@ class Search:
         instance, n = self.instance, len(self.instance)
         moves = min(int(ANNEALING_S / (n * (PER_OP_S + PER_PAIR_S * n))), MOST_MOVES, MOVES_A_PAIR * n * n)
         state = np.array([self._random.integers(1, 2**63)], dtype=np.uint64)
-        tries = min(len(starts), TRIES if moves >= MANY_MOVES else 1)
+        tries = min(len(starts), SMALL_TRIES if n <= SMALL else TRIES)
         found: list[Solution] = []
         for solution in starts[:tries]:
             order, choice = solution.order(instance), solution.choice.copy()
