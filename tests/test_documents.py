@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from threadcast.cli.main import COMMANDS, cli
+from threadcast.scheduler.planner import SEARCH
+from threadcast.scheduler.policies import names
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -26,6 +28,13 @@ def test_every_command_and_each_of_its_options_is_documented() -> None:
             longest = max(parameter.opts, key=len)
             if longest.startswith("--") and longest not in {"--json", "--config", "--traceback", "--help"}:
                 assert longest in section, f"{name} {longest}"
+
+
+def test_every_policy_is_documented_with_its_source() -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    documented = {name for row in rows if len(row) == 5 and row[3].strip() for name in re.findall(r"`(\w+)`", row[1])}
+    assert documented == {*names(), SEARCH}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
