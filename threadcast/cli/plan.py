@@ -13,6 +13,7 @@ import click
 from rich.console import RenderableType
 from rich.table import Table
 
+from threadcast.cli.corun_tables import interference_of
 from threadcast.cli.explain import explained, verdict
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
@@ -62,6 +63,8 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.option("--explain", is_flag=True, help="Say what scheduling can gain at most, why not more, and what holds it.")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down.")
+@setting("corun", "--corun-dir")
 @setting("store", "--store")
 @setting("models", "--models")
 @setting("predictor.url", "--url")
@@ -90,6 +93,7 @@ def command(
     budget_s: float | None,
     seed: int | None,
     explain: bool,
+    no_corun: bool,
     model: str | None,
     plan_file: Path | None,
     timeline_file: Path | None,
@@ -98,7 +102,7 @@ def command(
 
     NETWORK is a graph file (name.json), a graph of the store (network/size/b8/training), a built-in network or
     FILE.py:function. A graph file that brings curves needs no model, no measurements and no store. --json prints
-    the plan itself.
+    the plan itself. Ops slow each other down as `threadcast profile --corun` measured it and `threadcast run` saw it.
     """
     question = Question(network, size, batch, mode, optimizer, machine, model)
     problem, remarks = read_problem(question, settings)
@@ -117,9 +121,10 @@ def command(
     taken = inspect.signature(make_plan).parameters.keys() & dict(options).keys()
     if taken:
         raise click.UsageError(f"--option {min(taken)}=... is no option of a policy")
-    chosen = make_plan(problem, policy=policy, **given, **dict(options))
+    interference = interference_of(problem, settings, off=no_corun)
+    chosen = make_plan(problem, policy=policy, interference=interference, **given, **dict(options))
     every = without_options() if compare else ()
-    compared = [chosen, *plan_each(problem, every)] if compare else []
+    compared = [chosen, *plan_each(problem, every, interference=interference)] if compare else []
     if plan_file is not None:
         chosen.write(plan_file)
     if timeline_file is not None:

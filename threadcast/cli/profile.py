@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from threadcast.cli import corun_tables
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, duration, table
 from threadcast.core.settings import Settings
@@ -49,6 +50,8 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
     "--cache", type=click.Choice(["rotated", "warm", "cold"]), default="rotated", show_default=True,
     help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
 )  # fmt: skip
+@click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
+@setting("corun", "--corun-dir")
 @click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
 @setting("store", "--store")
 @common
@@ -62,15 +65,18 @@ def command(
     optimizer: Literal["sgd", "adam"],
     cases: int | None,
     cache: CacheState,
+    corun: bool,
     allow_busy: bool,
 ) -> None:
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at sampled thread counts.
 
     Measurements and the graph go to the store as they are made. What it has already is not measured again, so an
     interrupted profile goes on where it was. Freed memory stays in the process while it is timed, since how much of
-    it the system would give anew differs from step to step.
+    it the system would give anew differs from step to step. With --corun, some ops bound by memory, by arithmetic and
+    by being called are timed beside each other on the two halves of the machine: plans then take it into account.
     """
     from threadcast.collector.campaign import Campaign, Progress
+    from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.memory import keep_freed_memory
     from threadcast.collector.proposers import EvenlySpread, EveryCase
@@ -82,6 +88,8 @@ def command(
 
     keep_freed_memory()
     machine = read_machine(cores=settings["cores"])
+    if corun:
+        halves(machine)  # one core says so now, not after its ops are timed
     workload = load_spec(network, size=size, batch=batch)
     mode = mode or default_mode(workload)
     captured = capture_workload(workload, mode, optimizer=optimizer)
@@ -105,6 +113,9 @@ def command(
         except KeyboardInterrupt:
             output.note("what was measured is kept; the same command goes on from here")
             raise
+    beside = None
+    if corun:
+        beside = corun_tables.measure(captured.graph, machine, settings, output, allow_busy=allow_busy)
     step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
     rows = [_case_row(captured, report, machine, case, step_goal) for case in proposer.cases(machine)]
     document = {"graph": name, "machine": machine.fingerprint, **_summary(captured, report), "cases": rows}
@@ -112,7 +123,11 @@ def command(
         output.warn(f"{key} was left out: {reason}")
     if report.load and report.load.share > settings["profile.busy_limit"]:
         output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")
-    output.result(document, *_shown(document))
+    tables = _shown(document)
+    if beside is not None:
+        document["corun"] = corun_tables.rows(beside)
+        tables.append(corun_tables.shown(document["corun"]))
+    output.result(document, *tables)
 
 
 def _case_row(captured: Captured, report: Report, machine: Machine, case: Case, goal: Goal) -> dict[str, Any]:

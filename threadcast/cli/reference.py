@@ -19,6 +19,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("threadcast doctor",),
     "profile": (
         "threadcast profile resnet18 --size small --batch 8",
+        "threadcast profile resnet18 --size small --batch 8 --corun",
         "threadcast profile my_model.py:build --mode forward --cases 4",
     ),
     "train": ("threadcast train --model hill_climb --model xgboost",),

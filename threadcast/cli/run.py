@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, duration, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor
@@ -24,6 +25,9 @@ from threadcast.scheduler.policies import Problem
 if TYPE_CHECKING:
     from threadcast.collector.workloads import Mode, OptimizerName
     from threadcast.scheduler.runtime.comparison import Comparison
+
+TRACED = 10
+"""Steps traced to find pairs of ops that slow each other down; medians of them stand a few that met something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class _Network:
     "--steps", type=click.IntRange(3, 100_000), default=30, show_default=True, help="Steps timed of each kind."
 )
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down, and note none that do.")
+@setting("corun", "--corun-dir")
 @setting("store", "--store")
 @setting("models", "--models")
 @setting("predictor.url", "--url")
@@ -78,14 +84,16 @@ class _Network:
 @common
 def command(
     output: Output, settings: Settings, network: str, size: str | None, batch: int | None, mode: Mode | None,
-    optimizer: OptimizerName, policy: str, plan_file: Path | None, steps: int, model: str | None,
+    optimizer: OptimizerName, policy: str, plan_file: Path | None, steps: int, no_corun: bool,
+    model: str | None,
     timeline_file: Path | None, trace_file: Path | None,
 ) -> None:  # fmt: skip
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
     Its ops must have been measured (threadcast profile), unless --plan brings a plan. Default is eager PyTorch with
     all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan
-    where it is faster beyond doubt.
+    where it is faster beyond doubt. Pairs of ops that were much slower side by side than alone are noted, and later
+    plans keep them apart.
     """
     from threadcast.collector.workloads import capture_workload, default_mode, eager_step
     from threadcast.networks import load_spec
@@ -98,10 +106,13 @@ def command(
     mode = mode or default_mode(workload)
     captured = capture_workload(workload, mode, optimizer=optimizer)
     if plan_file is not None:
-        planned, machine = _read_plan(plan_file, captured.graph, settings)
+        (planned, machine), problem = _read_plan(plan_file, captured.graph, settings), None
     else:
-        planned, machine = _make_plan(which, captured.graph, policy, settings)
+        problem = _problem(which, captured.graph, settings)
+        machine = problem.machine
+        planned = make_plan(problem, policy=policy, interference=interference_of(problem, settings, off=no_corun))
     eager = eager_step(load_spec(network, size=size, batch=batch), mode, optimizer=optimizer)
+    bad = None
     with closing(Executors(machine)) as executors, output.progress("running steps", total=steps) as bar:
         engine = PythonEngine(captured, planned, machine, executors=executors)
         others = {
@@ -112,15 +123,18 @@ def command(
         }
         inputs = captured.bind()
         result = compare(engine, inputs, eager, others=others, steps=steps, progress=lambda done, _: bar.update(done))
+        if problem is not None and not no_corun:
+            traces = [engine.run_traced(inputs)[1] for _ in range(TRACED)]
+            bad = learn(problem, traces, settings)
     if timeline_file is not None:
         timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
     if trace_file is not None:
         write_json(trace_file, result.trace.to_json())
-    document = _document(captured.graph, planned, machine, result)
+    document = {**_document(captured.graph, planned, machine, result), "bad_pairs": bad}
     output.result(document, *_shown(document))
 
 
-def _make_plan(which: _Network, graph: OpGraph, policy: str, settings: Settings) -> tuple[Plan, Machine]:
+def _problem(which: _Network, graph: OpGraph, settings: Settings) -> Problem:
     with ExitStack() as stores:
         measured, machine = chosen_machines(None, settings, stores)
         predictor = chosen_predictor(which.model, measured, settings, stores)
@@ -128,7 +142,7 @@ def _make_plan(which: _Network, graph: OpGraph, policy: str, settings: Settings)
             curves = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `{which.profiling}` measures its ops") from error
-        return make_plan(Problem(graph, PYTHON_ENGINE.added(curves), machine), policy=policy), machine
+        return Problem(graph, PYTHON_ENGINE.added(curves), machine)
 
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:

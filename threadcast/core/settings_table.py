@@ -126,6 +126,11 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Directory of the registered models.", default_text="models in the user's data directory",
         ),
         Setting(
+            "corun", Path, lambda env: user_data_dir(env) / "corun",
+            "Directory of what is known of ops that slow each other down.",
+            default_text="corun in the user's data directory",
+        ),
+        Setting(
             "cores", int, None, "Cores to use.", "cores", minimum=1,
             default_text="all that this process may use",
         ),

@@ -1,0 +1,75 @@
+"""What commands do with co-run slow-downs: measure them, plan with them, and learn from steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from threadcast.cli.output import Output, table
+from threadcast.core import Machine, OpGraph, Trace
+from threadcast.core.corun import CoRunTable, read_table, write_table
+from threadcast.core.settings import Settings
+from threadcast.scheduler.bad_pairs import learned, observed_slowdowns
+from threadcast.scheduler.class_interference import ClassInterference
+from threadcast.scheduler.policies import Problem
+
+if TYPE_CHECKING:
+    from threadcast.collector.corun import CoRunReport
+
+CALIBRATION_S = 0.1
+"""For each of about a dozen numbers: classes need the right side of the ridge, not its third digit."""
+
+
+def interference_of(problem: Problem, settings: Settings, *, off: bool = False) -> ClassInterference | None:
+    """The slow-downs known of the problem's machine, None where there are none or they are turned `off`."""
+    known = None if off else read_table(settings["corun"], problem.machine)
+    return None if known is None else ClassInterference(problem, known)
+
+
+def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output, *, allow_busy: bool) -> CoRunReport:
+    """Measure the classes of the graph's ops and add them to what is known of the machine."""
+    from threadcast.collector.calibration import calibrate
+    from threadcast.collector.corun import limits_of, measure_corun
+
+    limits = limits_of(calibrate(machine, seconds=CALIBRATION_S), machine)
+    with output.progress("timing pairs of ops") as bar:
+        report = measure_corun(
+            graph.ops, machine, limits, mean_s=settings["profile.budget_s"],
+            busy_limit=None if allow_busy else settings["profile.busy_limit"],
+            on_progress=lambda done, total: bar.update(done, total=total),
+        )  # fmt: skip
+    for pair, reason in list(report.failed.items())[:1]:
+        output.warn(f"{len(report.failed)} pairs were left out; {pair[0]} beside {pair[1]}: {reason}")
+    known = read_table(settings["corun"], machine)
+    updated = known.updated(report.table) if known and known.machine == machine else report.table
+    write_table(settings["corun"], updated)
+    return report
+
+
+def rows(report: CoRunReport) -> list[dict[str, Any]]:
+    """The classes measured, as JSON."""
+    found: list[dict[str, Any]] = report.table.to_json()["classes"]
+    return found
+
+
+def shown(measured: Sequence[dict[str, Any]]) -> Table:
+    """The classes measured, for people."""
+    columns = ("class", "beside", "slowdown", "low", "high", "pairs")
+    return table(columns, [[row[column] for column in columns] for row in measured], title="side by side")
+
+
+def learn(problem: Problem, traces: Sequence[Trace], settings: Settings) -> int:
+    """Note the bad pairs that steps of the problem's graph show, and return how many are known now.
+
+    Traces are held against the problem's times. A file is written only where something changes.
+    """
+    position = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
+    ran = traces[0].ops if traces else ()
+    lone_s = {at.id: problem.times.on(position[at.id], at.cores, at.threads) for at in ran}
+    known = read_table(settings["corun"], problem.machine) or CoRunTable(problem.machine)
+    updated = learned(known, observed_slowdowns(traces, problem.graph, lone_s))
+    if updated != known:
+        write_table(settings["corun"], updated)
+    return len(updated.bad_pairs)
