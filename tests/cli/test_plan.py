@@ -288,6 +288,14 @@ def test_what_is_no_graph_at_all_is_refused_in_one_line(tmp_path: Path, text: st
     assert "graph.json" in json.loads(result.stdout)["error"]["message"]
 
 
+def test_a_thread_count_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text('{"schema": "threadcast.graph/1", "ops": [{"id": "a", "kind": "mm", "curve": {"1": 1, "1": 2}}]}')
+    result = invoke("plan", str(path), "--cores", "4", "--json")
+    assert result.exit_code == 1
+    assert "graph.json: an object has the member '1' twice" in json.loads(result.stdout)["error"]["message"]
+
+
 def test_more_cores_than_any_curve_offers_are_planned_for_with_a_remark(tmp_path: Path) -> None:
     graph = written(tmp_path)
     result = invoke("plan", graph, "--cores", "64", "--json")

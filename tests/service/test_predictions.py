@@ -97,7 +97,11 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "an op that is no object": ({"ops": [OP, 7]}, 422, "/ops/1"),
     "an op without a kind": ({"ops": [{}]}, 422, "/ops/0"),
     "a shape with text": ({"ops": [{"kind": "mm", "inputs": [[2], [2, "3"]]}]}, 422, "/ops/0/inputs/1"),
-    "sides beyond a double": ({"ops": [{"kind": "mm", "inputs": [[10**200, 10**200], [1, 10**200]]}]}, 422, "/ops/0"),
+    "sides beyond a double": (
+        {"ops": [{"kind": "mm", "inputs": [[10**200, 10**200], [1, 10**200]]}]},
+        422,
+        "/ops/0/inputs/0",
+    ),
     "negative flops": ({"ops": [{"kind": "mm", "flops": -1}]}, 422, "/ops/0/flops"),
     "a key unheard of": ({"ops": ["mm-0123456789abcdef"]}, 404, "/ops/0"),
     "a machine unheard of": ({"ops": [OP], "machine": "elsewhere"}, 404, "/machine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +24,24 @@ _NAMES = {
 
 
 def parse(text: str | bytes, *, what: str) -> Any:
-    """Parse JSON text; FormatError names `what`, the line and the column."""
+    """Parse JSON text; FormatError names `what`, the line and the column.
+
+    A member given twice in an object is an error too: readers differ in which of them they take (RFC 8259, 4).
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
+    except FormatError as error:
+        raise FormatError(f"{what}: {error}") from error
     except (ValueError, RecursionError) as error:  # ValueError: syntax, encoding, or more digits than Python reads
         raise FormatError(f"{what} is not JSON: {error}") from error
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(members)
+    if len(made) < len(members):
+        (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
+        raise FormatError(f"an object has the member {twice!r} twice")
+    return made
 
 
 def read_json(path: Path | str, make: Callable[[Any], T]) -> T:
