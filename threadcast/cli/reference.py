@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": ("threadcast predict resnet18 --size small --batch 8",),
     "plan": (
         "threadcast plan graph.json --cores 16 --json",
+        "threadcast plan resnet18 --size small --batch 8 --explain",
         "threadcast plan resnet18 --size small --batch 8 --compare --timeline plan.json",
     ),
     "run": ("threadcast run inception_block --size small --batch 1",),
