@@ -40,7 +40,10 @@ def settings(corun_of_the_test: Path) -> Settings:
 
 
 def side_by_side(finish_s: float) -> Trace:
-    return Trace(2, "test", (Placement("a", (0,), 1, 0.0, finish_s), Placement("b", (1,), 1, 0.0, finish_s)))
+    """Two ops beside each other, then three alone that take a second each."""
+    alone = [Placement(name, (0,), 1, 10.0 + i, 11.0 + i) for i, name in enumerate("xyz")]
+    pair = [Placement(name, (core,), 1, 0.0, finish_s) for core, name in enumerate("ab")]
+    return Trace(2, "test", (*pair, *alone))
 
 
 @pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
@@ -74,6 +77,7 @@ def test_a_plan_keeps_known_bad_pairs_apart_unless_told_not_to(tmp_path: Path, c
     def planned(*flags: str) -> Plan:
         done = call("plan", graph, "--machine", machine, "--output", made, *flags)
         assert done.exit_code == 0, done.output
+        assert ("slowed down side by side" in done.stdout) is (not flags)
         return Plan.read(made)
 
     assert planned().makespan_s == pytest.approx(1.4)
@@ -92,7 +96,9 @@ def test_a_damaged_table_is_an_error_that_names_the_file(tmp_path: Path, corun_o
 
 
 def test_steps_teach_bad_pairs_and_unteach_them(settings: Settings, corun_of_the_test: Path) -> None:
-    problem = Problem(GRAPH, curves_of(GRAPH, TWO), TWO)
+    names = ("a", "b", "x", "y", "z")
+    graph = OpGraph(names, tuple(Op(name) for name in names), (), {name: {1: 1.0} for name in names})
+    problem = Problem(graph, curves_of(graph, TWO), TWO)
     assert interference_of(problem, settings) is None
     assert learn(problem, [side_by_side(1.1)] * 5, settings) == 0
     assert not corun_of_the_test.exists()

@@ -11,27 +11,30 @@ from threadcast.core.corun import CoRunTable
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bad_pairs import MOST, SEEN, learned, observed_slowdowns
 
-GRAPH = OpGraph(("a", "b", "c"), (Op("a"), Op("b"), Op("c")))
-A, B, C = (op.key for op in GRAPH.ops)
-LONE_S = {"a": 1.0, "b": 1.0, "c": 1.0}
+OTHERS = ("x", "y", "z")
+GRAPH = OpGraph(("a", "b", "c", *OTHERS), tuple(Op(name) for name in ("a", "b", "c", *OTHERS)))
+A, B, C = (op.key for op in GRAPH.ops[:3])
+LONE_S = dict.fromkeys(GRAPH.ids, 1.0)
 
 
-def trace(*ops: tuple[str, int, float, float]) -> Trace:
-    """Ops on single cores: id, core, start, finish."""
-    return Trace(4, "test", tuple(Placement(op_id, (core,), 1, start, finish) for op_id, core, start, finish in ops))
+def trace(*ops: tuple[str, int, float, float], pace: float = 1.0) -> Trace:
+    """Ops on single cores: id, core, start, finish; then three one after the other that take `pace` seconds each."""
+    alone = [(name, 0, 100 + i * pace, 100 + (i + 1) * pace) for i, name in enumerate(OTHERS)]
+    placed = (Placement(op_id, (core,), 1, start, finish) for op_id, core, start, finish in [*ops, *alone])
+    return Trace(4, "test", tuple(placed))
 
 
-def observed(*ops: tuple[str, int, float, float], times: int = SEEN) -> dict[tuple[str, str], float]:
-    return observed_slowdowns([trace(*ops)] * times, GRAPH, LONE_S)
+def observed(*ops: tuple[str, int, float, float], times: int = SEEN, pace: float = 1.0) -> dict[tuple[str, str], float]:
+    return observed_slowdowns([trace(*ops, pace=pace)] * times, GRAPH, LONE_S)
 
 
 def test_a_pair_that_loses_side_by_side_is_found_with_its_slowdown() -> None:
-    assert observed(("a", 0, 0, 2), ("b", 1, 0, 2), ("c", 2, 5, 6)) == {(A, B): 2.0, (B, A): 2.0}
+    assert observed(("a", 0, 0, 2), ("b", 1, 0, 2)) == {(A, B): 2.0, (B, A): 2.0}
 
 
 def test_only_the_time_side_by_side_is_blamed() -> None:
     # of a's 2 s 1.5 s were beside b, in which it did half a second of work
-    found = observed(("a", 0, 0, 2), ("b", 1, 0.5, 2), ("c", 2, 5, 6))
+    found = observed(("a", 0, 0, 2), ("b", 1, 0.5, 2))
     assert found[A, B] == pytest.approx(3.0)
     assert found[B, A] == pytest.approx(1.5)
 
@@ -43,7 +46,17 @@ def test_a_loss_that_a_short_overlap_cannot_explain_is_not_blamed_on_it() -> Non
 
 
 def test_forecasts_that_are_too_short_all_round_are_no_interference() -> None:
-    assert observed(("a", 0, 0, 2), ("b", 1, 0, 2), ("c", 0, 5, 7)) == {(A, B): 1.0, (B, A): 1.0}
+    assert observed(("a", 0, 0, 2), ("b", 1, 0, 2), pace=2.0) == {(A, B): 1.0, (B, A): 1.0}
+
+
+def test_where_too_few_ops_ran_alone_only_what_loses_more_than_most_is_bad() -> None:
+    def crowded(finish_s: float) -> Trace:
+        pairs = [("a", 0, 0, finish_s), ("b", 1, 0, finish_s), ("x", 0, 9, 11), ("y", 1, 9, 11), ("z", 2, 9, 11)]
+        return Trace(4, "test", tuple(Placement(name, (core,), 1, start, end) for name, core, start, end in pairs))
+
+    assert set(observed_slowdowns([crowded(2)] * SEEN, GRAPH, LONE_S).values()) == {1.0}
+    found = observed_slowdowns([crowded(4)] * SEEN, GRAPH, LONE_S)
+    assert found[A, B] == found[B, A] == 2.0
 
 
 def test_the_one_beside_longest_is_blamed() -> None:

@@ -131,7 +131,8 @@ def command(
         timeline.write(timeline_file, plan=chosen, graph=problem.graph)
     document = chosen.to_json()
     shown: list[RenderableType] = [
-        f"{len(chosen.ops)} ops, cores: {chosen.cores}, curves from: {chosen.curves_from}",
+        f"{len(chosen.ops)} ops, cores: {chosen.cores}, curves from: {chosen.curves_from}"
+        + (", slowed down side by side as known of this machine" if interference else ""),
         _table([chosen]),
     ]
     if compared:

@@ -25,6 +25,10 @@ LEAST_S = 20e-6
 SEEN = 5
 """Times that a pair must have run side by side: one step may have met anything."""
 
+ALONE, ALONE_SHARE = 3, 0.1
+"""Ops that ran alone, needed to tell how far forecasts are off, and the part of its time in which one may have had
+another beside it."""
+
 MOST = 20.0
 """Slow-down taken where the time side by side is all, or more than all, that was lost."""
 
@@ -34,7 +38,7 @@ def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[
 
     `lone_s` is each op's predicted time alone on the cores that it had, by id. Of every op the one is blamed that ran
     beside it longest, if that was half of its time or more, and was not on its cores: with slow-down s in the o
-    seconds side by side, o / s of work was done in them and the rest at the pace of ops that ran mostly alone. A
+    seconds side by side, o / s of work was done in them and the rest at the pace of the step's ops in general. A
     pair's slow-down is the median over all times it was seen; fewer than SEEN say nothing.
     """
     key = {op_id: op.key for op_id, op in zip(graph.ids, graph.ops)}
@@ -44,8 +48,7 @@ def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[
         if unknown:
             raise InvalidInput(f"op {unknown[0]!r} of the trace is not in the graph, or has no predicted time")
         beside = _longest_beside(trace.ops)
-        alone = [at for at in trace.ops if not (at.id in beside and beside[at.id][1] > 0.1 * at.duration_s)]
-        pace = _pace(alone, lone_s)
+        pace = _pace(trace.ops, beside, lone_s)
         for at in trace.ops:
             expected_s = pace * lone_s[at.id]
             if at.id not in beside or expected_s < LEAST_S:
@@ -68,10 +71,15 @@ def _slowdown(took_s: float, expected_s: float, together_s: float) -> float:
     return max(1.0, min(MOST, together_s / done_together_s)) if done_together_s > 0 else MOST
 
 
-def _pace(alone: Sequence[Placement], lone_s: Mapping[str, float]) -> float:
-    """Real over predicted time of ops that ran alone, at least 1; 1 where none did. Forecasts that are too short all
-    round must not look like interference."""
-    ratios = [at.duration_s / lone_s[at.id] for at in alone if lone_s[at.id] >= LEAST_S]
+def _pace(ops: Sequence[Placement], beside: Mapping[str, tuple[str, float]], lone_s: Mapping[str, float]) -> float:
+    """Median of real over predicted time, at least 1: of ops that ran alone, or of all where fewer than ALONE did.
+
+    Forecasts that are too short all round, and other programs on the cores, must not look like interference: a pair is
+    bad that loses more than the step does in general.
+    """
+    timed = [at for at in ops if lone_s[at.id] >= LEAST_S]
+    alone = [at for at in timed if at.id not in beside or beside[at.id][1] <= ALONE_SHARE * at.duration_s]
+    ratios = [at.duration_s / lone_s[at.id] for at in (alone if len(alone) >= ALONE else timed)]
     return max(1.0, median(ratios)) if ratios else 1.0
 
 
