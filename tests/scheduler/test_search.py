@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +108,12 @@ def test_a_budget_that_is_over_still_gives_a_whole_plan() -> None:
     found = Search(instance, bound_s=lower_bounds(problem).best_s, deadline_s=-math.inf).run()
     assert found[0].makespan_s < math.inf
     check_schedule(problem.graph, plan(problem, policy=SEARCH, budget_s=1e-9), machine=problem.machine)
+
+
+@pytest.mark.parametrize("option", [{"seed": 1}, {"budget_s": 1.0}, {"robust": True}])
+def test_options_of_the_search_are_refused_where_a_policy_is_named(option: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="are the search's"):
+        plan(random_problem(3, 2), policy="fifo", **option)
 
 
 @pytest.mark.parametrize("budget_s", [0.0, -1.0, math.inf, math.nan])

@@ -50,9 +50,11 @@ def plan(
     the name of a policy, what it does in simulation. The search ends after `budget_s`; if that does not cut it short,
     equal arguments give equal plans. With `interference`, plans are compared by what they take under it. `robust`
     compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals. `options`
-    go to the policy that is named. NotFound for an unknown policy, InvalidInput for an unknown option.
+    go to the policy that is named, `robust`, `budget_s` and `seed` to the search alone. NotFound for an unknown policy, InvalidInput for an unknown option.
     """
     if policy not in ("auto", SEARCH):
+        if robust or seed or budget_s != BUDGET_S:
+            raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")
         run = _simulated(problem, policy, interference, options)
         found = (run.policy.name, run.placements(), run.now_s)
         return _planned(problem, found, lower_bounds(problem).best_s, interference)
