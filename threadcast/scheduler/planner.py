@@ -49,8 +49,9 @@ def plan(
     `policy` "auto" takes the shorter of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`;
     the name of a policy, what it does in simulation. The search ends after `budget_s`; if that does not cut it short,
     equal arguments give equal plans. With `interference`, plans are compared by what they take under it. `robust`
-    compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals. `options`
-    go to the policy that is named, `robust`, `budget_s` and `seed` to the search alone. NotFound for an unknown policy, InvalidInput for an unknown option.
+    compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals. These
+    and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown policy,
+    InvalidInput for an option that it has not.
     """
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
