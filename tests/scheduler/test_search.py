@@ -25,6 +25,7 @@ from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.robust import percentile_s, resampled, spread_of
 from threadcast.scheduler.search.allotments import balanced
+from threadcast.scheduler.search.compiled import compiled
 from threadcast.scheduler.search.instance import Instance
 from threadcast.scheduler.search.replay import Replay
 from threadcast.scheduler.search.search import Search
@@ -110,6 +111,20 @@ def test_a_budget_that_is_over_still_gives_a_whole_plan() -> None:
     check_schedule(problem.graph, plan(problem, policy=SEARCH, budget_s=1e-9), machine=problem.machine)
 
 
+def test_where_the_budget_is_over_at_once_ops_do_not_all_get_all_cores() -> None:
+    """So it is for 100,000 ops, whose lower bound takes longer than the budget; one after another these take 180 s."""
+    problem = problem_of([{1: 1.0, 8: 0.9}] * 200, cores=8)
+    found = Search(Instance.of(problem), bound_s=lower_bounds(problem).best_s, deadline_s=-math.inf).run()
+    assert found[0].makespan_s == 25.0
+
+
+def test_an_op_of_no_time_does_not_wait_for_cores_that_others_take_at_the_moment_of_its_start() -> None:
+    problem = problem_of([{1: 1.0}, {2: 0.0}, {1: 1.0}], [(1, 2)], cores=2)
+    planned = plan(problem, policy=SEARCH)
+    assert planned.makespan_s == 1.0
+    check_schedule(problem.graph, planned, machine=problem.machine)
+
+
 @pytest.mark.parametrize("option", [{"seed": 1}, {"budget_s": 1.0}, {"robust": True}])
 def test_options_of_the_search_are_refused_where_a_policy_is_named(option: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="are the search's"):
@@ -171,6 +186,21 @@ def test_a_robust_plan_takes_less_in_bad_worlds_and_says_the_forecast_makespan()
     assert percentile_s(robust.ops, worlds) < percentile_s(plan(problem).ops, worlds)
 
 
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(), seed=st.integers(0, 99), shared=st.booleans())
+def test_robust_plans_have_the_times_of_the_forecasts(problem: Problem, seed: int, shared: bool) -> None:
+    table = problem.curves
+    factor = np.random.default_rng(seed).uniform(1.0, 4.0, table.seconds.shape)
+    table = replace(table, low=table.seconds / factor, high=table.seconds * factor)
+    problem = Problem(problem.graph, table, problem.machine)
+    sharing = CoreSharing(problem.machine) if shared else None
+    planned = plan(problem, policy=SEARCH, robust=True, interference=sharing, budget_s=0.05)
+    check_schedule(problem.graph, planned, machine=problem.machine)
+    for position, op_id in enumerate(problem.graph.ids):
+        op = planned.by_id()[op_id]
+        assert op.duration_s == pytest.approx(problem.times.on(position, op.cores, op.threads))
+
+
 @settings(max_examples=30, deadline=None)
 @given(problem=problems())
 def test_a_replay_with_the_plans_own_times_takes_as_long_as_the_plan(problem: Problem) -> None:
@@ -204,5 +234,14 @@ from threadcast.scheduler.planner import plan
 from threadcast.scheduler.search.compiled import COMPILED
 print(COMPILED, plan(random_problem(5, 3), policy="search", budget_s=600.0).makespan_s)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == f"False {plan(random_problem(5, 3), policy=SEARCH, budget_s=600.0).makespan_s}\n"
+
+
+def test_loops_are_compiled_where_the_machine_code_cannot_be_kept() -> None:
+    numba = pytest.importorskip("numba")
+    made: dict[str, Any] = {}
+    exec("def twice(x): return 2 * x", made)  # of no file, beside which numba would keep it
+    with pytest.raises(RuntimeError, match="cannot cache"):
+        numba.njit(cache=True)(made["twice"])
+    assert compiled(made["twice"])(2) == 4

@@ -49,9 +49,9 @@ def plan(
     `policy` "auto" takes the shorter of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`;
     the name of a policy, what it does in simulation. The search ends after `budget_s`; if that does not cut it short,
     equal arguments give equal plans. With `interference`, plans are compared by what they take under it. `robust`
-    compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals. These
-    and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown policy,
-    InvalidInput for an option that it has not.
+    compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals, there
+    without interference and with one op at a time on a core. These and `seed` are the search's; `options` go to the
+    policy that is named. NotFound for an unknown policy, InvalidInput for an option that it has not.
     """
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
@@ -65,10 +65,11 @@ def plan(
         raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
     deadline_s = time.monotonic() + budget_s
     bound_s = lower_bounds(problem).best_s
-    candidates = list(_searched(problem, bound_s, interference, deadline_s=deadline_s, seed=seed))
+    candidates = list(_searched(problem, problem, bound_s, interference, deadline_s=deadline_s, seed=seed))
     if robust:
         worse = pessimistic(problem)
-        candidates += _searched(worse, lower_bounds(worse).best_s, interference, deadline_s=deadline_s, seed=seed)
+        worse_s = lower_bounds(worse).best_s
+        candidates += _searched(problem, worse, worse_s, interference, deadline_s=deadline_s, seed=seed)
     if policy == "auto" and len(problem.graph) <= COMPARED_OPS:
         candidates += _others(problem, interference, math.inf if robust else min(c[2] for c in candidates))
     return _planned(problem, min(candidates, key=_judge(problem, robust, seed)), bound_s, interference)
@@ -80,22 +81,28 @@ def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interf
 
 
 def _searched(
-    problem: Problem, bound_s: float, interference: Interference | None, *, deadline_s: float, seed: int
+    problem: Problem,
+    searched: Problem,
+    bound_s: float,
+    interference: Interference | None,
+    *,
+    deadline_s: float,
+    seed: int,
 ) -> Iterator[Candidate]:
-    """The search's shortest plans, on their real cores."""
+    """The shortest plans for the curves of `searched`, on their real cores, at the times that `problem` has."""
     from threadcast.scheduler.policies.cpa import Cpa, Mcpa
     from threadcast.scheduler.search.instance import Instance
     from threadcast.scheduler.search.search import ANNEALED, Search
     from threadcast.scheduler.search.solution import place
 
-    instance = Instance.of(problem)
-    grown = [kind(problem).allotment for kind in (Cpa, Mcpa)] if len(instance) <= ANNEALED else []
+    instance = Instance.of(searched)
+    grown = [kind(searched).allotment for kind in (Cpa, Mcpa)] if len(instance) <= ANNEALED else []
     given = [instance.choice(positions) for positions in grown]
     found = Search(instance, bound_s=bound_s, given=given, seed=seed, deadline_s=deadline_s).run()
     # On real cores a longer one can turn out shorter; on large graphs finding out takes longer than it is worth.
     for solution in found if len(instance) <= ANNEALED else found[:1]:
-        placements = place(problem, instance, solution)
-        if interference is None:
+        placements = place(searched, instance, solution)
+        if interference is None and searched is problem:
             yield SEARCH, placements, max(at.finish_s for at in placements)
         else:
             made = Plan(len(problem.machine), SEARCH, placements)

@@ -17,8 +17,11 @@ COMPILED = numba is not None
 
 
 def compiled(function: F) -> F:
-    """Compile `function` when it is first called for its types; the machine code is kept on disk."""
+    """Compile `function` when it is first called for its types; the machine code is kept on disk where that can be."""
     if numba is None:
         return function
-    made: F = numba.njit(cache=True)(function)
+    try:
+        made: F = numba.njit(cache=True)(function)
+    except RuntimeError:  # no folder can be written, as in a container whose files are read-only
+        made = numba.njit(function)
     return made

@@ -10,6 +10,7 @@ import numpy as np
 
 from threadcast.scheduler.search.allotments import balanced, shares, widest_within
 from threadcast.scheduler.search.annealing import COLD, WARM, anneal, insert_all, justify
+from threadcast.scheduler.search.compiled import COMPILED
 from threadcast.scheduler.search.instance import Floats, Instance, Ints
 from threadcast.scheduler.search.schedule_loops import dispatch, tails
 from threadcast.scheduler.search.solution import Solution
@@ -28,6 +29,8 @@ ANNEALING_S = 3.0
 of moves follows from it."""
 PER_OP_S, PER_PAIR_S = 50e-9, 0.2e-9
 """What `insert` takes for n ops: n of the one and n * n of the other (AMD EPYC, 60 and 1,000 ops)."""
+UNCOMPILED = 100
+"""Times that moves take longer where loops are not compiled."""
 MOST_MOVES, MOVES_A_PAIR = 1_000_000, 2_000
 """No more moves than these, and than these for every pair of ops."""
 TRIES, SMALL_TRIES, SMALL = 2, 4, 100
@@ -100,7 +103,7 @@ class Search:
                 break
             tried.append((self._dispatched(widest_within(self.instance, widest), ADAPTING), number, widest, 0.0))
             for limit in LIMITS:
-                if self._over():
+                if self._over() and len(tried) > 1:  # all cores to each op alone can be far from good
                     break
                 choice = balanced(self.instance, self._bound_s * limit, widest)
                 tried.append((self._dispatched(choice, ADAPTING), number, widest, limit))
@@ -148,7 +151,8 @@ class Search:
     def _anneal(self, starts: list[Solution]) -> list[Solution]:
         """Anneal from the shortest starts in turn, with justification between the chunks."""
         instance, n = self.instance, len(self.instance)
-        moves = min(int(ANNEALING_S / (n * (PER_OP_S + PER_PAIR_S * n))), MOST_MOVES, MOVES_A_PAIR * n * n)
+        moves_s = ANNEALING_S / (1 if COMPILED else UNCOMPILED)
+        moves = min(int(moves_s / (n * (PER_OP_S + PER_PAIR_S * n))), MOST_MOVES, MOVES_A_PAIR * n * n)
         state = np.array([self._random.integers(1, 2**63)], dtype=np.uint64)
         tries = min(len(starts), SMALL_TRIES if n <= SMALL else TRIES)
         found: list[Solution] = []
@@ -159,11 +163,12 @@ class Search:
                 if self._over():
                     break
                 warm_s, cold_s = (best_s * WARM * (COLD / WARM) ** (k / CHUNKS) for k in (chunk, chunk + 1))
-                anneal(
-                    instance.before_at, instance.before, instance.after_at, instance.after, instance.width,
-                    instance.seconds, instance.choices, instance.cores, order, choice, state,
-                    moves // tries // CHUNKS, warm_s, cold_s, self._enough_s,
-                )  # fmt: skip
+                with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
+                    anneal(
+                        instance.before_at, instance.before, instance.after_at, instance.after, instance.width,
+                        instance.seconds, instance.choices, instance.cores, order, choice, state,
+                        moves // tries // CHUNKS, warm_s, cold_s, self._enough_s,
+                    )  # fmt: skip
                 order, best_s = justify(instance, order, choice)
             start = np.empty(n)
             insert_all(instance, order, instance.widths(choice), instance.times(choice), start)

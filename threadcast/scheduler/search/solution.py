@@ -21,10 +21,11 @@ class Solution:
     makespan_s: float
 
     def order(self, instance: Instance) -> Ints:
-        """(n_ops,) ops by start; ops of no time keep the graph's order."""
+        """(n_ops,) ops by start; those of no time before others that start then, in the graph's order."""
         place = np.empty(len(instance), dtype=np.int32)
         place[instance.order] = np.arange(len(instance), dtype=np.int32)
-        return np.lexsort((place, self.start)).astype(np.int32)
+        timed = self.start + instance.times(self.choice) > self.start
+        return np.lexsort((place, timed, self.start)).astype(np.int32)
 
 
 def place(problem: Problem, instance: Instance, solution: Solution) -> tuple[Placement, ...]:
