@@ -48,6 +48,11 @@ def test_a_group_of_dependent_ops_runs_in_sequence_beside_another() -> None:
     assert Ios(problem, group_ops=1).predicted_s == simulate(Ios(problem, group_ops=1)).makespan_s == 3.0
 
 
+def test_curves_may_start_above_one_thread() -> None:
+    policy = Ios(problem_of([{3: 2.0, 4: 1.5}, {4: 1.0}]))
+    assert policy.predicted_s == simulate(policy).makespan_s == 2.5
+
+
 def test_a_stage_has_at_most_so_many_groups() -> None:
     problem = problem_of([{1: 2.0, 2: 2.0, 3: 2.0, 4: 1.5}] * 4)
     assert Ios(problem).predicted_s == 2.0

@@ -97,6 +97,6 @@ class StageCosts:
         found = self._curves.get(ops)
         if found is None:
             seconds = self._best[list(ops)].sum(axis=0)
-            falls = np.flatnonzero(np.diff(seconds, prepend=np.inf) < 0)  # where not offered, inf - inf is no fall
+            falls = np.flatnonzero(seconds < np.append(np.inf, seconds[:-1]))
             found = self._curves[ops] = [(self._counts[i], float(seconds[i])) for i in falls.tolist()]
         return found
