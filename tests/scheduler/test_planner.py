@@ -40,6 +40,14 @@ def test_auto_is_never_worse_than_its_policies_nor_than_the_default() -> None:
     check_schedule(PROBLEM.graph, best, machine=PROBLEM.machine, oversubscribed=True)
 
 
+def test_auto_does_not_take_a_plan_of_shared_cores_for_a_rounding_error() -> None:
+    """In another order the sum of these seconds is 4e-15 less."""
+    problem = problem_of([{2: seconds} for seconds in (7.3, 4.7, 2.6, 0.6, 3.5)], cores=2)
+    best = plan(problem)
+    assert best.policy == "search"
+    check_schedule(problem.graph, best, machine=problem.machine)
+
+
 def test_plans_come_in_the_order_of_their_policies() -> None:
     assert [made.policy for made in plan_each(PROBLEM, ["strategies_1", "fifo"])] == ["strategies_1", "fifo"]
 

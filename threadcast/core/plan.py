@@ -131,7 +131,8 @@ class _Schedule(ABC):
 class Plan(_Schedule):
     """When and where each op is to run, with a bound that says how far from the best possible it can be.
 
-    `lower_bound_s` holds for every schedule of these curves on these cores; `gap` = makespan / bound - 1.
+    `lower_bound_s` holds for every schedule of these curves on these cores that puts one op at a time on a core, and
+    where the plan uses hyper-threads for those that do too; `gap` = makespan / bound - 1.
     `guarded` names the ops that the guard returned to the framework's default.
     """
 

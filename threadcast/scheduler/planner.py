@@ -112,9 +112,9 @@ def _searched(
 
 
 def _others(problem: Problem, interference: Interference | None, best_s: float) -> Iterator[Candidate]:
-    """Plans of `AUTO`, each shorter than `best_s` and than those before it."""
+    """Plans of `AUTO`, each shorter, by more than rounding, than `best_s` and than those before it."""
     for name in AUTO:
-        run = _simulated(problem, name, interference, {}, give_up_s=best_s)
+        run = _simulated(problem, name, interference, {}, give_up_s=best_s * (1 - 1e-9))
         if run.done:
             yield run.policy.name, run.placements(), run.now_s
             best_s = min(best_s, run.now_s)
