@@ -126,7 +126,7 @@ def test_one_request_too_many_gets_429_and_the_place_comes_free_again(settings: 
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(RuntimeError("secret /root/path"), 500), (StoreError("secret sqlite:////root/path"), 503),
+    [(RuntimeError("secret /private/path"), 500), (StoreError("secret sqlite:////private/path"), 503),
      (RecursionError("secret"), 500), (MemoryError("secret"), 500), (KeyError("secret"), 500)],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
