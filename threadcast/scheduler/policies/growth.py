@@ -45,12 +45,9 @@ def _lists(neighbours: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
 
 @cache
 def _grow() -> Callable[..., None]:
-    try:
-        import numba
-    except ImportError:
-        return grow_in_place
-    compiled: Callable[..., None] = numba.njit(cache=True)(grow_in_place)
-    return compiled
+    from threadcast.scheduler.search.compiled import compiled  # brings numba along
+
+    return compiled(grow_in_place)
 
 
 def grow_in_place(seconds, counts, position, level, room, first_before, before, first_after, after, order, cores):  # type: ignore[no-untyped-def]
