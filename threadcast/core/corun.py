@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.json_reading import check_schema, member, number, read_json
+from threadcast.core.json_reading import check_schema, checked, member, number, read_json
 from threadcast.core.json_writing import write_json
 from threadcast.core.machine import Machine
 from threadcast.core.op_class import ClassLimits, OpClass
-
-T = TypeVar("T")
 
 SCHEMA = "threadcast.corun/1"
 
@@ -122,14 +120,14 @@ class CoRunTable:
             bad_pairs[keys] = number(entry, "slowdown", pointer=at, minimum=1.0)
         limits = None
         if document.get("limits") is not None:
-            limits = _checked(lambda: ClassLimits.from_json(document["limits"], pointer="/limits"), "/limits")
-        return _checked(lambda: cls(machine, cores, limits, slowdowns, bad_pairs), "")
+            limits = checked(lambda: ClassLimits.from_json(document["limits"], pointer="/limits"), pointer="/limits")
+        return checked(lambda: cls(machine, cores, limits, slowdowns, bad_pairs), pointer="")
 
 
 def _slowdown(entry: Any, pointer: str) -> Slowdown:
     median, low, high = (number(entry, name, pointer=pointer) for name in ("slowdown", "low", "high"))
     pairs = member(entry, "pairs", int, pointer=pointer)
-    return _checked(lambda: Slowdown(median, low, high, pairs), pointer)
+    return checked(lambda: Slowdown(median, low, high, pairs), pointer=pointer)
 
 
 def _class(entry: Any, name: str, pointer: str) -> OpClass:
@@ -137,15 +135,6 @@ def _class(entry: Any, name: str, pointer: str) -> OpClass:
     if text not in list(OpClass):
         raise FormatError(f"{name} must be one of {', '.join(OpClass)}, got {text!r}", pointer=f"{pointer}/{name}")
     return OpClass(text)
-
-
-def _checked(make: Callable[[], T], pointer: str) -> T:
-    try:
-        return make()
-    except FormatError:
-        raise
-    except InvalidInput as error:
-        raise FormatError(str(error), pointer=pointer) from error
 
 
 def read_table(directory: Path, machine: Machine) -> CoRunTable | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from threadcast.core.errors import FormatError
+from threadcast.core.errors import FormatError, InvalidInput
 
 T = TypeVar("T")
 _REQUIRED: Any = object()
@@ -66,6 +66,16 @@ def member(document: Any, name: str, kind: type[T], *, pointer: str = "", defaul
     if wrong_bool or not isinstance(value, kind):
         raise FormatError(f"{name} must be {_NAMES[kind]}, got {_short(value)}", pointer=f"{pointer}/{name}")
     return value
+
+
+def checked(make: Callable[[], T], *, pointer: str) -> T:
+    """What `make` returns; what it finds wrong with a value becomes a FormatError at `pointer`."""
+    try:
+        return make()
+    except FormatError:
+        raise
+    except InvalidInput as error:
+        raise FormatError(str(error), pointer=pointer) from error
 
 
 def number(

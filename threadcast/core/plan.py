@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.json_reading import check_schema, finite, member, number, read_json
+from threadcast.core.json_reading import check_schema, checked, finite, member, number, read_json
 from threadcast.core.json_writing import write_json
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Placement:
         cores = member(document, "cores", list, pointer=pointer)
         if any(not isinstance(core, int) or isinstance(core, bool) for core in cores):
             raise FormatError(f"cores must be integers, got {cores!r}", pointer=f"{pointer}/cores")
-        return _checked(
+        return checked(
             lambda: cls(
                 member(document, "id", str, pointer=pointer),
                 tuple(cores),
@@ -165,7 +163,7 @@ class Plan(_Schedule):
             raise FormatError(f"guarded must be op ids, got {guarded!r}", pointer="/guarded")
         bound_s = number(document, "lower_bound_s", minimum=0.0, default=0.0)
         source = member(document, "curves_from", str, default="")
-        return _checked(lambda: cls(*_read_common(document), bound_s, tuple(guarded), source))
+        return checked(lambda: cls(*_read_common(document), bound_s, tuple(guarded), source), pointer="/ops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +194,7 @@ class Trace(_Schedule):
         check_schema(document, cls.SCHEMA)
         simulated = member(document, "simulated", bool, default=False)
         steps = member(document, "steps", int, default=1)
-        return _checked(lambda: cls(*_read_common(document), simulated, steps))
-
-
-def _checked(make: Callable[[], T], *, pointer: str = "/ops") -> T:
-    """What `make` returns; what it finds wrong with a value becomes a FormatError at `pointer`."""
-    try:
-        return make()
-    except FormatError:
-        raise
-    except InvalidInput as error:
-        raise FormatError(str(error), pointer=pointer) from error
+        return checked(lambda: cls(*_read_common(document), simulated, steps), pointer="/ops")
 
 
 def _read_common(document: Any) -> tuple[int, str, tuple[Placement, ...]]:
