@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from threadcast.core.corun import CoRunTable
 from threadcast.core.op_class import OpClass
-from threadcast.scheduler.interference import KNOWN, CoreSharing
+from threadcast.scheduler.interference import CoreSharing, KnownFactors
 from threadcast.scheduler.policies.base import Problem, Running
 
 LARGEST = 20.0
@@ -39,18 +39,13 @@ class ClassInterference:
         for (mine, beside), by in table.slowdowns.items():
             if by.median > LEAST:
                 self._by_class.setdefault(mine, []).append((beside, by.median - 1.0))
-        self._known: dict[tuple[tuple[int, tuple[int, ...], int], ...], list[float]] = {}
+        self._known = KnownFactors()
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
         """Return the slow-down of each running op, in their order."""
         labels = self._labels
         key = tuple([(labels[at.op], at.cores, at.threads) for at in running])
-        factors = self._known.get(key)
-        if factors is None:
-            if len(self._known) >= KNOWN:
-                self._known.clear()
-            factors = self._known[key] = self._compute(running)
-        return factors
+        return self._known.get(key, lambda: self._compute(running))
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
         """In time linear in the running ops: numbers of ops and of cores are summed up by class and by label.

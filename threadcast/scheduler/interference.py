@@ -6,7 +6,7 @@ again whenever an op starts or finishes and rescales what is left of each op.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from threadcast.core import Machine
@@ -45,6 +45,22 @@ class Interference(Protocol):
         ...
 
 
+class KnownFactors:
+    """The factors of sets of running ops that came before."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, Sequence[float]] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], Sequence[float]]) -> Sequence[float]:
+        """The factors kept under `key`, else those that `compute` gives, which are kept."""
+        factors = self._by_key.get(key)
+        if factors is None:
+            if len(self._by_key) >= KNOWN:
+                self._by_key.clear()
+            factors = self._by_key[key] = compute()
+        return factors
+
+
 class CoreSharing:
     """Ops on the same cores share them equally by threads; ops on different cores do not disturb each other.
 
@@ -60,17 +76,11 @@ class CoreSharing:
             raise InvalidInput(f"core_throughput={core_throughput}: at least 1 (1: hyper-threading gains nothing)")
         self._hardware_threads = machine.threads_per_core
         self.core_throughput = core_throughput if machine.threads_per_core > 1 else 1.0
-        self._known: dict[tuple[tuple[tuple[int, ...], int], ...], list[float]] = {}
+        self._known = KnownFactors()
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
         """Return max(1, threads on the slowest core / (own threads there x throughput)) for each op."""
-        key = tuple([(at.cores, at.threads) for at in running])
-        factors = self._known.get(key)
-        if factors is None:
-            if len(self._known) >= KNOWN:
-                self._known.clear()
-            factors = self._known[key] = self._compute(running)
-        return factors
+        return self._known.get(tuple([(at.cores, at.threads) for at in running]), lambda: self._compute(running))
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
         shares = [max(1.0, at.threads / len(at.cores)) for at in running]
