@@ -56,9 +56,7 @@ def plan(
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
             raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")
-        run = _simulated(problem, policy, interference, options)
-        found = (run.policy.name, run.placements(), run.now_s)
-        return _planned(problem, found, lower_bounds(problem).best_s, interference)
+        return _of_policy(problem, policy, lower_bounds(problem).best_s, interference, options)
     if options:
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
     if not (budget_s > 0 and math.isfinite(budget_s)):
@@ -76,8 +74,16 @@ def plan(
 
 
 def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
-    """Return the plan of each of these policies, in their order."""
-    return [plan(problem, policy=name, interference=interference) for name in policies]
+    """Return the plan of each of these policies, named as they are registered, in their order."""
+    bound_s = lower_bounds(problem).best_s if policies else 0.0
+    return [_of_policy(problem, name, bound_s, interference, {}) for name in policies]
+
+
+def _of_policy(
+    problem: Problem, name: str, bound_s: float, interference: Interference | None, options: dict[str, Any]
+) -> Plan:
+    run = _simulated(problem, name, interference, options)
+    return _planned(problem, (run.policy.name, run.placements(), run.now_s), bound_s, interference)
 
 
 def _searched(
