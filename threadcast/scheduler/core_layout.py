@@ -1,49 +1,150 @@
-"""From start times and widths, as a solver without core ids gives them, to a plan on cores."""
+"""From start times and widths, as solvers without core ids give them, to placements on cores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from threadcast.core import Placement, Plan
-from threadcast.scheduler.cores import CorePicker
+import numpy as np
+
+from threadcast.core import Affinity, Case, Placement, Plan
 from threadcast.scheduler.policies.base import Problem
-from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.simulator import simulate
+from threadcast.scheduler.search.annealing import COLD
+from threadcast.scheduler.search.compiled import COMPILED, UNCOMPILED
+from threadcast.scheduler.search.instance import Floats, Ints, chosen, edge_rows, falling
+from threadcast.scheduler.search.real_cores import lay, polish
+
+MOST_MOVES, MOVES_S, PER_CORE_S = 100_000, 1.0, 25e-9
+"""Moves of `CoreLayout.polished` at most, about what all of them take, and what `lay` takes for an op and a core
+(AMD EPYC, 30 to 750 ops on 64 cores)."""
+WARM = 0.004
+"""Temperature at the beginning, relative to the makespan; a fifth of that of `annealing`, as the schedule is good
+already. The end is the same."""
+CHUNKS = 16
+"""Parts between which the clock is read."""
+
+Laid = tuple[float, Ints, Ints]
+"""A makespan in seconds, the order of the ops, and each op's position in `Times.counts`."""
+
+
+class CoreLayout:
+    """Lays schedules out on the cores of one problem.
+
+    Ops are taken by start and begin as soon as those they wait for have finished and enough cores are free, for as
+    long as they take on the cores they get: of one cache group where they can be, or of many where an op is faster
+    so; an op waits for such cores where it ends earlier then. So placements are legal whatever the starts are, and
+    no later than them where they are a schedule of these times. Ops without time run beside their predecessors, so
+    that they keep no core from others.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        graph, times = problem.graph, problem.times
+        self._problem = problem
+        self._edges = (*edge_rows(graph.predecessors), *edge_rows(graph.successors))
+        numbers: dict[int, int] = {}
+        self._group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int32)
+        self._ids = tuple(core.id for core in problem.machine.cores)
+        self._counts = np.asarray(times.counts, dtype=np.int32)
+        self._fast, self._slow = times.seconds, _slower(problem)
+        self._spread = times.spread & (self._counts > 1)  # one core is picked from where it breaks up no group
+
+    @property
+    def slow(self) -> Floats | None:
+        """(n_ops, n_counts) seconds at the worse affinity; None where no op has a worse one."""
+        return self._slow if np.any(self._slow > self._fast) else None
+
+    def laid(self, start: Sequence[float], position: Ints) -> Laid:
+        """The schedule of these starts, of which only the order counts, and positions in `Times.counts`."""
+        order = _order(self._problem, start, (self._slow[np.arange(len(position)), position] == 0).tolist())
+        return self._lay(order, position, np.empty(0, np.int32), np.empty(0, np.int32)), order, position
+
+    def placements(self, laid: Laid) -> tuple[Placement, ...]:
+        """Where and when the ops run, in their order."""
+        _, order, position = laid
+        width = self._counts[position]
+        core_at = np.zeros(len(order) + 1, dtype=np.int32)
+        np.cumsum(width, out=core_at[1:])
+        columns = np.empty(core_at[-1], dtype=np.int32)
+        self._lay(order, position, core_at, columns)
+        graph, on = self._problem.graph, self._problem.times.on
+        busy_to, finish = [0.0] * len(self._ids), [0.0] * len(order)
+        found = []
+        for op in order.tolist():
+            own = columns[core_at[op] : core_at[op + 1]].tolist()
+            cores = tuple([self._ids[i] for i in own])
+            begin = max([busy_to[i] for i in own])
+            for before in graph.predecessors[op]:
+                begin = max(begin, finish[before])
+            finish[op] = begin + on(op, cores, len(cores))
+            for i in own:
+                busy_to[i] = finish[op]
+            found.append(Placement(graph.ids[op], cores, len(cores), begin, finish[op]))
+        return tuple(found)
+
+    def polished(
+        self, laid: Laid, *, seed: int, enough_s: float, deadline_s: float, clock: Callable[[], float]
+    ) -> Laid:
+        """A schedule that is no longer, found by changing this one on its real cores, until `deadline_s` or `enough_s`.
+
+        Its thread counts are `falling` at one of the affinities.
+        """
+        best_s, order, position = laid
+        choices, count = chosen(falling(self._fast) | falling(self._slow))
+        choice = (choices == position[:, None]).argmax(axis=1).astype(np.int32)
+        rows = np.arange(len(order))
+        every, order = rows[:, None], order.copy()
+        state = np.array([np.random.default_rng(seed).integers(1, 2**63)], dtype=np.uint64)
+        moves_s = MOVES_S / (1 if COMPILED else UNCOMPILED)
+        moves = min(int(moves_s / (len(order) * len(self._ids) * PER_CORE_S)), MOST_MOVES)
+        before_at, before, after_at, after = self._edges
+        width, fast, slow = self._counts[choices], self._fast[every, choices], self._slow[every, choices]
+        spread = self._spread[every, choices]
+        for chunk in range(CHUNKS):
+            if best_s <= enough_s or clock() >= deadline_s:
+                break
+            warm_s, cold_s = (best_s * WARM * (COLD / WARM) ** (k / CHUNKS) for k in (chunk, chunk + 1))
+            with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
+                best_s = polish(
+                    before_at, before, after_at, after, width, fast, slow, spread, count, self._group, order, choice,
+                    state, moves // CHUNKS, warm_s, cold_s, enough_s,
+                )  # fmt: skip
+        return float(best_s), order, choices[rows, choice]
+
+    def _lay(self, order: Ints, position: Ints, core_at: Ints, columns: Ints) -> float:
+        rows, n = np.arange(len(order)), len(order)
+        fast, slow, spread = self._fast[rows, position], self._slow[rows, position], self._spread[rows, position]
+        return float(
+            lay(
+                order, *self._edges[:2], self._counts[position], fast, slow, spread, self._group, np.inf, np.empty(n),
+                np.empty(n), core_at, columns,
+            )
+        )  # fmt: skip
 
 
 def lay_out(problem: Problem, *, start: Sequence[float], position: Sequence[int], policy: str) -> Plan:
-    """Return the plan of these starts and positions in `problem.times.counts`, one of each an op.
+    """Return the plan of these starts and positions in `problem.times.counts`, one of each an op (`CoreLayout`).
 
-    Only the order of `start` counts, in any unit: ops are taken in it and start as soon as their predecessors have
-    finished and enough cores are free, for as long as they take on the cores they get. So the plan is legal whatever
-    `start` is, and no later than `start` where that is a schedule of these times. Cores are of one cache group where
-    they can be, or of many where an op is faster so. Times are those of a replay in the simulator; the plan's
-    `lower_bound_s` is left at 0.
+    The plan's `lower_bound_s` is left at 0.
     """
-    graph, times = problem.graph, problem.times
-    free_s = {core.id: 0.0 for core in problem.machine.cores}
-    finish_s = [0.0] * len(graph)
-    picker = CorePicker(problem.machine)
-    timeless = [times.seconds[op, position[op]] == 0 for op in range(len(graph))]
-    placements = []
-    for op in _order(problem, start, timeless):
-        width = times.counts[position[op]]
-        ready_s = max((finish_s[before] for before in graph.predecessors[op]), default=0.0)
-        begin_s = max(ready_s, sorted(free_s.values())[width - 1])
-        idle = tuple(core for core, since_s in free_s.items() if since_s <= begin_s)
-        if timeless[op]:  # beside a predecessor, so that no core is kept from others until then
-            cores = tuple(sorted(idle, key=free_s.__getitem__)[-width:])
-        else:
-            cores = picker.pick(idle, width, spread=bool(times.spread[op, position[op]]))
-        finish_s[op] = begin_s + times.on(op, cores, width)
-        free_s.update(dict.fromkeys(cores, finish_s[op]))
-        placements.append(Placement(graph.ids[op], cores, width, begin_s, finish_s[op]))
-    laid = Plan(len(free_s), policy, tuple(placements))
-    replayed = simulate(PlanReplay(problem, plan=laid))
-    return Plan(len(free_s), policy, replayed.ops, curves_from=problem.curves.model)
+    layout = CoreLayout(problem)
+    placements = layout.placements(layout.laid(start, np.asarray(position, dtype=np.int32)))
+    return Plan(len(problem.machine), policy, placements, curves_from=problem.curves.model)
 
 
-def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -> list[int]:
+def _slower(problem: Problem) -> Floats:
+    """(n_ops, n_counts) seconds at the affinity that is not the better one; at the better where it alone is offered."""
+    curves, times = problem.curves, problem.times
+    column = {case: i for i, case in enumerate(curves.cases)}
+    groups = len(problem.machine.groups)
+    found = times.seconds.copy()
+    for i, threads in enumerate(times.counts):
+        compact, spread = (column.get(Case(threads, affinity)) for affinity in Affinity)
+        if 1 < threads <= groups and compact is not None and spread is not None:
+            slower = np.maximum(curves.seconds[:, compact], curves.seconds[:, spread])
+            found[:, i] = np.where(np.isfinite(slower), slower, found[:, i])
+    return found
+
+
+def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -> Ints:
     """Ops by start, dependencies first; those without time right after their last predecessor, whatever their start."""
     graph = problem.graph
     place = {op: i for i, op in enumerate(graph.topological_order)}
@@ -65,4 +166,4 @@ def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -
     for op in sorted(range(len(graph)), key=lambda op: (start[op], place[op])):
         if not timeless[op]:
             take(op)
-    return order
+    return np.array(order, dtype=np.int32)

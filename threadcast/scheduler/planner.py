@@ -96,18 +96,9 @@ def _searched(
     seed: int,
 ) -> Iterator[Candidate]:
     """The shortest plans for the curves of `searched`, on their real cores, at the times that `problem` has."""
-    from threadcast.scheduler.policies.cpa import Cpa, Mcpa
-    from threadcast.scheduler.search.instance import Instance
-    from threadcast.scheduler.search.search import ANNEALED, Search
-    from threadcast.scheduler.search.solution import place
+    from threadcast.scheduler.search.shortest import shortest
 
-    instance = Instance.of(searched)
-    grown = [kind(searched).allotment for kind in (Cpa, Mcpa)] if len(instance) <= ANNEALED else []
-    given = [instance.choice(positions) for positions in grown]
-    found = Search(instance, bound_s=bound_s, given=given, seed=seed, deadline_s=deadline_s).run()
-    # On real cores a longer one can turn out shorter; on large graphs finding out takes longer than it is worth.
-    for solution in found if len(instance) <= ANNEALED else found[:1]:
-        placements = place(searched, instance, solution)
+    for placements in shortest(searched, bound_s=bound_s, seed=seed, deadline_s=deadline_s):
         if interference is None and searched is problem:
             yield SEARCH, placements, max(at.finish_s for at in placements)
         else:

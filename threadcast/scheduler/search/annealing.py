@@ -22,7 +22,7 @@ P_CRITICAL = 0.6
 
 
 @compiled
-def _random(state: np.ndarray) -> float:
+def draw(state: np.ndarray) -> float:
     """The next number in [0, 1) of xorshift64* (Vigna 2016); `state` is one uint64, not 0."""
     x = state[0]
     x ^= x >> np.uint64(12)
@@ -33,7 +33,7 @@ def _random(state: np.ndarray) -> float:
 
 
 @compiled
-def _critical_chain(
+def critical_chain(
     before_at: Ints, before: Ints, seconds: Floats, start: Floats, makespan: float, state: np.ndarray, chain: Ints
 ) -> int:
     """Fill `chain` with ops, each of which starts when the next finishes, from the end; return how many."""
@@ -45,7 +45,7 @@ def _critical_chain(
         for op in range(n):
             if abs(start[op] + seconds[op] - wanted) <= slack and (seconds[op] > 0.0 or start[op] < wanted):
                 seen += 1
-                if _random(state) * seen < 1.0:
+                if draw(state) * seen < 1.0:
                     found = op
         if found < 0:
             break
@@ -55,6 +55,37 @@ def _critical_chain(
         if wanted <= slack:
             break
     return count
+
+
+@compiled
+def some_op(n: int, chain: Ints, on_chain: int, state: np.ndarray) -> int:
+    """The op to move: often one of the first `on_chain` of `chain`."""
+    if on_chain > 0 and draw(state) < P_CRITICAL:
+        return int(chain[int(draw(state) * on_chain)])
+    return int(draw(state) * n)
+
+
+@compiled
+def other_choice(old: int, choices: int, state: np.ndarray) -> int:
+    """Another of the op's `choices`, mostly the next one up or down."""
+    if draw(state) < 0.7:
+        new = old + (1 if draw(state) < 0.5 else -1)
+        return new if 0 <= new < choices else 2 * old - new
+    new = int(draw(state) * (choices - 1))
+    return new + 1 if new >= old else new
+
+
+@compiled
+def some_place(
+    op: int, before_at: Ints, before: Ints, after_at: Ints, after: Ints, place: Ints, state: np.ndarray
+) -> int:
+    """A place in the order that is behind all that the op waits for and before all that waits for it."""
+    low, high = 0, len(place) - 1
+    for e in range(before_at[op], before_at[op + 1]):
+        low = max(low, place[before[e]] + 1)
+    for e in range(after_at[op], after_at[op + 1]):
+        high = min(high, place[after[e]] - 1)
+    return low + int(draw(state) * (high - low + 1))
 
 
 @compiled
@@ -89,29 +120,19 @@ def anneal(
     best_work = work
     held = start.copy()
     chain = np.empty(n, dtype=np.int32)
-    on_chain = _critical_chain(before_at, before, seconds, start, now, state, chain)
+    on_chain = critical_chain(before_at, before, seconds, start, now, state, chain)
     for move in range(moves):
         if best <= enough_s:
             break
         temperature = warm_s * (cold_s / warm_s) ** (move / moves)
-        if on_chain > 0 and _random(state) < P_CRITICAL:
-            op = chain[int(_random(state) * on_chain)]
-        else:
-            op = int(_random(state) * n)
+        op = some_op(n, chain, on_chain, state)
         old, begin, end = choice[op], place[op], place[op]
         other, other_old, new_work = -1, 0, work
-        kind = _random(state)
+        kind = draw(state)
         if choices[op] > 1 and kind < P_COUNT + P_BOTH + P_TRADE:
-            if _random(state) < 0.7:
-                new = old + (1 if _random(state) < 0.5 else -1)
-                if new < 0 or new >= choices[op]:
-                    new = 2 * old - new
-            else:
-                new = int(_random(state) * (choices[op] - 1))
-                if new >= old:
-                    new += 1
+            new = other_choice(old, choices[op], state)
             if kind < P_TRADE:
-                other = _beside(op, held, seconds, int(_random(state) * n))
+                other = _beside(op, held, seconds, int(draw(state) * n))
             if other >= 0:
                 other_old = choice[other]
                 room = width[op] + width[other] - all_widths[op, new]
@@ -121,16 +142,11 @@ def anneal(
             new_work += all_widths[op, new] * all_seconds[op, new] - width[op] * seconds[op]
             _set(op, new, all_widths, all_seconds, choice, width, seconds)
         if kind >= P_COUNT + P_TRADE or choices[op] == 1:
-            low, high = 0, n - 1
-            for e in range(before_at[op], before_at[op + 1]):
-                low = max(low, place[before[e]] + 1)
-            for e in range(after_at[op], after_at[op + 1]):
-                high = min(high, place[after[e]] - 1)
-            end = low + int(_random(state) * (high - low + 1))
+            end = some_place(op, before_at, before, after_at, after, place, state)
             if end == begin and choice[op] == old:
                 continue
-            _shift(order, place, begin, end)
-        limit_s = now - FRUGALITY * (new_work - work) / cores - temperature * math.log(1.0 - _random(state))
+            shift(order, place, begin, end)
+        limit_s = now - FRUGALITY * (new_work - work) / cores - temperature * math.log(1.0 - draw(state))
         found = insert(order, before_at, before, width, seconds, cores, behind, limit_s, start, time, free)
         if found <= limit_s:
             changed = found != now
@@ -141,9 +157,9 @@ def anneal(
                 best_order[:] = order
                 best_choice[:] = choice
             if changed:
-                on_chain = _critical_chain(before_at, before, seconds, start, now, state, chain)
+                on_chain = critical_chain(before_at, before, seconds, start, now, state, chain)
         else:
-            _shift(order, place, end, begin)
+            shift(order, place, end, begin)
             _set(op, old, all_widths, all_seconds, choice, width, seconds)
             if other >= 0:
                 _set(other, other_old, all_widths, all_seconds, choice, width, seconds)
@@ -179,7 +195,7 @@ def _widest(all_widths: Ints, choices: Ints, op: int, room: int) -> int:
 
 
 @compiled
-def _shift(order: Ints, place: Ints, begin: int, end: int) -> None:
+def shift(order: Ints, place: Ints, begin: int, end: int) -> None:
     """Move the op at place `begin` to place `end`."""
     op = order[begin]
     step = 1 if end > begin else -1

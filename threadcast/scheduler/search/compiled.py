@@ -25,3 +25,7 @@ def compiled(function: F) -> F:
     except RuntimeError:  # no folder can be written, as in a container whose files are read-only
         made = numba.njit(function)
     return made
+
+
+UNCOMPILED = 100
+"""Times that loops take longer where they are not compiled."""

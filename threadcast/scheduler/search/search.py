@@ -10,7 +10,7 @@ import numpy as np
 
 from threadcast.scheduler.search.allotments import balanced, shares, widest_within
 from threadcast.scheduler.search.annealing import COLD, WARM, anneal, insert_all, justify
-from threadcast.scheduler.search.compiled import COMPILED
+from threadcast.scheduler.search.compiled import COMPILED, UNCOMPILED
 from threadcast.scheduler.search.instance import Floats, Instance, Ints
 from threadcast.scheduler.search.schedule_loops import dispatch, tails
 from threadcast.scheduler.search.solution import Solution
@@ -29,8 +29,6 @@ ANNEALING_S = 3.0
 of moves follows from it."""
 PER_OP_S, PER_PAIR_S = 50e-9, 0.2e-9
 """What `insert` takes for n ops: n of the one and n * n of the other (AMD EPYC, 60 and 1,000 ops)."""
-UNCOMPILED = 100
-"""Times that moves take longer where loops are not compiled."""
 MOST_MOVES, MOVES_A_PAIR = 1_000_000, 2_000
 """No more moves than these, and than these for every pair of ops."""
 TRIES, SMALL_TRIES, SMALL = 2, 4, 100
