@@ -27,6 +27,11 @@ def user_config_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return _user_dir(environment, "XDG_CONFIG_HOME", ".config")
 
 
+def user_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where what can be made anew lives: $XDG_CACHE_HOME/threadcast, else ~/.cache/threadcast."""
+    return _user_dir(environment, "XDG_CACHE_HOME", ".cache")
+
+
 def _user_dir(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
     base = Path(environment.get(variable, ""))
     home = Path(environment.get("HOME") or Path.home())
@@ -130,6 +135,12 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Directory of what is known of ops that slow each other down.",
             default_text="corun in the user's data directory",
         ),
+        Setting(
+            "engine.cache", Path, lambda env: user_cache_dir(env) / "native",
+            "Directory of the compiled native engine.", default_text="native in the user's cache directory",
+        ),
+        Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling it may take.", "seconds",
+                minimum=1),
         Setting(
             "cores", int, None, "Cores to use.", "cores", minimum=1,
             default_text="all that this process may use",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from threadcast.core import Machine, read_machine
+from threadcast.collector.capture import Captured
+from threadcast.core import Machine, Plan, read_machine
+from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
+from threadcast.scheduler.runtime.native.engine import NativeEngine
+from threadcast.scheduler.runtime.python_engine import PythonEngine
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +26,15 @@ def executors(machine: Machine) -> Iterator[Executors]:
     made = Executors(machine)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["python", "native"])
+def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Executors) -> Callable[..., Engine]:
+    """What makes an engine that replays a plan of a captured graph."""
+
+    def make(captured: Captured, plan: Plan) -> Engine:
+        if request.param == "native":
+            return NativeEngine(captured, plan, machine)
+        return PythonEngine(captured, plan, machine, executors=executors)
+
+    return make

@@ -105,14 +105,18 @@ def forward(name: str) -> Captured:
 @pytest.mark.parametrize("capture", [training, forward])
 @pytest.mark.parametrize("name", networks.names())
 def test_every_plan_gives_what_the_program_gives(
-    name: str, capture: Callable[[str], Captured], machine: Machine, executors: Executors
+    name: str,
+    capture: Callable[[str], Captured],
+    replaying: Callable[..., Engine],
+    machine: Machine,
+    executors: Executors,
 ) -> None:
     captured = capture(name)
     narrow, *wider = plans(captured, machine)[:3]
-    engine = PythonEngine(captured, narrow, machine, executors=executors)
+    engine = replaying(captured, narrow)
     assert equal(step(captured, lambda: engine.run(captured.bind())), step(captured, captured.run))
     for plan in wider:
-        engine = PythonEngine(captured, plan, machine, executors=executors)
+        engine = replaying(captured, plan)
         expected = step(captured, lambda p=plan: run_in_program_order(captured, p, executors))
         assert equal(step(captured, lambda e=engine: e.run(captured.bind())), expected)
 
@@ -121,22 +125,24 @@ def dropouts(x: Tensor) -> list[Tensor]:
     return [torch.nn.functional.dropout(x * i, 0.5) + torch.rand_like(x) for i in range(1, 6)]
 
 
-def test_random_numbers_are_drawn_in_the_programs_order(machine: Machine, executors: Executors) -> None:
+def test_random_numbers_are_drawn_in_the_programs_order(replaying: Callable[..., Engine], machine: Machine) -> None:
     captured = capture_forward(dropouts, torch.ones(33))
     torch.manual_seed(11)
     expected = captured.run()
     state = torch.get_rng_state()
     for plan in plans(captured, machine):
-        engine = PythonEngine(captured, plan, machine, executors=executors)
+        engine = replaying(captured, plan)
         torch.manual_seed(11)
         assert equal(engine.run(captured.bind()), expected)
         assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_trace_is_a_schedule_of_the_graph_on_the_plans_cores(machine: Machine, executors: Executors) -> None:
+def test_a_trace_is_a_schedule_of_the_graph_on_the_plans_cores(
+    replaying: Callable[..., Engine], machine: Machine
+) -> None:
     captured = training("inception_block")
     for plan in plans(captured, machine):
-        engine = PythonEngine(captured, plan, machine, executors=executors)
+        engine = replaying(captured, plan)
         outputs, trace = engine.run_traced(captured.bind())
         check_schedule(captured.graph, trace, machine=machine, oversubscribed=True)
         planned = plan.by_id()
@@ -147,9 +153,9 @@ def test_a_trace_is_a_schedule_of_the_graph_on_the_plans_cores(machine: Machine,
         assert set(outputs) == {"loss", "outputs"}
 
 
-def test_run_takes_changed_data(machine: Machine, executors: Executors) -> None:
+def test_run_takes_changed_data(replaying: Callable[..., Engine], machine: Machine) -> None:
     captured = capture_forward(lambda x, y: {"sum": x + y, "list": [x * 2, y]}, torch.ones(4), torch.ones(4))
-    engine = PythonEngine(captured, plans(captured, machine)[1], machine, executors=executors)
+    engine = replaying(captured, plans(captured, machine)[1])
     result = engine.run(captured.bind(torch.full((4,), 3.0), torch.zeros(4)))
     assert result["sum"].tolist() == [3.0] * 4
     assert [part.tolist() for part in result["list"]] == [[6.0] * 4, [0.0] * 4]
@@ -186,8 +192,8 @@ def test_two_engines_run_at_once_from_two_threads(shared: bool, machine: Machine
         assert equal(found, [one.run()] * 5)
 
 
-def test_one_engine_serves_two_threads_in_turn(machine: Machine, executors: Executors) -> None:
+def test_one_engine_serves_two_threads_in_turn(replaying: Callable[..., Engine], machine: Machine) -> None:
     captured = forward("lenet")
-    engine = PythonEngine(captured, plans(captured, machine)[0], machine, executors=executors)
+    engine = replaying(captured, plans(captured, machine)[0])
     results = run_in_threads([engine, engine], [captured, captured], runs=5)
     assert equal(results, [[captured.run()] * 5] * 2)

@@ -15,7 +15,7 @@ from threadcast.collector.openmp import end_idle_workers
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.runtime.executor import Executor
-from threadcast.scheduler.runtime.replay import THREADS_PER_CORE, Team
+from threadcast.scheduler.runtime.replay import THREADS_PER_CORE, Team, seats_of
 
 T = TypeVar("T")
 
@@ -100,20 +100,15 @@ class Executors:
             return self._executors[team]
 
     def _cpus(self, team: Team) -> tuple[int, ...]:
-        known = {core.id: core.cpus for core in self.machine.cores}
-        unknown = [core for core in team.cores if core not in known]
-        if unknown:
-            raise PlanError(
-                f"cores {unknown} are not among the {len(known)} of {self.machine.name}; plan for this machine"
-            )
-        threads, limit = team.threads + sum(other.threads for other in self._executors), THREADS_PER_CORE * len(known)
+        seats = seats_of(team, self.machine)
+        threads = team.threads + sum(other.threads for other in self._executors)
+        limit = THREADS_PER_CORE * len(self.machine.cores)
         if threads > limit:
             raise PlanError(
                 f"the plan needs {len(self._executors) + 1} or more different teams with {threads} threads, more than "
                 f"{limit}; use a policy that gives ops the same few core sets"
             )
-        placed = (known[core][min(lane, len(known[core]) - 1)] for core, lane in team.lanes)
-        return tuple(dict.fromkeys(placed))[: team.threads]
+        return tuple(dict.fromkeys(cpu for cpu, _ in seats))
 
 
 def _end(executors: dict[Team, Executor], turn: threading.Lock, process: int) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import OpGraph, Placement, Plan
+from threadcast.core import Machine, OpGraph, Placement, Plan
 from threadcast.core.errors import PlanError
 
 THREADS_PER_CORE = 64
@@ -35,6 +35,22 @@ class Team(NamedTuple):
         return [(core, self.hardware_thread + i) for i in range(each) for core in self.cores]
 
 
+Seat = tuple[int, int]
+"""A cpu, and which of the threads there: above 0 only where a core has more threads than cpus."""
+
+
+def seats_of(team: Team, machine: Machine) -> list[Seat]:
+    """Where each of the team's threads sits; PlanError for cores that the machine has not."""
+    cpus = {core.id: core.cpus for core in machine.cores}
+    unknown = [core for core in team.cores if core not in cpus]
+    if unknown:
+        raise PlanError(f"cores {unknown} are not among the {len(cpus)} of {machine.name}; plan for this machine")
+    return [
+        (cpus[core][min(lane, len(cpus[core]) - 1)], max(0, lane - len(cpus[core]) + 1))
+        for core, lane in team.lanes[: team.threads]
+    ]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """Ops by team, in order, and what each waits for.
@@ -45,6 +61,8 @@ class Replay:
     """
 
     teams: tuple[Team, ...]
+    order: tuple[int, ...]
+    """All ops in the order in which the plan starts them."""
     sequences: tuple[tuple[int, ...], ...]
     waits: tuple[tuple[int, ...], ...]
     tells: tuple[tuple[int, ...], ...] = field(init=False)
@@ -99,7 +117,7 @@ def arrange(plan: Plan, graph: OpGraph) -> Replay:
         sequences[mine].append(op)
         clock[mine] = len(sequences[mine])
         last_on.update(dict.fromkeys(teams[mine].lanes, op))
-    return Replay(teams, tuple(map(tuple, sequences)), tuple(waits), team_of, tuple(place), known)
+    return Replay(teams, tuple(turn), tuple(map(tuple, sequences)), tuple(waits), team_of, tuple(place), known)
 
 
 def _placed(plan: Plan, graph: OpGraph) -> list[Placement]:

@@ -1,0 +1,121 @@
+"""Compiles the C++ part on first use, once for each version of it, of torch and of Python, and loads it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from threadcast.core.errors import ExecutionError
+from threadcast.core.settings import Settings
+
+NAME = "threadcast_native"
+SOURCES = Path(__file__).parent / "src"
+FLAGS = ("-O2",)
+
+_TAIL_LINES = 12
+"""Lines of a compiler's output that an error shows: the last ones say what is wrong."""
+
+_logger = logging.getLogger("threadcast")
+
+
+@cache
+def native_library() -> ModuleType:
+    """The loaded library, compiled if it was not: about 40 s on 2 cores, with a message at level WARNING.
+
+    ExecutionError says why there is none: no compiler, one that failed or took longer than the setting
+    `engine.compile_timeout_s`, a cache that cannot be written, or a torch whose OpenMP is another than libgomp.
+    """
+    built = _cache_folder() / f"{NAME}.so"
+    if not built.is_file():
+        _build(built)
+    module = _loaded(built)
+    obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    if obstacle:
+        raise ExecutionError(f"the native engine cannot serve torch's OpenMP: {obstacle}")
+    return module
+
+
+def _cache_folder() -> Path:
+    """One for each set of sources, flags, torch and Python."""
+    digest = hashlib.sha256(repr((FLAGS, torch.__version__, torch.version.git_version)).encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    version = f"{torch.__version__}-{sysconfig.get_config_var('SOABI')}-{digest.hexdigest()[:16]}"
+    folder: Path = Settings.read()["engine.cache"]
+    return folder / version
+
+
+def _build(built: Path) -> None:
+    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
+    if shutil.which(os.environ.get("CXX", "c++")) is None:
+        raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
+    try:
+        built.parent.mkdir(parents=True, exist_ok=True)
+        lock = (built.parent / "lock").open("w")
+    except OSError as error:
+        raise ExecutionError(f"{built.parent} cannot be written: {error.strerror}; set engine.cache") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
+        if built.is_file():
+            return  # another process has just made it
+        _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=built.parent) as folder:
+            _compile(Path(folder), timeout_s)
+            os.replace(Path(folder, built.name), built)
+
+
+def _compile(folder: Path, timeout_s: float) -> None:
+    """Run the compiler in a process group of its own, which ends with this."""
+    command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", *map(str, sorted(SOURCES.glob("*.cpp")))]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    with running:
+        try:
+            output, _ = running.communicate(timeout=timeout_s)
+        except BaseException as error:
+            os.killpg(running.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ExecutionError(
+                    f"the native engine was not compiled within {timeout_s:g} s; raise engine.compile_timeout_s"
+                ) from None
+            raise
+    if running.returncode != 0 or not Path(folder, f"{NAME}.so").is_file():
+        tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
+        raise ExecutionError(f"the native engine cannot be compiled:\n{tail}")
+
+
+_SCRIPT = """
+import sys
+from torch.utils import cpp_extension
+name, folder, *rest = sys.argv[1:]
+cut = rest.index("--")
+cpp_extension.load(name, rest[cut + 1:], extra_cflags=rest[:cut], build_directory=folder, is_python_module=False)
+"""
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise ExecutionError(f"{path} cannot be loaded: {error}; delete it to have it made anew") from error
+    return module

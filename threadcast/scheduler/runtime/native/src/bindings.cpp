@@ -1,0 +1,105 @@
+// What Python sees of the engine.
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/extension.h>
+
+#include "engine.h"
+#include "openmp.h"
+
+namespace py = pybind11;
+
+namespace threadcast {
+namespace {
+
+// `given` is None (the schema's default), ("constant", object), ("value", number) or ("values", [number or -1]).
+Argument argument_of(const c10::FunctionSchema& schema, size_t position, const py::object& given) {
+  const c10::Argument& declared = schema.arguments()[position];
+  Argument argument;
+  if (given.is_none()) {
+    if (!declared.default_value()) throw std::invalid_argument(schema.name() + " needs " + declared.name());
+    argument.constant = *declared.default_value();
+    return argument;
+  }
+  const auto pair = given.cast<py::tuple>();
+  const auto kind = pair[0].cast<std::string>();
+  if (kind == "constant") {
+    torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
+    argument.constant = torch::jit::argumentToIValue(schema, position, pair[1]);
+    const bool number = argument.constant.isTensor() && !THPVariable_Check(pair[1].ptr());
+    if (number) argument.constant.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
+  } else if (kind == "value") {
+    argument.kind = Argument::Kind::kValue;
+    argument.value = pair[1].cast<size_t>();
+  } else {
+    const bool optional = declared.type()->castRaw<c10::ListType>() != nullptr &&
+                          declared.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::OptionalType::Kind;
+    argument.kind = optional ? Argument::Kind::kOptionalTensors : Argument::Kind::kTensors;
+    argument.values = pair[1].cast<std::vector<long>>();
+  }
+  return argument;
+}
+
+std::shared_ptr<Program> make_program(const py::list& calls, size_t values) {
+  auto program = std::make_shared<Program>();
+  program->values = values;
+  for (const auto& item : calls) {
+    const auto call = item.cast<py::tuple>();
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call[0].cast<std::string>().c_str(),
+                                                                   call[1].cast<std::string>().c_str());
+    Call made{op, {}, call[3].cast<size_t>(), call[4].cast<size_t>()};
+    size_t position = 0;
+    for (const auto& given : call[2].cast<py::list>())
+      made.arguments.push_back(argument_of(op.schema(), position++, py::reinterpret_borrow<py::object>(given)));
+    program->calls.push_back(std::move(made));
+  }
+  return program;
+}
+
+std::vector<py::object> run(Engine& engine, const py::list& inputs, const std::vector<size_t>& wanted,
+                            std::optional<size_t> timed, py::list& times_out) {
+  Values values;
+  for (const auto& input : inputs)
+    values.push_back(THPVariable_Check(input.ptr()) ? c10::IValue(THPVariable_Unpack(input.ptr())) : c10::IValue());
+  Times times(timed.value_or(0));
+  Values results;
+  {
+    py::gil_scoped_release unlocked;
+    results = engine.run(std::move(values), wanted, timed ? &times : nullptr);
+  }
+  for (const auto& [start, finish] : times) times_out.append(py::make_tuple(start, finish));
+  std::vector<py::object> objects;
+  for (c10::IValue& result : results) objects.push_back(torch::jit::toPyObject(std::move(result)));
+  return objects;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.def("take_over_openmp", &take_over_openmp);
+  py::class_<Program, std::shared_ptr<Program>>(module, "Program").def(py::init(&make_program));
+  py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes").def(py::init([](double spin_s) {
+    return std::make_shared<Lanes>(std::chrono::nanoseconds(static_cast<int64_t>(spin_s * 1e9)));
+  }));
+  py::class_<Script>(module, "Script")
+      .def(py::init([](std::vector<Seat> seats, const std::vector<std::vector<std::pair<int, int>>>& lanes,
+                       std::vector<std::vector<int>> crews, std::vector<int> waits, std::vector<std::vector<int>> tells,
+                       std::vector<std::vector<int>> last, std::vector<std::vector<int>> counted,
+                       std::vector<int> users) {
+        Script script{std::move(seats), {}, std::move(crews), std::move(waits), std::move(tells),
+                      std::move(last), std::move(counted), std::move(users)};
+        for (const auto& lane : lanes) {
+          script.lanes.emplace_back();
+          for (const auto& [op, rank] : lane) script.lanes.back().push_back({op, rank});
+        }
+        return script;
+      }), py::kw_only(), py::arg("seats"), py::arg("lanes"), py::arg("crews"), py::arg("waits"), py::arg("tells"),
+          py::arg("last"), py::arg("counted"), py::arg("users"));
+  py::class_<Engine>(module, "Engine")
+      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, Script script, double spin_s) {
+        return std::make_unique<Engine>(program, lanes, std::move(script),
+                                        std::chrono::nanoseconds(static_cast<int64_t>(spin_s * 1e9)));
+      }))
+      .def("run", torch::wrap_pybind_function(run));
+}
+
+}  // namespace threadcast

@@ -1,0 +1,75 @@
+// The pinned threads of an engine's cores, shared by all engines of the process.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "waiting.h"
+
+namespace threadcast {
+
+// A cpu, and which of the threads there: several share one only where a plan has more threads than cpus.
+using Seat = std::pair<int, int>;
+
+// One pinned thread. It does jobs, and sleeps when there are none for a while.
+class Lane {
+ public:
+  Lane(Seat seat, std::chrono::nanoseconds spin);
+  ~Lane();  // ends the thread once its job is done
+
+  Bell& bell() { return bell_; }
+  void give(const std::function<void()>* job);  // which must not throw, and must outlive what it does
+
+ private:
+  void work();
+
+  std::chrono::nanoseconds spin_;
+  Bell bell_;
+  std::atomic<const std::function<void()>*> job_{nullptr};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+// The lanes that engines have asked for. They end with the last engine.
+class Lanes {
+ public:
+  explicit Lanes(std::chrono::nanoseconds spin) : spin_(spin) {}
+
+  Lane& at(Seat seat);  // throws std::system_error where no thread can be made or pinned
+  std::mutex& turn() { return turn_; }  // held during a step: two that had half of the lanes each would wait for ever
+
+  Bell& caller() { return caller_; }  // of the thread that has the turn
+  void expect(int jobs) { busy_.store(jobs); }
+  void finished_one() {
+    if (busy_.fetch_sub(1) == 1) caller_.ring();
+  }
+  void wait_for_all() { caller_.wait([this] { return busy_.load() == 0; }, spin_); }
+
+ private:
+  Bell caller_;
+  std::atomic<int> busy_{0};
+  std::chrono::nanoseconds spin_;
+  std::mutex turn_;
+  std::mutex making_;
+  std::map<Seat, std::unique_ptr<Lane>> lanes_;
+};
+
+// Lets the calling thread run on one cpu, until the end of the block.
+class Pinned {
+ public:
+  explicit Pinned(int cpu);
+  ~Pinned();
+
+ private:
+  std::vector<char> before_;
+};
+
+}  // namespace threadcast

@@ -1,0 +1,17 @@
+// OpenMP for operators that an engine runs.
+//
+// libtorch calls libgomp, which keeps a pool of workers for every thread that ever led a parallel region. Its idle
+// workers spin on cores that other operators want, or must be woken for every region; a pool is rebuilt when its size
+// changes. Here libtorch's calls of libgomp's interface (GCC 12, libgomp.h and the OpenMP 4.5 functions) are led to
+// functions that serve an engine's threads by the engine's own threads, and pass all others on.
+#pragma once
+
+#include <string>
+
+namespace threadcast {
+
+// Redirects the calls of the loaded library whose file name is `library`. Returns what stands in the way, or nothing
+// when done; doing it again does nothing.
+std::string take_over_openmp(const std::string& library);
+
+}  // namespace threadcast
