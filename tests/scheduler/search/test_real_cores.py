@@ -100,19 +100,19 @@ def test_an_op_waits_for_cores_of_its_better_affinity_where_it_so_ends_earlier()
     assert (made["c"].start_s, made["c"].finish_s) == (0.0, 2.5)
 
 
-def test_a_machines_groups_are_no_reason_for_longer_plans_than_the_baselines() -> None:
-    """Of these problems the search lost some by up to a fifth when it took all cores for equal."""
-    random = np.random.default_rng(0)
-    for seed in range(3):
-        made = [
-            {n: float(w * (0.1 + 0.9 / n) * random.uniform(0.9, 1.1)) for n in range(1, 17)}
-            for w in random.lognormal(0, 1, 20)
-        ]
-        edges = [(int(random.integers(max(0, i - 8), i)), i) for i in range(1, 20)]
-        problem = with_affinities(problem_of(made, edges, cores=16, group_size=(2, 4, 8)[seed % 3]), seed=seed)
-        ours_s = plan(problem, policy=SEARCH, budget_s=1.0).makespan_s
-        for name in ("critical_path", "cpa", "mcpa", "lp_rounding", "ios", "strategies_1_2_3"):
-            assert ours_s <= makespan_s(create(name, problem)) * (1 + 1e-9), name
+@pytest.mark.parametrize("seed", [3, 5, 13])
+def test_plans_on_cache_groups_are_no_longer_than_the_baselines(seed: int) -> None:
+    """Of these problems, chosen for that, a search that took all cores for equal lost each by 1 to 25 %."""
+    random = np.random.default_rng(seed)
+    made = [
+        {n: float(w * (0.1 + 0.9 / n) * random.uniform(0.9, 1.1)) for n in range(1, 33)}
+        for w in random.lognormal(0, 1, 25)
+    ]
+    edges = [(int(random.integers(max(0, i - 12), i)), i) for i in range(1, 25)]
+    problem = with_affinities(problem_of(made, edges, cores=32, group_size=8), seed=seed, farthest=3.0)
+    ours_s = plan(problem, policy=SEARCH, budget_s=0.5).makespan_s
+    for name in ("critical_path", "cpa", "mcpa", "lp_rounding", "ios", "strategies_1_2_3"):
+        assert ours_s <= makespan_s(create(name, problem)) * (1 + 1e-9), name
 
 
 def test_the_same_seed_gives_the_same_plan_on_cache_groups() -> None:
