@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from threadcast.core.corun import CoRunTable
 from threadcast.core.op_class import OpClass
@@ -57,16 +57,13 @@ class ClassInterference:
         load = [min(len(at.cores), self._half) for at in running]
         by_class: dict[OpClass | None, int] = {}
         by_label: dict[int, list[int]] = {}
-        on: dict[int, list[int]] = {}
-        for i, at in enumerate(running):
+        for i in range(len(running)):
             by_class[of[i]] = by_class.get(of[i], 0) + load[i]
             by_label.setdefault(label[i], []).append(i)
-            for core in at.cores:
-                on.setdefault(core, []).append(i)
+        sharing, together = self._shared(running)
         factors = []
-        for i, (at, sharing) in enumerate(zip(running, self._sharing.slowdowns(running))):
+        for i, here in enumerate(together):
             apart = by_class.copy()
-            here = {j for core in at.cores for j in on[core]}  # itself, and what `sharing` is about
             for j in here:
                 apart[of[j]] -= load[j]
             excess = 0.0
@@ -77,8 +74,19 @@ class ClassInterference:
                         excess += by - 1.0
             for beside, by in self._by_class.get(of[i], ()):
                 excess += by * apart.get(beside, 0) / self._half
-            factors.append(sharing * min(LARGEST, 1.0 + excess))
+            factors.append(sharing[i] * min(LARGEST, 1.0 + excess))
         return factors
+
+    def _shared(self, running: Sequence[Running]) -> tuple[Sequence[float], Sequence[Collection[int]]]:
+        """Each op's slow-down by sharing cores, and itself with the ops on cores of its own."""
+        threads = sum([at.threads for at in running])
+        if threads == len(set().union(*[at.cores for at in running])):  # one to a core, as nearly always
+            return [1.0] * len(running), [(i,) for i in range(len(running))]
+        on: dict[int, list[int]] = {}
+        for i, at in enumerate(running):
+            for core in at.cores:
+                on.setdefault(core, []).append(i)
+        return self._sharing.slowdowns(running), [{j for core in at.cores for j in on[core]} for at in running]
 
 
 def _labels(
