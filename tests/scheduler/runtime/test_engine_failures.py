@@ -22,6 +22,7 @@ from threadcast.core import Machine
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
+from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.policy_engine import PolicyEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
 from threadcast.scheduler.runtime.step import Step
@@ -53,12 +54,17 @@ def replaying(captured: Captured, machine: Machine, executors: Executors, seed: 
     return PythonEngine(captured, make_random_plan(captured.graph, cores, seed=seed), machine, executors=executors)
 
 
+def native(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+    cores = tuple(core.id for core in machine.cores)
+    return NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
+
+
 def deciding(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
     problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine)
     return PolicyEngine(captured, create(["fifo", "critical_path"][seed % 2], problem), executors=executors)
 
 
-@pytest.fixture(params=[replaying, deciding])
+@pytest.fixture(params=[replaying, deciding, native])
 def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
     found: Callable[..., Engine] = request.param
     return found
@@ -120,6 +126,7 @@ def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine,
     assert len(reached) <= len(machine)
 
 
+@pytest.mark.parametrize("make", [replaying, deciding])
 def test_ctrl_c_ends_the_step_and_the_next_one_works(
     make: Callable[..., Engine],
     captured: Captured,
@@ -156,6 +163,27 @@ def test_ctrl_c_ends_the_step_and_the_next_one_works(
         signal.signal(signal.SIGINT, before)
     assert len(seen.values) < CHECKPOINTS
     assert seen.alive() == 0
+    assert torch.equal(engine.run(captured.bind()), captured.run())
+
+
+def test_ctrl_c_waits_for_the_end_of_a_native_step(captured: Captured, machine: Machine, executors: Executors) -> None:
+    if len(machine) < 2:
+        pytest.skip("needs a second core")
+    engine = native(captured, machine, executors, 0)
+    pressed, main = threading.Event(), threading.get_ident()
+
+    def press(value: Tensor) -> None:
+        if not pressed.is_set() and threading.get_ident() != main:  # in the main thread Python's own code would raise
+            pressed.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with at_checkpoints(press), pytest.raises(KeyboardInterrupt):
+            engine.run(captured.bind())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert pressed.is_set()
     assert torch.equal(engine.run(captured.bind()), captured.run())
 
 

@@ -152,7 +152,7 @@ import torch
 from threadcast.collector.capture import capture_forward
 from threadcast.core import Placement, Plan, read_machine
 from threadcast.core.errors import ExecutionError
-from threadcast.scheduler.runtime.python_engine import PythonEngine
+from threadcast.scheduler.runtime.MODULE import ENGINE as Engine
 
 captured = capture_forward(lambda x: [(x * i).sum() for i in range(20)], torch.ones(1 << 17))
 machine = read_machine()
@@ -160,7 +160,7 @@ cores = [core.id for core in machine.cores][:2]
 teams = [tuple(cores), *((core,) for core in cores)]
 ops = tuple(Placement(op, team, len(team), i, i + 1) for i, op in enumerate(captured.graph.ids)
             for team in [teams[i % len(teams)]])
-engine = PythonEngine(captured, Plan(len(cores), "mixed", ops), machine)
+engine = Engine(captured, Plan(len(cores), "mixed", ops), machine)
 engine.run(captured.bind())
 """
 
@@ -174,7 +174,7 @@ if child == 0:
     except ExecutionError as error:
         print("child:", error, flush=True)
     engine.close()
-    with PythonEngine(captured, engine.plan, machine) as own:
+    with Engine(captured, engine.plan, machine) as own:
         print("own:", own.run(captured.bind())[1].item(), flush=True)
     sys.exit(7)
 print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -194,24 +194,33 @@ while True:
 """
 
 
-def process(ending: str) -> subprocess.Popen[str]:
+ENGINES = ["python_engine.PythonEngine", "native.engine.NativeEngine"]
+
+
+def process(ending: str, engine: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    module, _, name = engine.rpartition(".")
+    script = textwrap.dedent(SCRIPT + ending).replace("MODULE", module).replace("ENGINE", name)
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT + ending)],
+        [sys.executable, "-c", script],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
 
 
-def test_a_fork_makes_its_own_engine_and_the_interpreter_exits_in_the_middle_of_a_daemon_threads_step() -> None:
-    with process(FORK_THEN_EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS) as running:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fork_makes_its_own_engine_and_the_interpreter_exits_in_the_middle_of_a_daemon_threads_step(
+    engine: str,
+) -> None:
+    with process(FORK_THEN_EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS, engine) as running:
         out, err = running.communicate(timeout=120)
     assert running.returncode == 0, err
     assert "fork" in out.splitlines()[0]
     assert out.splitlines()[1:] == [f"own: {float(1 << 17)}", "status 7"]
 
 
-def test_ctrl_c_ends_the_process() -> None:
-    with process(STEPS_UNTIL_INTERRUPTED) as running:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_the_process(engine: str) -> None:
+    with process(STEPS_UNTIL_INTERRUPTED, engine) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "running\n"
         running.send_signal(signal.SIGINT)
