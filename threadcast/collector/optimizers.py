@@ -34,6 +34,8 @@ class Update:
     def apply(self, parameter: Tensor, gradient: Tensor, state: list[Tensor], rate: Tensor) -> None:
         """Update `parameter` and `state` in place; `rate` is a scalar float tensor, the learning rate."""
         group = self.group
+        if gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever the strides say
+            gradient = torch.empty_like(parameter).copy_(gradient)
         if self.kind is SGD:
             torch._fused_sgd_(
                 [parameter], [gradient], state, weight_decay=group["weight_decay"], momentum=group["momentum"],
@@ -76,4 +78,6 @@ def ready_state(optimizer: Optimizer, parameter: Tensor, update: Update) -> list
         if state.get(name) is None:
             zero = torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(parameter)
             state[name] = zero.detach()
+        elif name != "step" and state[name].stride() != parameter.stride():  # the model has changed its layout since
+            state[name] = torch.empty_like(parameter).detach().copy_(state[name])
     return [state[name] for name in update.state_names]
