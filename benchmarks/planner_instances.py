@@ -3,6 +3,11 @@
 Curves are those of `data/published`; with a folder given, the wide CSV files in it (one call a row, `t1`, `t2`, ... in
 microseconds). An op gets the curve of a call that takes about as long on one thread, scaled to the op's own time: its
 FLOPs and bytes at the rates below. Short rows of the table above the curve's last count are not offered.
+
+These curves are of one affinity. Where a machine has cache groups they are taken for COMPACT's, and SPREAD's are made
+from them: times a factor of each op's own, drawn from GAINS where its time goes into bytes, since threads on groups of
+their own share neither cache nor way to memory, else from LOSSES, since more caches need a copy of what all read; and
+times 1 +- JAGS at each count. These ranges are assumed.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from statistics import median
 
 import numpy as np
 
-from threadcast.core import Edge, Machine, Measurement, Op, OpGraph
+from threadcast.core import Affinity, Edge, Machine, Measurement, Op, OpGraph
 from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem
 from threadcast.store.published import adsala_wide, gbm_training_time, minibude_thunderx2, ncnn_network_latency
@@ -28,6 +33,14 @@ FLOPS_A_SECOND, BYTES_A_SECOND, LAUNCH_S = 40e9, 10e9, 2e-6
 VIEW_S = 2e-7
 NEAREST = 8
 """Curves of about the op's length, of which one is drawn."""
+
+GAINS, LOSSES, JAGS = (0.7, 1.0), (1.0, 1.2), 0.03
+GROUPED = (
+    Machine.uniform("68 in tiles of 2", 68, group_size=2),
+    Machine.uniform("64 in CCDs of 8", 64, group_size=8),
+)
+"""The cores of a Xeon Phi 7250, two to an L2 cache (Sodani et al. 2016), and of an EPYC 7763, eight to an L3 cache
+(AMD, "EPYC 7003 Series Architecture Overview"); with one hardware thread each."""
 
 Curve = Mapping[int, float]
 
@@ -165,6 +178,21 @@ def problem(graph: OpGraph, cores: int) -> Problem:
     """The graph's problem on equal cores."""
     machine = Machine.uniform("cores", cores)
     return Problem(graph, curves_of(graph, machine), machine)
+
+
+def grouped_problem(graph: OpGraph, machine: Machine, *, seed: int = 0) -> Problem:
+    """The graph's problem on a machine with cache groups, with SPREAD as above; ops of one key have the same curves."""
+    table = curves_of(graph, machine)
+    random = np.random.default_rng(seed)
+    spread = np.array([case.affinity is Affinity.SPREAD and case.threads > 1 for case in table.cases])
+    factors: dict[str, np.ndarray] = {}
+    for op in graph.ops:
+        if op.key not in factors:
+            moves = op.bytes_moved / BYTES_A_SECOND > op.flops / FLOPS_A_SECOND
+            own = random.uniform(*(GAINS if moves else LOSSES))
+            factors[op.key] = np.where(spread, own * random.uniform(1 - JAGS, 1 + JAGS, len(spread)), 1.0)
+    seconds = table.seconds * np.stack([factors[op.key] for op in graph.ops])
+    return Problem(graph, replace(table, seconds=seconds, low=seconds, high=seconds), machine)
 
 
 def small(count: int, pool: Pool, *, seed: int) -> Iterator[tuple[str, Problem]]:

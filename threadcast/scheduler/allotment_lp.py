@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -36,6 +37,7 @@ class Relaxed:
     exact: bool
 
 
+@lru_cache(maxsize=1)  # a plan's bound and the searches that start from its widths ask for the same
 def relax(problem: Problem, *, exact_ops: int = EXACT_OPS) -> Relaxed:
     """Return the bound of the allotment LP on the makespan of `problem`.
 

@@ -38,9 +38,9 @@ class LpRounding(Allotted):
         if widest is not None and not 1 <= widest <= cores:
             raise InvalidInput(f"widest={widest}: from 1 to the {cores} cores there are")
         rounded = _rounded(Envelopes.of(problem.times), relax(problem).seconds, rho)
-        allotment = _at_most(problem.times, rounded, widest or widest_of(cores))
-        level = levels(problem.graph, problem.times.at(allotment))
-        super().__init__(problem, allotment=allotment, rank=rank_by_level(level))
+        self.allotment = _at_most(problem.times, rounded, widest or widest_of(cores))
+        level = levels(problem.graph, problem.times.at(self.allotment))
+        super().__init__(problem, allotment=self.allotment, rank=rank_by_level(level))
 
 
 def widest_of(cores: int) -> int:
