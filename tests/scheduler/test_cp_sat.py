@@ -32,10 +32,10 @@ def small_problems(draw: st.DrawFn) -> Problem:
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=small_problems())
-def test_its_bound_is_never_above_the_best_schedule_and_its_plan_is_one(problem: Problem) -> None:
+@given(problem=small_problems(), closing=st.booleans())
+def test_its_bound_is_never_above_the_best_schedule_and_its_plan_is_one(problem: Problem, closing: bool) -> None:
     best_s = best_makespan_s(problem)
-    result = solve(problem, budget_s=2)
+    result = solve(problem, budget_s=2, hint=plan(problem, policy="fifo"), closing=closing)
     assert result.plan is not None
     check_schedule(problem.graph, result.plan, machine=problem.machine)
     assert result.lower_bound_s <= best_s * (1 + 1e-12)
@@ -65,7 +65,7 @@ def test_its_plans_are_legal_and_keep_their_bound_and_their_hint(problem: Proble
 
 def test_a_seed_gives_the_same_result_again() -> None:
     problem = problem_of([{1: 3.0 + i, 2: 1.9 + i / 2, 4: 1.3 + i / 3} for i in range(6)], [(0, 4), (1, 5)])
-    first, second = (solve(problem, budget_s=60, seed=7) for _ in range(2))
+    first, second = (solve(problem, budget_s=60, effort_s=20, seed=7) for _ in range(2))
     assert first.repeatable
     assert first == second
 

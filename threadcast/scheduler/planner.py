@@ -12,6 +12,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.interference import CoreSharing, Interference
 from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.policies.registry import create, options_of
 from threadcast.scheduler.robust import percentile_s, pessimistic, resampled
@@ -24,8 +25,23 @@ AUTO = ("critical_path", "strategies_1_3", "strategies_1_2_3", "strategies", "ma
 """Policies whose plans "auto" holds against the search's: those that put ops on hyper-threads, and that of the
 framework's default, so that the plan is never worse than it by prediction."""
 
+ALSO = (
+    "ios", "mcpa", "cpa", "sequential", "strategies_1", "strategies_1_2", "fifo", "lp_rounding", "heft",
+)  # fmt: skip
+"""Policies that "auto" tries too while time is left, in the order of their promise and their haste."""
+
 COMPARED_OPS = 2_000
-"""Ops up to which "auto" tries the policies of `AUTO`: a quarter second for each thousand."""
+"""Ops up to which "auto" tries policies: those of `AUTO` take a quarter second for each thousand."""
+
+IOS_OPS, IOS_CANDIDATES = 250, 5_000
+"""Ops up to which IOS is one of them, and the candidates that it then looks at: on DCGAN (144 ops) 0.35 s, with 20,000
+1.2 s for a plan that is 0.1 % shorter; with 2,000 it is 1 to 9 % longer."""
+
+OPTIONS: dict[str, dict[str, Any]] = {"manual_grid": {"oversubscribed": False}, "ios": {"candidates": IOS_CANDIDATES}}
+"""What "auto" sets of these policies: time slices are dearer than the simulator takes them for."""
+
+COMPARING = 0.2
+"""Share of the budget that the search leaves to other policies."""
 
 BUDGET_S = 2.0
 """Seconds after which the search ends; it mostly needs less."""
@@ -46,12 +62,14 @@ def plan(
 ) -> Plan:
     """Return how to run `problem`, as a plan: cores, threads, order, times, lower bound and gap.
 
-    `policy` "auto" takes the shorter of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`;
-    the name of a policy, what it does in simulation. The search ends after `budget_s`; if that does not cut it short,
-    equal arguments give equal plans. With `interference`, plans are compared by what they take under it. `robust`
-    compares them by the 90th percentile of what they take on curves resampled from the forecasts' intervals, there
-    without interference and with one op at a time on a core. These and `seed` are the search's; `options` go to the
-    policy that is named. NotFound for an unknown policy, InvalidInput for an option that it has not.
+    `policy` "auto" takes the shortest of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`
+    and `ALSO`, none with more threads than the cores have; the name of a policy, what it does in simulation. The
+    search ends after `budget_s`; if that does not cut it short, equal arguments give equal plans. In what is left of
+    the budget CP-SAT, where OR-Tools is installed, raises the bound and improves the plan of a small graph (`closing`).
+    With `interference`, plans are compared by what they take under it. `robust` compares them by the 90th percentile of
+    what they take on curves resampled from the forecasts' intervals, there without interference and with one op at a
+    time on a core. These and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown
+    policy, InvalidInput for an option that it has not.
     """
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
@@ -61,16 +79,29 @@ def plan(
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
     if not (budget_s > 0 and math.isfinite(budget_s)):
         raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
+    from threadcast.scheduler.closing import closed
+
     deadline_s = time.monotonic() + budget_s
+    compared = policy == "auto" and len(problem.graph) <= COMPARED_OPS
+    search_s = deadline_s - COMPARING * budget_s if compared else deadline_s
     bound_s = lower_bounds(problem).best_s
-    candidates = list(_searched(problem, problem, bound_s, interference, deadline_s=deadline_s, seed=seed))
+    candidates = list(_searched(problem, problem, bound_s, interference, deadline_s=search_s, seed=seed))
     if robust:
         worse = pessimistic(problem)
         worse_s = lower_bounds(worse).best_s
-        candidates += _searched(problem, worse, worse_s, interference, deadline_s=deadline_s, seed=seed)
-    if policy == "auto" and len(problem.graph) <= COMPARED_OPS:
-        candidates += _others(problem, interference, math.inf if robust else min(c[2] for c in candidates))
-    return _planned(problem, min(candidates, key=_judge(problem, robust, seed)), bound_s, interference)
+        candidates += _searched(problem, worse, worse_s, interference, deadline_s=search_s, seed=seed)
+    if compared:
+        best_s = math.inf if robust else min(c[2] for c in candidates)
+        candidates += _others(problem, interference, best_s, deadline_s=deadline_s)
+    judge = _judge(problem, robust, seed)
+    alone = min((c for c in candidates if not _shares_cores(c[1])), key=judge)
+    hint = Plan(len(problem.machine), SEARCH, alone[1], bound_s)
+    found = closed(problem, hint, left_s=deadline_s - time.monotonic(), budget_s=budget_s, seed=seed)
+    if found is not None and found.plan is not None:
+        improved = _replayed(problem, found.plan, interference)
+        candidates += [improved] if improved[2] < alone[2] * (1 - ROUNDING) else []
+    closed_s = found.lower_bound_s if found is not None else bound_s
+    return _planned(problem, min(candidates, key=judge), bound_s, interference, closed_s=closed_s)
 
 
 def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
@@ -102,16 +133,23 @@ def _searched(
         if interference is None and searched is problem:
             yield SEARCH, placements, max(at.finish_s for at in placements)
         else:
-            made = Plan(len(problem.machine), SEARCH, placements)
-            run = Simulation(PlanReplay(problem, plan=made), interference=interference)
-            run.run()
-            yield SEARCH, run.placements(), run.now_s
+            yield _replayed(problem, Plan(len(problem.machine), SEARCH, placements), interference)
 
 
-def _others(problem: Problem, interference: Interference | None, best_s: float) -> Iterator[Candidate]:
-    """Plans of `AUTO`, each shorter, by more than rounding, than `best_s` and than those before it."""
-    for name in AUTO:
-        run = _simulated(problem, name, interference, {}, give_up_s=best_s * (1 - 1e-9))
+def _replayed(problem: Problem, made: Plan, interference: Interference | None) -> Candidate:
+    run = Simulation(PlanReplay(problem, plan=made), interference=interference)
+    run.run()
+    return SEARCH, run.placements(), run.now_s
+
+
+def _others(
+    problem: Problem, interference: Interference | None, best_s: float, *, deadline_s: float
+) -> Iterator[Candidate]:
+    """Plans of other policies, each shorter, by more than rounding, than `best_s` and than those before it."""
+    for name in (*AUTO, *ALSO):
+        if (name in ALSO and time.monotonic() >= deadline_s) or (name == "ios" and len(problem.graph) > IOS_OPS):
+            continue
+        run = _simulated(problem, name, interference, OPTIONS.get(name, {}), give_up_s=best_s * (1 - ROUNDING))
         if run.done:
             yield run.policy.name, run.placements(), run.now_s
             best_s = min(best_s, run.now_s)
@@ -140,9 +178,23 @@ def _simulated(
     return run
 
 
-def _planned(problem: Problem, candidate: Candidate, bound_s: float, interference: Interference | None) -> Plan:
+def _planned(
+    problem: Problem,
+    candidate: Candidate,
+    bound_s: float,
+    interference: Interference | None,
+    *,
+    closed_s: float = 0.0,
+) -> Plan:
+    """The plan of `candidate`; `closed_s` is a higher bound, which holds with one op at a time on a core."""
     name, ops, makespan_s = candidate
-    if any(op.hardware_thread or op.threads > len(op.cores) for op in ops):
+    if _shares_cores(ops):
         bound_s /= (interference or CoreSharing(problem.machine)).core_throughput
+    else:
+        bound_s = max(bound_s, closed_s)
     bound_s = min(bound_s, makespan_s)  # a sum in another order may be a rounding error larger
     return Plan(len(problem.machine), name, ops, bound_s, curves_from=problem.curves.model)
+
+
+def _shares_cores(ops: Sequence[Placement]) -> bool:
+    return any(op.hardware_thread or op.threads > len(op.cores) for op in ops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from threadcast.core.errors import InvalidInput
@@ -18,7 +19,8 @@ class ManualGrid(Policy):
     """The best of the grid `inter` x `intra` of `Uniform`, found with the simulator.
 
     `intra` defaults to the powers of two up to the cores, a quarter, half and all of them; the best settings by
-    hand in Liu et al. 2018, IV are such. `setting` is the (inter, intra) that won.
+    hand in Liu et al. 2018, IV are such. `setting` is the (inter, intra) that won. Without `oversubscribed`, settings
+    of more threads in all than the machine's cores have are left out.
     """
 
     name = "manual_grid"
@@ -29,6 +31,7 @@ class ManualGrid(Policy):
         *,
         inter: Sequence[int] = INTER,
         intra: Sequence[int] | None = None,
+        oversubscribed: bool = True,
         interference: Interference | None = None,
     ) -> None:
         super().__init__(problem)
@@ -36,9 +39,13 @@ class ManualGrid(Policy):
         widths = _powers_and_parts(cores) if intra is None else sorted(set(intra))
         if not inter or not widths or min(inter) < 1 or min(widths) < 1:
             raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: give at least one of each, 1 or more")
+        most = math.inf if oversubscribed else cores * problem.machine.threads_per_core
+        settings = [(count, width) for count in sorted(set(inter)) for width in widths if count * width <= most]
+        if not settings:
+            raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: all have more than {most} threads")
         self._best = fastest_setting(
             problem,
-            [(count, width) for count in sorted(set(inter)) for width in widths],
+            settings,
             lambda setting: Uniform(problem, inter=setting[0], intra=setting[1]),
             interference=interference,
         )
