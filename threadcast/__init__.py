@@ -1,3 +1,14 @@
 """Forecast how long every operation takes at every thread count, and schedule by the forecast."""
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "optimize", "optimize_training"]
+
+
+def __getattr__(name: str) -> object:
+    """`optimize` and `optimize_training`, which import torch, when they are first asked for."""
+    if name in ("optimize", "optimize_training"):
+        from threadcast.scheduler.runtime import optimize as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, duration, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor
-from threadcast.core import Machine, OpGraph, Plan, timeline
+from threadcast.core import Case, Machine, OpGraph, Plan, timeline
 from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
@@ -117,7 +117,7 @@ def command(
         engine = PythonEngine(captured, planned, machine, executors=executors)
         others = {
             f"sequential, {threads} threads": PythonEngine(
-                captured, sequential(captured.graph, machine, threads), machine, executors=executors
+                captured, sequential(captured.graph, machine, Case(threads)), machine, executors=executors
             )
             for threads in _widths(machine)
         }

@@ -124,7 +124,7 @@ def capture_training(
     moments = {name: ready_state(optimizer, parameter, updates[parameter]) for name, parameter in trained}
     flat_moments = {f"{name}.{i}": tensor for name, tensors in moments.items() for i, tensor in enumerate(tensors)}
     group_of = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
-    rates = {f"rate{i}": torch.tensor(float(g["lr"])) for i, g in enumerate(optimizer.param_groups)}
+    rates = {f"rate{i}": _rate(group) for i, group in enumerate(optimizer.param_groups)}
     phases = _Phases()
 
     def step(
@@ -152,6 +152,12 @@ def capture_training(
 
     groups = {"parameter": state.parameters, "buffer": state.buffers, "state": flat_moments, "rate": rates}
     return _capture(step, groups, (tuple(inputs), target), optimizer=optimizer, split=split, phases=phases)
+
+
+def _rate(group: Mapping[str, Any]) -> Tensor:
+    """A group's learning rate, as precise as its parameters."""
+    precise = any(parameter.dtype == torch.float64 for parameter in group["params"])
+    return torch.tensor(float(group["lr"]), dtype=torch.float64 if precise else torch.float32)
 
 
 class _State:

@@ -55,7 +55,7 @@ def test_only_steps_that_follow_their_own_are_timed_and_each_rests_after_its_tur
 def test_real_steps_are_compared_and_traced(machine: Machine, executors: Executors) -> None:
     captured = capture_forward(lambda x: (x @ x).sin().sum(), torch.ones(32, 32))
     engines = [
-        PythonEngine(captured, sequential(captured.graph, machine, threads), machine, executors=executors)
+        PythonEngine(captured, sequential(captured.graph, machine, Case(threads)), machine, executors=executors)
         for threads in {1, len(machine)}
     ]
     result = compare(engines[0], captured.bind(), captured.run, others={"other": engines[-1]}, steps=3)
@@ -65,7 +65,7 @@ def test_real_steps_are_compared_and_traced(machine: Machine, executors: Executo
 
 def test_a_sequential_plan_runs_op_after_op_on_the_same_cores(machine: Machine) -> None:
     captured = capture_forward(lambda x: x.sin() + x.cos(), torch.ones(4))
-    plan = sequential(captured.graph, machine, len(machine))
+    plan = sequential(captured.graph, machine, Case(len(machine)))
     check_schedule(captured.graph, plan, machine=machine)
     assert {op.cores for op in plan.ops} == {machine.place(Case(len(machine)))}
     assert len({op.start_s for op in plan.ops}) == len(captured.graph)

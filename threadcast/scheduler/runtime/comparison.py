@@ -72,8 +72,9 @@ def compare(
     return Comparison({name: tuple(taken) for name, taken in seconds.items()}, verdict, traces[len(traces) // 2])
 
 
-def sequential(graph: OpGraph, machine: Machine, threads: int) -> Plan:
-    """The plan that runs op after op, each on the same `threads` cores; its times only give the order."""
-    cores = machine.place(Case(threads))
-    ops = (Placement(graph.ids[op], cores, threads, float(i), i + 1.0) for i, op in enumerate(graph.topological_order))
+def sequential(graph: OpGraph, machine: Machine, case: Case) -> Plan:
+    """The plan that runs op after op, each by `case` on the same cores; its times only give the order."""
+    cores = machine.place(case)
+    order = enumerate(graph.topological_order)
+    ops = (Placement(graph.ids[op], cores, case.threads, float(i), i + 1.0) for i, op in order)
     return Plan(len(machine), "sequential", tuple(ops))

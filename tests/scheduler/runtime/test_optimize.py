@@ -1,0 +1,245 @@
+"""Optimised calls and steps do what the model does, whatever changes around them, or run as before and say why."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+
+import threadcast
+from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.runtime.optimize import OptimizedStep
+from threadcast.scheduler.runtime.optimized import MAX_SIGNATURES
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Kernels of one thread add up in one order, so that results can be compared closely."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Net(nn.Module):
+    """Convolutions in two branches, running statistics, a shared weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(3, 6, 1)
+        self.norm = nn.BatchNorm2d(6)
+        self.mix = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = self.norm(self.left(x).relu() + self.right(x)).mean((2, 3))
+        result: Tensor = self.out(self.mix(self.mix(both).tanh()))
+        return result
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().double()  # rounding errors of single precision grow to some 1e-4 in 50 steps of training
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def batch(seed: int, size: int = 4) -> tuple[Tensor, Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(size, 3, 8, 8, generator=made, dtype=torch.float64), torch.randint(0, 4, (size,), generator=made)
+
+
+def train_eagerly(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = cross_entropy(model(x), y)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss.detach()
+
+
+def decided(step: OptimizedStep) -> bool:
+    return all(report.runs != "measuring" for report in step.reports)
+
+
+def same_state(one: nn.Module, other: nn.Module) -> None:
+    for (name, found), wanted in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.fixture
+def trained() -> Iterator[tuple[OptimizedStep, Net, torch.optim.Optimizer, Net, torch.optim.Optimizer]]:
+    """An optimised step with its model and optimizer, and the same model and optimizer for eager training."""
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+        yield step, mine, my_optimizer, eager, eager_optimizer
+
+
+def test_every_step_from_the_first_to_the_settled_trains_as_eager_does(trained: Any) -> None:
+    step, mine, _, eager, eager_optimizer = trained
+    names = [id(parameter) for parameter in mine.parameters()]
+    seed = 0
+    while seed < 5 or not decided(step):
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+        seed += 1
+    assert step.reports[0].plan is not None
+    assert set(step.reports[0].predicted_s) == {"as given", "channels last"}
+    same_state(mine, eager)
+    assert [id(parameter) for parameter in mine.parameters()] == names
+    step.close()
+    assert [p.stride() for p in mine.parameters()] == [p.stride() for p in eager.parameters()]
+    same_state(mine, eager)
+
+
+def test_whatever_changes_between_steps_is_honoured(trained: Any) -> None:
+    step, mine, my_optimizer, eager, eager_optimizer = trained
+
+    def both(seed: int, size: int = 4) -> None:
+        x, y = batch(seed, size)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+        same_state(mine, eager)
+
+    both(0)
+    for optimizer in (my_optimizer, eager_optimizer):
+        optimizer.param_groups[0]["lr"] = 0.01
+    both(1)
+    for optimizer in (my_optimizer, eager_optimizer):
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+    both(2)
+    both(3, size=7)
+    for model in (mine, eager):
+        model.eval()
+    both(4)
+    for model in (mine, eager):
+        model.out.weight.requires_grad_(False)
+    both(5)
+    kept, kept_optimizer = copy.deepcopy(eager.state_dict()), copy.deepcopy(eager_optimizer.state_dict())
+    both(6)
+    for model, optimizer in ((mine, my_optimizer), (eager, eager_optimizer)):
+        model.load_state_dict(kept)
+        optimizer.load_state_dict(copy.deepcopy(kept_optimizer))
+    both(7)
+    for model, optimizer in ((mine, my_optimizer), (eager, eager_optimizer)):
+        torch.manual_seed(5)
+        model.mix = nn.Linear(6, 6).double()
+        optimizer.add_param_group({"params": list(model.mix.parameters())})
+    both(8)
+
+
+def test_dropout_is_reproducible_and_differs_from_step_to_step() -> None:
+    with closing(threadcast.optimize(lambda x: dropout(x, 0.5))) as call:
+        x = torch.ones(64)
+        torch.manual_seed(4)
+        first, second = call(x), call(x)
+        torch.manual_seed(4)
+        assert torch.equal(call(x), first)
+        assert not torch.equal(first, second)
+        assert set(first.tolist()) == {0.0, 2.0}
+
+
+def test_inference_takes_keywords_and_nested_values_and_a_change_of_parameters() -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, pair: dict[str, Tensor], *, factor: float = 1.0) -> dict[str, Any]:
+            return {"sum": (pair["a"] + pair["b"]) * self.scale * factor, "list": [pair["a"], None, factor]}
+
+    model = Nested()
+    pair = {"a": torch.ones(3), "b": torch.arange(3.0)}
+    with closing(threadcast.optimize(model)) as call:
+        assert call(pair)["sum"].tolist() == [1, 2, 3]
+        found = call(pair, factor=2.0)
+        assert found["sum"].tolist() == [2, 4, 6]
+        assert found["list"][1:] == [None, 2.0]
+        with torch.no_grad():
+            model.scale.mul_(3)
+        assert call(pair)["sum"].tolist() == [3, 6, 9]
+        model.scale = nn.Parameter(torch.zeros(3))
+        assert call(pair)["sum"].tolist() == [0, 0, 0]
+
+
+def test_an_example_settles_inference_at_once() -> None:
+    model = net().eval()
+    x, _ = batch(0)
+    with closing(threadcast.optimize(model, x)) as call, torch.no_grad():
+        assert [report.runs != "measuring" for report in call.reports] == [True]
+        torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
+
+
+def by_data(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+def test_control_flow_by_data_runs_as_before_and_says_so_once() -> None:
+    with closing(threadcast.optimize(by_data)) as call:
+        with pytest.warns(UserWarning, match="as PyTorch does: cannot capture"):
+            assert call(torch.ones(2)).tolist() == [2, 2]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert call(-torch.ones(2)).tolist() == [-1, -1]
+        assert call.reports[0].runs == "default"
+
+
+def test_hooks_are_called(trained: Any) -> None:
+    step, mine, *_ = trained
+    called: list[int] = []
+    x, y = batch(0)
+    step(x, y)
+    handle = mine.mix.register_forward_hook(lambda *_: called.append(1))
+    with pytest.warns(UserWarning, match="module Linear has hooks"):
+        step(x, y)
+    assert len(called) == 2
+    handle.remove()
+    step(x, y)
+    assert len(called) == 2
+
+
+def test_more_kinds_of_arguments_than_the_limit_run_as_before() -> None:
+    with closing(threadcast.optimize(lambda x: x + 1)) as call:
+        for size in range(MAX_SIGNATURES):
+            call(torch.zeros(size + 1))
+        with pytest.warns(UserWarning, match=f"more than {MAX_SIGNATURES} kinds"):
+            assert call(torch.zeros(99)).sum() == 99
+        assert len(call.reports) == MAX_SIGNATURES
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"), [(torch.ones(2, requires_grad=True), "requires a gradient"), ([{1}], "is a set")]
+)
+def test_arguments_that_cannot_be_captured_run_as_before(argument: Any, reason: str) -> None:
+    call = threadcast.optimize(lambda x: x)
+    with pytest.warns(UserWarning, match=reason):
+        assert call(argument) is argument
+
+
+def test_an_example_of_training_needs_inputs_and_a_target() -> None:
+    model = net()
+    with pytest.raises(InvalidInput, match="inputs and then the target"):
+        threadcast.optimize_training(model, cross_entropy, sgd(model), torch.ones(1))
+
+
+def test_a_model_is_as_it_was_until_its_first_step() -> None:
+    model, before = net(), net()
+    with closing(threadcast.optimize_training(model, cross_entropy, sgd(model), *batch(0))):
+        same_state(model, before)
+
+
+def test_an_error_comes_back_and_the_next_step_works(trained: Any) -> None:
+    step, mine, _, eager, eager_optimizer = trained
+    x, y = batch(0)
+    with pytest.raises(IndexError, match="out of bounds"):
+        step(x, y + 100)
+    mine.load_state_dict(eager.state_dict())
+    torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)

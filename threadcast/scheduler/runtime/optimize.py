@@ -1,0 +1,152 @@
+"""The two calls for somebody whose PyTorch model runs on CPU cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from threadcast.collector.capture import Captured, capture_forward, capture_training
+from threadcast.collector.memory import keep_freed_memory
+from threadcast.core import Machine, read_machine
+from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.runtime.layout import Layout, converted
+from threadcast.scheduler.runtime.optimized import Optimized
+from threadcast.scheduler.runtime.tuning import Report
+
+
+class OptimizedCall:
+    """Has the signature of what it was made from; `reports` say what runs it, `close` ends its threads.
+
+    Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
+    """
+
+    def __init__(self, function: Callable[..., Any], machine: Machine) -> None:
+        model = function if isinstance(function, nn.Module) else None
+        spread = _Spread(model) if model is not None else None
+
+        def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with torch.no_grad():
+                return function(*args, **kwargs)
+
+        def capture(arguments: tuple[Any, ...], layout: Layout) -> Captured:
+            if spread is None:
+                return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
+            spread.layout = layout
+            return capture_forward(spread, *arguments)
+
+        self._optimized = Optimized(default, capture, machine, watched=(model, None))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimized(args, kwargs)
+
+    @property
+    def reports(self) -> list[Report]:
+        """What runs each kind of arguments, in the order in which they first came."""
+        return self._optimized.reports
+
+    def close(self) -> None:
+        """End its threads; a later call measures anew."""
+        self._optimized.close()
+
+
+class OptimizedStep:
+    """One training step: `step(*inputs, target)` returns the loss; `reports` and `close` as of `OptimizedCall`.
+
+    It does what `loss(model(*inputs), target)`, `backward` and the optimizer's `step` do, but leaves no `.grad`.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, machine: Machine
+    ) -> None:
+        def default(*arguments: Any) -> Tensor:
+            *inputs, target = arguments
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(model(*inputs), target)
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            return value.detach()
+
+        spread = _Spread(model)
+
+        def capture(arguments: tuple[Any, ...], layout: Layout) -> Captured:
+            *inputs, target = arguments
+            spread.layout = layout
+            return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
+
+        self._optimized = Optimized(default, capture, machine, watched=(model, optimizer))
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        result = self._optimized(*arguments)
+        return result["loss"] if isinstance(result, dict) else result  # type: ignore[no-any-return]
+
+    def prepare(self, *arguments: Any) -> None:
+        """Capture the step for such arguments; nothing is trained."""
+        self._optimized.prepare(*arguments)
+
+    @property
+    def reports(self) -> list[Report]:
+        """What runs each kind of arguments, in the order in which they first came."""
+        return self._optimized.reports
+
+    def close(self) -> None:
+        """End its threads; a later call measures anew."""
+        self._optimized.close()
+
+
+def optimize(function: Callable[..., Any], *example: Any, cores: int | None = None) -> OptimizedCall:
+    """Return `function`, a module or a plain function, as a callable that is faster or runs as before.
+
+    It is for inference: results carry no gradients. With an `example` of arguments, measuring and planning happen at
+    once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). What cannot
+    be captured (control flow by data, hooks, unknown operators) runs as PyTorch does, with a warning that says why.
+    """
+    made = OptimizedCall(function, _machine(cores))
+    if example:
+        made(*example)
+        while any(report.runs == "measuring" for report in made.reports):
+            made(*example)
+    return made
+
+
+def optimize_training(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    optimizer: Optimizer,
+    *example: Any,
+    cores: int | None = None,
+) -> OptimizedStep:
+    """Return `step(*inputs, target) -> loss` for `loss(model(*inputs), target)`, its gradients and the update.
+
+    SGD, Adam and AdamW are known. The first steps measure; all of them train. `example` (inputs, then the target) is
+    only checked to be capturable: nothing is trained on it. InvalidInput for an example without inputs and target.
+    """
+    if example and len(example) < 2:
+        raise InvalidInput("the example must be the inputs and then the target")
+    step = OptimizedStep(model, loss, optimizer, _machine(cores))
+    if example:
+        step.prepare(*example)
+    return step
+
+
+def _machine(cores: int | None) -> Machine:
+    keep_freed_memory()
+    return read_machine(cores=cores)
+
+
+class _Spread(nn.Module):
+    """Calls a module with positional and keyword arguments that come as two values, laid out first."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.layout: Layout = "as given"
+
+    def forward(self, args: Any, kwargs: Any) -> Any:
+        if self.layout == "channels last":
+            args, kwargs = converted(args), converted(kwargs)
+        return self.module(*args, **kwargs)

@@ -1,0 +1,138 @@
+"""A function or a training step that finds out on its caller's own steps what runs it fastest, and runs it so."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from threading import RLock
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from threadcast.collector.capture import Captured
+from threadcast.core import Machine
+from threadcast.core.errors import CaptureError
+from threadcast.scheduler.runtime.layout import Layout, Layouts, layouts_of
+from threadcast.scheduler.runtime.tuning import Report, Tuning
+from threadcast.scheduler.runtime.watch import Watch
+
+MAX_SIGNATURES = 8
+"""Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
+
+
+class Optimized:
+    """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
+
+    `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
+    counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
+    caller's. `watched` are the model and the optimizer whose tensors the graphs hold.
+    """
+
+    def __init__(
+        self,
+        default: Callable[..., Any],
+        capture: Callable[[tuple[Any, ...], Layout], Captured],
+        machine: Machine,
+        *,
+        watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
+    ) -> None:
+        self.machine = machine
+        self._default, self._capture = default, capture
+        model, optimizer = watched
+        self._model = model
+        self._watch = Watch(model, optimizer) if model is not None else None
+        self._layouts = Layouts(model, optimizer) if model is not None else None
+        self._tunings: dict[Any, Tuning | str] = {}
+        """By kind of arguments; why there is none, where there cannot be."""
+        self._lock = RLock()
+        self._warned: set[str] = set()
+
+    def __call__(self, *arguments: Any) -> Any:
+        with self._lock:
+            found = self.prepare(*arguments)
+            return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
+
+    def prepare(self, *arguments: Any) -> Tuning | str:
+        """Capture what these arguments need, if it was not, and return what runs them, or why nothing can."""
+        reason = self._fallback(arguments)
+        if reason is not None:
+            return reason
+        key = self._key(arguments)
+        if key not in self._tunings:
+            if len(self._tunings) >= MAX_SIGNATURES:
+                return f"more than {MAX_SIGNATURES} kinds of arguments were given"
+            self._tunings[key] = self._tuning(arguments)
+        return self._tunings[key]
+
+    @property
+    def reports(self) -> list[Report]:
+        """What runs each kind of arguments, in the order in which they first came."""
+        return [Report(runs="default", reason=t) if isinstance(t, str) else t.report for t in self._tunings.values()]
+
+    def close(self) -> None:
+        """End all threads; later calls measure anew. Parameters lie in memory as they were given."""
+        with self._lock:
+            for tuning in self._tunings.values():
+                if not isinstance(tuning, str):
+                    tuning.close()
+            self._tunings.clear()
+            self._lie("as given")
+
+    def _tuning(self, arguments: tuple[Any, ...]) -> Tuning | str:
+        layouts = layouts_of(self._model, arguments)
+        try:
+            return Tuning(
+                self._default, lambda layout: self._captured(arguments, layout), self._lie, layouts, self.machine
+            )
+        except CaptureError as error:
+            return str(error)
+
+    def _captured(self, arguments: tuple[Any, ...], layout: Layout) -> Captured:
+        self._lie(layout)
+        captured = self._capture(arguments, layout)
+        if self._watch is not None:
+            self._watch.renew()  # capturing makes an optimizer's missing state
+        return captured
+
+    def _fallback(self, arguments: tuple[Any, ...]) -> str | None:
+        leaves = pytree.tree_leaves(arguments)
+        if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+            return "an argument requires a gradient, which a captured step does not compute"
+        for leaf in leaves:
+            if not isinstance(leaf, Hashable):
+                return f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
+        if self._watch is None:
+            return None
+        hooked = self._watch.hooks()
+        if hooked is not None:
+            return f"{hooked} has hooks, which a captured step does not call"
+        if not self._watch.holds():  # the graphs hold other tensors: capture again
+            self.close()
+            self._layouts = Layouts(self._watch.model, self._watch.optimizer)
+            self._watch.renew()
+        return None
+
+    def _key(self, arguments: tuple[Any, ...]) -> Any:
+        leaves, structure = pytree.tree_flatten(arguments)
+        places: dict[int, int] = {}
+        described = tuple(
+            [
+                (leaf.shape, leaf.dtype, leaf.stride(), leaf.device, places.setdefault(leaf.data_ptr(), len(places)))
+                if isinstance(leaf, Tensor)
+                else (type(leaf), leaf)
+                for leaf in leaves
+            ]
+        )
+        return described, structure, self._watch.settings() if self._watch else None
+
+    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
+        return self._default(*arguments)
+
+    def _lie(self, layout: Layout) -> None:
+        if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
+            self._watch.renew()

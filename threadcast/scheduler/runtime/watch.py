@@ -1,0 +1,80 @@
+"""What a captured graph takes for granted of a model and an optimizer, and whether it still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as module_globals
+from torch.optim import Optimizer
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Watch:
+    """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+        self._modules = list(model.modules())
+        self.model = model
+        self.optimizer = optimizer
+        self._holders: list[tuple[dict[Any, Any], Any, object]] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Take what is there now for granted."""
+        self._holders = list(self._held())
+        self._tensors = [value for _, _, value in self._holders if isinstance(value, Tensor)]
+        self._parameters = list(self.model.parameters())
+        self._hooked = list(self._hook_tables())
+        self._places = [tensor.data_ptr() for tensor in self._tensors]
+
+    def holds(self) -> bool:
+        """Whether every tensor is still the one it was, in the same place."""
+        for holder, name, value in self._holders:
+            if holder.get(name) is not value:
+                return False
+        return [tensor.data_ptr() for tensor in self._tensors] == self._places
+
+    def settings(self) -> tuple[Any, ...]:
+        """What else a graph has built in: modes, which parameters are trained, the optimizer's settings but rates."""
+        modes = tuple([module.training for module in self._modules])
+        if self.optimizer is None:
+            return (modes,)
+        trained = tuple([parameter.requires_grad for parameter in self._parameters])
+        groups = tuple(
+            [
+                tuple([value for name, value in group.items() if name not in ("params", "lr", "initial_lr")])
+                for group in self.optimizer.param_groups
+            ]
+        )
+        return modes, trained, groups, tuple([len(group["params"]) for group in self.optimizer.param_groups])
+
+    def hooks(self) -> str | None:
+        """Whose hooks there are, which a graph would not call; None without any."""
+        return next((owner for owner, table in self._hooked if table), None)
+
+    def _hook_tables(self) -> Iterator[tuple[str, Any]]:
+        for module in self._modules:
+            yield from ((f"module {type(module).__name__}", getattr(module, name)) for name in _HOOKS)
+        yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
+        if self.optimizer is not None:
+            yield from (("the optimizer", getattr(self.optimizer, name, None)) for name in _OPTIMIZER_HOOKS)
+        for tensor in self._tensors:
+            yield from (("a parameter", getattr(tensor, name, None)) for name in _TENSOR_HOOKS)
+
+    def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
+        for module in self._modules:
+            for held in (module._parameters, module._buffers):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        yield held, name, tensor
+        if self.optimizer is not None:
+            yield vars(self.optimizer), "state", self.optimizer.state
+            for parameter, state in self.optimizer.state.items():
+                yield self.optimizer.state, parameter, state
+                yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
