@@ -1,4 +1,4 @@
-"""`threadcast plan`: from a graph file or measurements to a plan, and what bad input gets."""
+"""`threadcast plan`: from a graph file or measurements to a plan."""
 
 from __future__ import annotations
 
@@ -6,33 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.commands import invoke
+from tests.cli.graph_files import GRAPH, document_of, written
 from threadcast.cli.plan import most_at_once
 from threadcast.core import Machine, Measurement, Op, OpGraph, Placement, Plan, Sample
 from threadcast.core.topology import read_machine
 from threadcast.scheduler.checker import check_schedule
 from threadcast.store import Store
-
-GRAPH: dict[str, Any] = {
-    "schema": "threadcast.graph/1",
-    "ops": [
-        {"id": "first", "kind": "convolution", "inputs": [], "curve": {"1": 0.010, "2": 0.006, "8": 0.0025}},
-        {"id": "left", "kind": "mm", "inputs": [], "curve": {"1": 0.004, "8": 0.002}},
-        {"id": "right", "kind": "mm", "inputs": [], "curve": {"1": 0.003, "4": 0.002}},
-        {"id": "join", "kind": "add", "inputs": [], "curve": {"1": 0.001}},
-    ],
-    "edges": [["first", "left"], ["first", "right"], ["left", "join"], ["right", "join"]],
-}
-
-
-def written(folder: Path, **changes: Any) -> str:
-    path = folder / "graph.json"
-    path.write_text(json.dumps({**GRAPH, **changes}))
-    return str(path)
 
 
 def test_a_graph_with_curves_is_planned_without_store_or_model(tmp_path: Path) -> None:
@@ -48,7 +31,7 @@ def test_a_graph_with_curves_is_planned_without_store_or_model(tmp_path: Path) -
 
 def test_planning_a_graph_with_curves_needs_only_the_small_install(tmp_path: Path) -> None:
     program = (
-        "import sys; from threadcast.cli.main import cli; "
+        "import sys; sys.modules['ortools'] = None; from threadcast.cli.main import cli; "
         f"cli(['plan', {written(tmp_path)!r}, '--cores', '4', '--compare'], standalone_mode=False); "
         "heavy = {'torch', 'pandas', 'sklearn', 'xgboost', 'sqlalchemy', 'flask', 'pyarrow'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
@@ -132,7 +115,7 @@ def test_explain_says_what_scheduling_can_gain_at_most(tmp_path: Path) -> None:
     report = document["explain"]
     assert report["verdict"] in shown.stdout
     assert report["without_split"] is None
-    assert report["with_split"]["bound_s"] == document["lower_bound_s"]
+    assert 0 < report["with_split"]["bound_s"] <= document["lower_bound_s"]  # CP-SAT may have raised the plan's
     assert report["with_split"]["work_s"] == pytest.approx(0.018)
     assert report["with_split"]["path_s"] == pytest.approx(0.015)
     assert [holder["id"] for holder in report["holders"]] == ["first", "join", "left", "right"]
@@ -197,105 +180,6 @@ def test_a_machine_file_gives_cache_groups(tmp_path: Path) -> None:
     assert "cores=9 exceeds the 8 cores of tiles-8c" in too_many.stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"edges": [["first", "left"], ["left", "first"]]}, "cycle"),
-        ({"edges": [["first", "nowhere"]]}, "/edges/0: edge names the unknown op 'nowhere'"),
-        ({"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {}}], "edges": []}, "/ops/0/curve: a curve must"),
-        ({"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"1": -1}}], "edges": []}, "must be at least 0"),
-        ({"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"0": 1}}], "edges": []}, "'0' is not a thread"),
-        ({"ops": [], "edges": []}, "no ops"),
-        ({"ops": [*GRAPH["ops"][:3], {"id": "join", "kind": "add", "inputs": []}]}, "1 of 4 ops have no curve"),
-        ({"schema": "threadcast.graph/9"}, "expected 'threadcast.graph/1'"),
-        (
-            {"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"64": 1}}], "edges": []},
-            "for 64 to 64 threads",
-        ),
-    ],
-)
-def test_bad_graphs_get_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], complaint: str
-) -> None:
-    monkeypatch.setenv("THREADCAST_STORE", f"sqlite:///{tmp_path}/none.db")
-    result = invoke("plan", written(tmp_path, **changes), "--cores", "4")
-    assert result.exit_code == 1
-    assert complaint in result.stderr
-    assert result.stdout == ""
-    assert len([line for line in result.stderr.splitlines() if "error" in line]) == 1
-
-
-def one_op(**changes: Any) -> dict[str, Any]:
-    """A graph of one op with these members."""
-    return {"ops": [{"id": "a", "kind": "mm", "inputs": [], "curve": {"1": 1.0}, **changes}], "edges": []}
-
-
-HUGE = 10**400
-
-BAD_GRAPHS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "a cycle": ({"edges": [["first", "left"], ["left", "first"]]}, "/edges", "cycle through or before first, left"),
-    "an edge to itself": ({"edges": [["join", "join"]]}, "/edges", "cycle through or before join"),
-    "an edge from nowhere": ({"edges": [["nowhere", "first"]]}, "/edges/0", "unknown op 'nowhere'"),
-    "an edge of three": ({"edges": [["first", "left", "join"]]}, "/edges/0", "must be [from, to]"),
-    "an edge of positions": ({"edges": [[0, 1]]}, "/edges/0", "must be [from, to]"),
-    "edges as an object": ({"edges": {}}, "/edges", "must be an array"),
-    "an ordering edge besides": ({"ordering_edges": [["join", "first"]]}, "/ordering_edges/0", "among edges too"),
-    "an empty curve": (one_op(curve={}), "/ops/0/curve", "at least one point"),
-    "a list for a curve": (one_op(curve=[1.0]), "/ops/0/curve", "must map thread counts to seconds"),
-    "a negative time": (one_op(curve={"1": -0.5}), "/ops/0/curve/1", "at least 0, got -0.5"),
-    "not a number": (one_op(curve={"1": float("nan")}), "/ops/0/curve/1", "finite number, got nan"),
-    "no end": (one_op(curve={"1": float("inf")}), "/ops/0/curve/1", "finite number, got inf"),
-    "a time as text": (one_op(curve={"1": "0.5"}), "/ops/0/curve/1", "finite number, got '0.5'"),
-    "a truth for a time": (one_op(curve={"1": True}), "/ops/0/curve/1", "finite number, got True"),
-    "a time of 400 digits": (one_op(curve={"1": HUGE}), "/ops/0/curve/1", "finite number, got 1000"),
-    "no thread": (one_op(curve={"0": 1.0}), "/ops/0/curve/0", "'0' is not a thread count"),
-    "half a thread": (one_op(curve={"1.5": 1.0}), "/ops/0/curve/1.5", "'1.5' is not a thread count"),
-    "a thread and a line": (one_op(curve={"1\n": 1.0}), "/ops/0/curve/1\n", "is not a thread count"),
-    "an empty id": (one_op(id=""), "/ops/0/id", "at least one character"),
-    "an id twice": ({"ops": [GRAPH["ops"][0]] * 2, "edges": []}, "/ops/1/id", "'first' is used twice"),
-    "a number for an id": (one_op(id=1), "/ops/0/id", "must be a string, got 1"),
-    "no kind": (one_op(kind=""), "/ops/0/kind", "must not be empty"),
-    "a shape below 0": (one_op(inputs=[[[-1]]]), "/ops/0/inputs/0", "every side must be an integer of at least 0"),
-    "a shape of 400 digits": (one_op(inputs=[[[HUGE, 2]]]), "/ops/0/inputs/0", "more elements than the 922337203685"),
-    "a shape that overflows": (one_op(inputs=[[[2**40] * 40]]), "/ops/0/inputs/0", "more elements than the 9223372036"),
-    "FLOPs below 0": (one_op(flops=-1), "/ops/0/flops", "at least 0, got -1"),
-    "ops as an object": ({"ops": {}}, "/ops", "must be an array"),
-    "text for an op": ({"ops": ["first"], "edges": []}, "/ops/0", "must be an object, got 'first'"),
-    "another schema": ({"schema": "threadcast.plan/1"}, "/schema", "expected 'threadcast.graph/1'"),
-}
-
-
-@pytest.mark.parametrize(("changes", "pointer", "complaint"), BAD_GRAPHS.values(), ids=list(BAD_GRAPHS))
-def test_programs_get_what_is_wrong_and_where(
-    tmp_path: Path, changes: dict[str, Any], pointer: str, complaint: str
-) -> None:
-    result = invoke("plan", written(tmp_path, **changes), "--cores", "16", "--json")
-    assert result.exit_code == 1, result.output
-    error = json.loads(result.stdout)["error"]
-    assert (error["type"], error["pointer"], complaint in error["message"]) == ("FormatError", pointer, True), error
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("threadcast: error: /")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "null", '{"ops": ', "[" * 100_000], ids=["", "array", "null", "half", "deep"]
-)
-def test_what_is_no_graph_at_all_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "graph.json"
-    path.write_text(text)
-    result = invoke("plan", str(path), "--cores", "16", "--json")
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1), result.output
-    assert "graph.json" in json.loads(result.stdout)["error"]["message"]
-
-
-def test_a_thread_count_given_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "graph.json"
-    path.write_text('{"schema": "threadcast.graph/1", "ops": [{"id": "a", "kind": "mm", "curve": {"1": 1, "1": 2}}]}')
-    result = invoke("plan", str(path), "--cores", "4", "--json")
-    assert result.exit_code == 1
-    assert "graph.json: an object has the member '1' twice" in json.loads(result.stdout)["error"]["message"]
-
-
 def test_more_cores_than_any_curve_offers_are_planned_for_with_a_remark(tmp_path: Path) -> None:
     graph = written(tmp_path)
     result = invoke("plan", graph, "--cores", "64", "--json")
@@ -310,59 +194,6 @@ def test_more_cores_than_any_curve_offers_are_planned_for_with_a_remark(tmp_path
 def test_an_edge_twice_is_one_edge(tmp_path: Path) -> None:
     twice = document_of(written(tmp_path, edges=GRAPH["edges"] * 2), cores=4)
     assert twice["makespan_s"] == document_of(written(tmp_path), cores=4)["makespan_s"]
-
-
-def test_times_at_the_end_of_what_a_float_holds_are_planned(tmp_path: Path) -> None:
-    ops = [{"id": f"op{i}", "kind": "mm", "inputs": [], "curve": {"1": s}} for i, s in enumerate((5e-324, 0.0, 1.0))]
-    document = document_of(written(tmp_path, ops=ops, edges=[["op0", "op1"]]), cores=4)
-    assert document["makespan_s"] == pytest.approx(1.0)
-    too_long = invoke("plan", written(tmp_path, **one_op(curve={"1": 1e300})), "--cores", "4", "--json")
-    assert "at most 1e+12, got 1e+300; check their unit" in json.loads(too_long.stdout)["error"]["message"]
-
-
-def test_control_characters_of_a_graph_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    graph = written(tmp_path, **one_op(id="a\x1b[31m\ud800\nb"))
-    shown = invoke("plan", graph, "--cores", "4", "--explain")
-    assert shown.exit_code == 0, shown.output
-    assert "a\\x1b[31m\\ud800\\nb" in shown.stdout
-    wrong = invoke("plan", written(tmp_path, edges=[["x\x1b[31m", "y"]]))
-    assert "\x1b" not in wrong.stderr
-
-
-def document_of(graph: str, *, cores: int) -> dict[str, Any]:
-    result = invoke("plan", graph, "--cores", str(cores), "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)  # type: ignore[no-any-return]
-
-
-def test_a_graph_of_too_many_ops_is_refused(tmp_path: Path) -> None:
-    ops = [{"id": f"op{i}", "kind": "mm", "inputs": [], "curve": {"1": 1}} for i in range(100_001)]
-    result = invoke("plan", written(tmp_path, ops=ops, edges=[]), "--cores", "4")
-    assert result.exit_code == 1
-    assert "100001 ops" in result.stderr
-
-
-def test_other_bad_input_gets_one_clear_line(tmp_path: Path) -> None:
-    graph = written(tmp_path)
-    store = f"sqlite:///{tmp_path}/none.db"
-    for arguments, complaint in (
-        ([str(tmp_path / "none.json")], "No such file"),
-        ([graph, "--cores", "4", "--machine", graph], f"(in {graph})"),
-        ([graph, "--cores", "4", "--output", str(tmp_path / "no" / "plan.json")], "no: there is no such directory"),
-        ([graph, "--cores", "5000"], "cores=5000: a described machine has at least 1 and at most 4096"),
-        ([graph, "--cores", "4", "--policy", "critical_paht"], "did you mean 'critical_path'"),
-        (["lenet", "--store", store], "there is no store at"),
-        (["leent", "--store", store], "did you mean 'lenet'"),
-        (["lenet", "--size", "huge", "--store", store], "lenet has no size 'huge'"),
-        (["lenet", "--store", store, "--model", "nonesuch"], "no model is called 'nonesuch'"),
-        (["lenet/tiny/b4/training", "--store", store], "there is no store at"),
-        (["lenet", "--store", store, "--url", "http://127.0.0.1:9"], "cannot be reached"),
-    ):
-        result = invoke("plan", *arguments)
-        assert (result.exit_code, complaint in result.stderr) == (1, True), result.output
-    assert invoke("plan", graph, "--cores", "0").exit_code == 2
-    twice = invoke("plan", graph, "--cores", "4", "--policy", "uniform", "--option", "inter=1", "--option", "inter=2")
-    assert (twice.exit_code, "inter is given twice" in twice.stderr) == (2, True)
 
 
 @pytest.fixture

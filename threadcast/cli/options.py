@@ -10,12 +10,14 @@
         ...
         output.result(document, table(columns, rows))
 
-`common` goes last (nearest to the function); every command has it.
+`common` goes last (nearest to the function); every command has it. `network_options` is for the argument of this
+example and all that says which network is meant.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +31,40 @@ from threadcast.core.settings import SETTINGS, Settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 AS_JSON, TRACEBACK, _FLAGS = "threadcast.json", "threadcast.traceback", "threadcast.flags"
+
+
+def network_options(function: F) -> F:
+    """Give a command the argument NETWORK and what says which of its sizes, batches and modes: `network`, `size`,
+    `batch`, `mode` (None where nothing is said) and `optimizer`."""
+    for option in reversed(
+        (
+            click.argument("network"),
+            click.option("--size", help="Size of a built-in network [default: tiny]."),
+            click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own]."),
+            click.option(
+                "--mode",
+                type=click.Choice(["forward", "training"]),
+                help="[default: training where there is a loss]",
+            ),
+            click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+class NewFile(click.Path):
+    """A file that can be written: its folder exists, which is told before the work is done and not after."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"{str(value)!r} is in a folder that does not exist; make it first", param, ctx)
+        return path
 
 
 def common(function: Callable[..., Any]) -> Callable[..., Any]:

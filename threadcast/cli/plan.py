@@ -15,7 +15,7 @@ from rich.table import Table
 
 from threadcast.cli.corun_tables import interference_of
 from threadcast.cli.explain import explained, verdict
-from threadcast.cli.options import common, setting
+from threadcast.cli.options import NewFile, common, network_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
@@ -44,11 +44,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 
 
 @click.command()
-@click.argument("network")
-@click.option("--size", help="Size of a built-in network [default: tiny].")
-@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
-@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
-@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@network_options
 @setting("cores", "--cores")
 @click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
@@ -69,13 +65,8 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @setting("models", "--models")
 @setting("predictor.url", "--url")
 @setting("predictor.deadline_s", "--deadline-s")
-@click.option("--output", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here.")
-@click.option(
-    "--timeline",
-    "timeline_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a timeline here that ui.perfetto.dev opens.",
-)
+@click.option("--output", "plan_file", type=NewFile(), help="Write the plan here.")
+@click.option("--timeline", "timeline_file", type=NewFile(), help="Write a timeline here that ui.perfetto.dev opens.")
 @common
 def command(
     output: Output,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from threadcast.cli import corun_tables
-from threadcast.cli.options import common, setting
+from threadcast.cli.options import common, network_options, setting
 from threadcast.cli.output import Output, duration, table
 from threadcast.core.settings import Settings
 
@@ -34,11 +34,7 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
 
 
 @click.command()
-@click.argument("network")
-@click.option("--size", help="Size of a built-in network [default: tiny].")
-@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
-@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
-@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@network_options
 @click.option(
     "--cases", metavar="all|N", default="all", show_default=True, callback=_count_of_cases,
     help="How many thread counts and affinities to time, evenly spread.",

@@ -14,7 +14,7 @@ from threadcast.scheduler.interference import CoreSharing, Interference
 from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.policies.registry import create, options_of
+from threadcast.scheduler.policies.registry import check_name, create, options_of
 from threadcast.scheduler.robust import percentile_s, pessimistic, resampled
 from threadcast.scheduler.simulator import Simulation
 
@@ -71,6 +71,7 @@ def plan(
     time on a core. These and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown
     policy, InvalidInput for an option that it has not.
     """
+    check_name(policy, "auto", SEARCH)
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
             raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")

@@ -55,6 +55,15 @@ def without_options() -> tuple[str, ...]:
     return tuple(name for name in _factories if all(_is_optional(p) for p in _parameters(name)))
 
 
+def check_name(name: str, *others: str) -> None:
+    """Raise NotFound where `name` is neither registered nor one of `others`, which the caller knows besides."""
+    if name not in _factories and name not in others:
+        known = (*others, *names())
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f", did you mean {near[0]!r}" if near else ""
+        raise NotFound(f"no policy is called {name!r}{hint}; known are {', '.join(known)}")
+
+
 def _parameters(name: str) -> list[inspect.Parameter]:
     return list(inspect.signature(_resolve(name)).parameters.values())[1:]
 
@@ -65,10 +74,7 @@ def _is_optional(parameter: inspect.Parameter) -> bool:
 
 
 def _resolve(name: str) -> Factory:
-    if name not in _factories:
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f", did you mean {near[0]!r}" if near else ""
-        raise NotFound(f"no policy is called {name!r}{hint}; known are {', '.join(names())}")
+    check_name(name)
     factory = _factories[name]
     if isinstance(factory, str):
         module, _, member = factory.partition(":")
