@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from threadcast.core.corun import CoRunTable
 from threadcast.core.op_class import OpClass
@@ -14,6 +18,22 @@ LARGEST = 20.0
 
 LEAST = 1.02
 """A class's slow-down up to this counts as none: medians are timed to within 2 % (`profile.tolerance`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart:
+    """The slow-downs of ops on cores of their own, as arrays.
+
+    An op of label a beside others takes min(`largest`, 1 + sum over the others of `per_core[a, b]` times the other's
+    cores, at most `most` of them, + `whole[a, b]`) times as long as alone. `label`: (n_ops,) int32; `per_core` and
+    `whole`: (n_labels, n_labels) float64.
+    """
+
+    label: NDArray[np.int32]
+    per_core: NDArray[np.float64]
+    whole: NDArray[np.float64]
+    most: int
+    largest: float
 
 
 class ClassInterference:
@@ -46,6 +66,17 @@ class ClassInterference:
         labels = self._labels
         key = tuple([(labels[at.op], at.cores, at.threads) for at in running])
         return self._known.get(key, lambda: self._compute(running))
+
+    def apart(self) -> Apart:
+        """The slow-downs as arrays, for compiled loops."""
+        of = self._class_of
+        per_core, whole = np.zeros((len(of), len(of))), np.zeros((len(of), len(of)))
+        for own in range(len(of)):
+            by = dict(self._by_class.get(of[own], ()))
+            per_core[own] = [by.get(beside, 0.0) / self._half if beside is not None else 0.0 for beside in of]
+            for other, slowdown in self._bad.get(own, ()):
+                per_core[own, other], whole[own, other] = 0.0, slowdown - 1.0
+        return Apart(np.array(self._labels, dtype=np.int32), per_core, whole, self._half, LARGEST)
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
         """In time linear in the running ops: numbers of ops and of cores are summed up by class and by label.

@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from threadcast.core import Affinity, Case, Placement, Plan
+from threadcast.scheduler.class_interference import Apart
 from threadcast.scheduler.policies.base import Problem
-from threadcast.scheduler.search.annealing import COLD
+from threadcast.scheduler.search.annealing import COLD, WARM
 from threadcast.scheduler.search.compiled import COMPILED, UNCOMPILED
 from threadcast.scheduler.search.instance import Floats, Ints, chosen, edge_rows, falling
-from threadcast.scheduler.search.real_cores import lay, polish
+from threadcast.scheduler.search.real_cores import lay, polish, take
 
 MOST_MOVES, MOVES_S, PER_CORE_S = 100_000, 1.0, 25e-9
 """Moves of `CoreLayout.polished` at most, about what all of them take, and what `lay` takes for an op and a core
 (AMD EPYC, 30 to 750 ops on 64 cores)."""
-WARM = 0.004
-"""Temperature at the beginning, relative to the makespan; a fifth of that of `annealing`, as the schedule is good
-already. The end is the same."""
+TEPID = 0.004
+"""Temperature at the beginning, relative to the makespan, where ops do not slow each other down: a fifth of that of
+`annealing`, as the schedule is good already. The end is the same."""
 CHUNKS = 16
 """Parts between which the clock is read."""
 
@@ -33,12 +34,14 @@ class CoreLayout:
     long as they take on the cores they get: of one cache group where they can be, or of many where an op is faster
     so; an op waits for such cores where it ends earlier then. So placements are legal whatever the starts are, and
     no later than them where they are a schedule of these times. Ops without time run beside their predecessors, so
-    that they keep no core from others.
+    that they keep no core from others. With `apart`, makespans are those of ops that slow each other down so, while
+    placements have lone times.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, apart: Apart | None = None) -> None:
         graph, times = problem.graph, problem.times
         self._problem = problem
+        self._apart = apart or Apart(np.empty(0, np.int32), np.empty((0, 0)), np.empty((0, 0)), 1, 1.0)
         self._edges = (*edge_rows(graph.predecessors), *edge_rows(graph.successors))
         numbers: dict[int, int] = {}
         self._group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int32)
@@ -48,14 +51,19 @@ class CoreLayout:
         self._spread = times.spread & (self._counts > 1)  # one core is picked from where it breaks up no group
 
     @property
-    def slow(self) -> Floats | None:
-        """(n_ops, n_counts) seconds at the worse affinity; None where no op has a worse one."""
-        return self._slow if np.any(self._slow > self._fast) else None
+    def slow(self) -> Floats:
+        """(n_ops, n_counts) seconds at the worse affinity."""
+        return self._slow
+
+    @property
+    def spread_matters(self) -> bool:
+        """Whether some op takes longer at one affinity than at the other."""
+        return bool(np.any(self._slow > self._fast))
 
     def laid(self, start: Sequence[float], position: Ints) -> Laid:
         """The schedule of these starts, of which only the order counts, and positions in `Times.counts`."""
         order = _order(self._problem, start, (self._slow[np.arange(len(position)), position] == 0).tolist())
-        return self._lay(order, position, np.empty(0, np.int32), np.empty(0, np.int32)), order, position
+        return self._taken(order, position), order, position
 
     def placements(self, laid: Laid) -> tuple[Placement, ...]:
         """Where and when the ops run, in their order."""
@@ -96,18 +104,48 @@ class CoreLayout:
         moves_s = MOVES_S / (1 if COMPILED else UNCOMPILED)
         moves = min(int(moves_s / (len(order) * len(self._ids) * PER_CORE_S)), MOST_MOVES)
         before_at, before, after_at, after = self._edges
+        apart = self._apart
+        warm = WARM if len(apart.label) else TEPID
+        slowing = apart.label, apart.per_core, apart.whole, apart.most, apart.largest
         width, fast, slow = self._counts[choices], self._fast[every, choices], self._slow[every, choices]
         spread = self._spread[every, choices]
         for chunk in range(CHUNKS):
             if best_s <= enough_s or clock() >= deadline_s:
                 break
-            warm_s, cold_s = (best_s * WARM * (COLD / WARM) ** (k / CHUNKS) for k in (chunk, chunk + 1))
+            warm_s, cold_s = (best_s * warm * (COLD / warm) ** (k / CHUNKS) for k in (chunk, chunk + 1))
             with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
                 best_s = polish(
-                    before_at, before, after_at, after, width, fast, slow, spread, count, self._group, order, choice,
-                    state, moves // CHUNKS, warm_s, cold_s, enough_s,
+                    before_at, before, after_at, after, width, fast, slow, spread, count, self._group, *slowing, order,
+                    choice, state, moves // CHUNKS, warm_s, cold_s, enough_s,
                 )  # fmt: skip
         return float(best_s), order, choices[rows, choice]
+
+    def beside_others(self, laid: Laid, *, times: float) -> Floats:
+        """(n_ops, n_counts) seconds at the better affinity with the slow-down that an op can expect on so many cores.
+
+        Its company has the other cores as far as they are busy on average in `laid`, each label by its share in that.
+        So an op on all cores takes as long as alone, and what suffers most beside others is worth more cores. With
+        `times` 2 the slow-down counts twice: for what an op suffers, and for what it does to its company.
+        """
+        makespan_s, order, position = laid
+        apart, cores = self._apart, len(self._ids)
+        width = self._counts[position]
+        work = width * self._fast[np.arange(len(order)), position]
+        company = np.bincount(apart.label, work, minlength=len(apart.per_core)) / (makespan_s * cores)
+        of_pairs = np.bincount(apart.label, work / width, minlength=len(company)) / (makespan_s * cores)
+        excess = (apart.per_core @ company + apart.whole @ of_pairs)[apart.label]
+        factor = 1 + times * excess[:, None] * (cores - self._counts)
+        return np.asarray(self._fast * np.minimum(factor, apart.largest))
+
+    def _taken(self, order: Ints, position: Ints) -> float:
+        rows, n, apart = np.arange(len(order)), len(order), self._apart
+        fast, slow, spread = self._fast[rows, position], self._slow[rows, position], self._spread[rows, position]
+        return float(
+            take(
+                order, *self._edges, self._counts[position], fast, slow, spread, self._group, apart.label,
+                apart.per_core, apart.whole, apart.most, apart.largest, np.inf, np.empty(n), np.empty(n),
+            )
+        )  # fmt: skip
 
     def _lay(self, order: Ints, position: Ints, core_at: Ints, columns: Ints) -> float:
         rows, n = np.arange(len(order)), len(order)

@@ -10,6 +10,7 @@ from typing import Any
 from threadcast.core import Placement, Plan
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds import lower_bounds
+from threadcast.scheduler.class_interference import ClassInterference
 from threadcast.scheduler.interference import CoreSharing, Interference
 from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.best_setting import ROUNDING
@@ -130,7 +131,8 @@ def _searched(
     """The shortest plans for the curves of `searched`, on their real cores, at the times that `problem` has."""
     from threadcast.scheduler.search.shortest import shortest
 
-    for placements in shortest(searched, bound_s=bound_s, seed=seed, deadline_s=deadline_s):
+    apart = interference.apart() if isinstance(interference, ClassInterference) and searched is problem else None
+    for placements in shortest(searched, bound_s=bound_s, seed=seed, deadline_s=deadline_s, apart=apart):
         if interference is None and searched is problem:
             yield SEARCH, placements, max(at.finish_s for at in placements)
         else:

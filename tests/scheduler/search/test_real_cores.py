@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 
 from tests.scheduler.affinities import two_affinity_problems, with_affinities
 from tests.scheduler.random_problems import problem_of
-from threadcast.core import Affinity, Case, CurveTable, Machine
+from tests.scheduler.test_class_interference import C, M, T, problem_of_classes, table_of
+from threadcast.core import Affinity, Case, CurveTable, Machine, Plan
+from threadcast.core.op_class import OpClass
 from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.checker import check_schedule
+from threadcast.scheduler.class_interference import ClassInterference
 from threadcast.scheduler.core_layout import CoreLayout
 from threadcast.scheduler.cores import CorePicker
 from threadcast.scheduler.planner import SEARCH, plan
@@ -144,3 +148,29 @@ def test_plans_with_wide_ops_of_no_time_are_legal(
     planned = plan(problem, policy=SEARCH, budget_s=0.2)
     check_schedule(problem.graph, planned, machine=problem.machine)
     assert simulate(PlanReplay(problem, plan=planned)).makespan_s == pytest.approx(planned.makespan_s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(classes=st.lists(st.sampled_from([M, C, T]), min_size=2, max_size=8), widths=st.data(), bad=st.booleans())
+def test_a_layout_with_slow_downs_takes_as_long_as_the_simulator_says(
+    classes: list[OpClass], widths: st.DataObject, bad: bool
+) -> None:
+    problem = problem_of_classes(*classes)
+    table = table_of({(M, M): 1.8, (M, C): 1.3, (C, M): 1.1})
+    pair = (problem.graph.ops[0].key, problem.graph.ops[1].key)
+    table = replace(table, bad_pairs={pair: 2.5} if bad else {})
+    interference = ClassInterference(problem, table)
+    layout = CoreLayout(problem, apart=interference.apart())
+    position = np.array([widths.draw(st.integers(0, 1)) for _ in classes], dtype=np.int32)
+    laid = layout.laid([float(widths.draw(st.integers(0, 3))) for _ in classes], position)
+    made = Plan(len(problem.machine), "test", layout.placements(laid))
+    run = simulate(PlanReplay(problem, plan=made), interference=interference)
+    assert laid[0] == pytest.approx(run.makespan_s)
+
+
+def test_planning_with_slow_downs_puts_memory_beside_arithmetic() -> None:
+    """Four memory-bound ops and four others on two cores: one of each at a time loses nothing."""
+    problem = problem_of_classes(M, M, M, M, C, C, C, C, machine=Machine.uniform("two", 2))
+    table = table_of({(M, M): 3.0}, machine=problem.machine, cores=1)
+    planned = plan(problem, interference=ClassInterference(problem, table), budget_s=1.0)
+    assert planned.makespan_s == pytest.approx(4.0)

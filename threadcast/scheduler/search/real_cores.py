@@ -176,14 +176,116 @@ def lay(
 
 
 @compiled
+def beside(
+    order: Ints, before_at: Ints, after_at: Ints, after: Ints, core_at: Ints, cores: Ints, n_cores: int,
+    seconds: Floats, label: Ints, per_core: Floats, whole: Floats, most: int, largest: float, limit_s: float,
+    start: Floats, lasts: Floats,
+) -> float:  # fmt: skip
+    """Run ops on the cores that `lay` gave them while they slow each other down; fill `start` and `lasts`.
+
+    Each op starts when those it waits for and those before it, in `order`, on its cores have finished. `seconds` are
+    lone ones; the slow-downs are those of `class_interference.Apart`. Returns the makespan, or infinity as soon as it
+    exceeds `limit_s`.
+    """
+    n, labels = len(order), len(per_core)
+    waiting = before_at[1:] - before_at[:-1]
+    behind, last = np.full(core_at[n], -1, dtype=np.int32), np.full(n_cores, -1, dtype=np.int32)
+    for k in range(n):
+        op = order[k]
+        for i in range(core_at[op], core_at[op + 1]):
+            if last[cores[i]] >= 0:
+                behind[last[cores[i]]] = op
+                waiting[op] += 1
+            last[cores[i]] = i
+    running, left = np.empty(n, dtype=np.int32), np.empty(n)
+    factor = np.empty(n)
+    load, count = np.zeros(labels), np.zeros(labels)
+    n_running, now = 0, 0.0
+    for op in range(n):
+        if waiting[op] == 0:
+            running[n_running], left[n_running], start[op] = op, seconds[op], 0.0
+            n_running += 1
+            load[label[op]] += min(most, core_at[op + 1] - core_at[op])
+            count[label[op]] += 1
+    while n_running > 0:
+        step = np.inf
+        for r in range(n_running):
+            op = running[r]
+            own, excess = label[op], 0.0
+            mine = min(most, core_at[op + 1] - core_at[op])
+            for other in range(labels):
+                same = 1 if other == own else 0
+                excess += per_core[own, other] * (load[other] - same * mine)
+                excess += whole[own, other] * (count[other] - same)
+            factor[r] = min(largest, 1.0 + excess)
+            step = min(step, left[r] * factor[r])
+        now += step
+        if now > limit_s:
+            return np.inf
+        went_on, n_before = 0, n_running
+        done = np.empty(n_before, dtype=np.int32)
+        n_done = 0
+        for r in range(n_before):
+            op = running[r]
+            if left[r] * factor[r] <= step * (1 + 1e-12):
+                done[n_done] = op
+                n_done += 1
+            else:
+                running[went_on], left[went_on] = op, left[r] - step / factor[r]
+                went_on += 1
+        n_running = went_on
+        for d in range(n_done):
+            op = done[d]
+            lasts[op] = now - start[op]
+            load[label[op]] -= min(most, core_at[op + 1] - core_at[op])
+            count[label[op]] -= 1
+            freed = after_at[op + 1] - after_at[op] + core_at[op + 1] - core_at[op]
+            for e in range(freed):
+                at = after_at[op] + e
+                nxt = after[at] if at < after_at[op + 1] else behind[core_at[op] + at - after_at[op + 1]]
+                if nxt >= 0:
+                    waiting[nxt] -= 1
+                    if waiting[nxt] == 0:
+                        running[n_running], left[n_running], start[nxt] = nxt, seconds[nxt], now
+                        n_running += 1
+                        load[label[nxt]] += min(most, core_at[nxt + 1] - core_at[nxt])
+                        count[label[nxt]] += 1
+    return now
+
+
+@compiled
+def take(
+    order: Ints, before_at: Ints, before: Ints, after_at: Ints, after: Ints, width: Ints, fast: Floats, slow: Floats,
+    spread: Bools, group: Ints, label: Ints, per_core: Floats, whole: Floats, most: int, largest: float, limit_s: float,
+    start: Floats, lasts: Floats,
+) -> float:  # fmt: skip
+    """The makespan of `lay`, or where there are labels of `beside` on its cores."""
+    n = len(order)
+    core_at = np.zeros(n + 1, dtype=np.int32)
+    if len(label) > 0:
+        for op in range(n):
+            core_at[op + 1] = core_at[op] + width[op]
+    cores = np.empty(core_at[n], dtype=np.int32)
+    lone_s = lay(order, before_at, before, width, fast, slow, spread, group, limit_s, start, lasts, core_at, cores)
+    if len(label) == 0 or lone_s > limit_s:
+        return lone_s
+    return beside(
+        order, before_at, after_at, after, core_at, cores, len(group), lasts.copy(), label, per_core, whole, most,
+        largest, limit_s, start, lasts,
+    )  # fmt: skip
+
+
+@compiled
 def polish(
     before_at: Ints, before: Ints, after_at: Ints, after: Ints, all_widths: Ints, all_fast: Floats, all_slow: Floats,
-    all_spread: Bools, choices: Ints, group: Ints, order: Ints, choice: Ints, state: np.ndarray, moves: int,
-    warm_s: float, cold_s: float, enough_s: float,
+    all_spread: Bools, choices: Ints, group: Ints, label: Ints, per_core: Floats, whole: Floats, most: int,
+    largest: float, order: Ints, choice: Ints, state: np.ndarray, moves: int, warm_s: float, cold_s: float,
+    enough_s: float,
 ) -> float:  # fmt: skip
     """Improve `order` and `choice` in place by `moves` moves, as `annealing.anneal` does, on real cores.
 
-    `all_...`: (n_ops, n_choices), of which the first `choices` (n_ops,) of each op are its own.
+    `all_...`: (n_ops, n_choices), of which the first `choices` (n_ops,) of each op are its own. Without labels ops do
+    not slow each other down, else as in `beside`.
     """
     n = len(order)
     width, spread = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.bool_)
@@ -192,11 +294,13 @@ def polish(
         width[op], spread[op] = all_widths[op, choice[op]], all_spread[op, choice[op]]
         fast[op], slow[op] = all_fast[op, choice[op]], all_slow[op, choice[op]]
     start, lasts = np.empty(n), np.empty(n)
-    nothing = np.empty(0, dtype=np.int32)
     place, chain = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
     for k in range(n):
         place[order[k]] = k
-    now = lay(order, before_at, before, width, fast, slow, spread, group, np.inf, start, lasts, nothing, nothing)
+    now = take(
+        order, before_at, before, after_at, after, width, fast, slow, spread, group, label, per_core, whole, most,
+        largest, np.inf, start, lasts,
+    )  # fmt: skip
     best, best_order, best_choice = now, order.copy(), choice.copy()
     on_chain = critical_chain(before_at, before, lasts, start, now, state, chain)
     for move in range(moves):
@@ -216,7 +320,10 @@ def polish(
                 continue
             shift(order, place, begin, end)
         limit_s = now - temperature * math.log(1.0 - draw(state))
-        found = lay(order, before_at, before, width, fast, slow, spread, group, limit_s, start, lasts, nothing, nothing)
+        found = take(
+            order, before_at, before, after_at, after, width, fast, slow, spread, group, label, per_core, whole, most,
+            largest, limit_s, start, lasts,
+        )  # fmt: skip
         if found <= limit_s:
             if found != now:
                 on_chain = critical_chain(before_at, before, lasts, start, found, state, chain)
