@@ -113,15 +113,16 @@ def test_steps_teach_bad_pairs_and_unteach_them(settings: Settings, corun_of_the
 
 
 def test_run_says_how_many_bad_pairs_are_known_unless_told_not_to_look(tmp_path: Path, corun_of_the_test: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'store.db'}"
+    (tmp_path / "net.py").write_text(NETWORK)
+    store, network = f"sqlite:///{tmp_path / 'store.db'}", f"{tmp_path / 'net.py'}:build"
     options = ("--store", store, "--models", tmp_path, "--steps", "3", "--json")
-    profiled = call("profile", "lenet", "--allow-busy", "--budget-s", "0.003", "--cases", "1", "--store", store)
+    profiled = call("profile", network, "--allow-busy", "--budget-s", "0.003", "--cases", "1", "--store", store)
     assert profiled.exit_code == 0, profiled.output
-    done = call("run", "lenet", "--no-corun", *options)
+    done = call("run", network, "--no-corun", *options)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["bad_pairs"] is None
     assert not corun_of_the_test.exists()
-    done = call("run", "lenet", *options)
+    done = call("run", network, *options)
     assert done.exit_code == 0, done.output
     known = read_table(corun_of_the_test, read_machine())
     assert json.loads(done.stdout)["bad_pairs"] == (len(known.bad_pairs) if known else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def call(*arguments: str) -> Result:
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store that has lenet's ops."""
     url = f"sqlite:///{tmp_path_factory.mktemp('run') / 'store.db'}"
-    done = call("profile", "lenet", "--allow-busy", "--budget-s", "0.003", "--store", url)
+    done = call("profile", "lenet", "--allow-busy", "--budget-s", "0.003", "--cases", "1", "--store", url)
     assert done.exit_code == 0, done.output
     return url
 
@@ -49,9 +50,18 @@ def test_a_plan_made_before_is_run(store: str, tmp_path: Path) -> None:
     made = tmp_path / "plan.json"
     options = ("--store", store, "--models", str(tmp_path))
     assert call("plan", "lenet", "--policy", "critical_path", "--output", str(made), *options).exit_code == 0
-    done = call("run", "lenet", "--steps", "3", "--plan", str(made), "--json", *options)
+    replace(Plan.read(made), lower_bound_s=0.0).write(made)
+    done = call("run", "lenet", "--steps", "3", "--plan", str(made), *options)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["policy"] == Plan.read(made).policy
+    assert "ops by critical_path" in done.stdout
+    assert "lower bound not known" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--timeline", "--trace"])
+def test_a_file_that_cannot_be_written_is_told_before_the_steps(tmp_path: Path, option: str) -> None:
+    done = call("run", "lenet", option, str(tmp_path / "no" / "file.json"))
+    assert done.exit_code == 2
+    assert "in a folder that does not exist" in done.stderr
 
 
 def test_a_plan_of_another_network_is_refused(store: str, tmp_path: Path) -> None:

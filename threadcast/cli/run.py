@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from threadcast.cli.corun_tables import interference_of, learn
-from threadcast.cli.options import common, setting
+from threadcast.cli.options import NewFile, common, network_options, setting
 from threadcast.cli.output import Output, duration, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor
 from threadcast.core import Case, Machine, OpGraph, Plan, timeline
@@ -51,11 +51,7 @@ class _Network:
 
 
 @click.command()
-@click.argument("network")
-@click.option("--size", help="Size of a built-in network [default: tiny].")
-@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
-@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
-@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@network_options
 @setting("cores", "--cores")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
 @click.option(
@@ -77,10 +73,10 @@ class _Network:
 @click.option(
     "--timeline",
     "timeline_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewFile(),
     help="Write predicted and actual here, as a timeline that ui.perfetto.dev opens.",
 )
-@click.option("--trace", "trace_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace here.")
+@click.option("--trace", "trace_file", type=NewFile(), help="Write the trace here.")
 @common
 def command(
     output: Output, settings: Settings, network: str, size: str | None, batch: int | None, mode: Mode | None,
@@ -182,7 +178,8 @@ def _shown(document: dict[str, Any]) -> list[Any]:
     return [
         f"{document['ops']} ops by {document['policy']} on {document['cores']} cores of {document['machine']}",
         table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain"), rows),
-        f"predicted {duration(document['predicted_s'])}, lower bound {duration(document['lower_bound_s'])}",
+        f"predicted {duration(document['predicted_s'])}, lower bound "
+        + (duration(document["lower_bound_s"]) if document["lower_bound_s"] else "not known"),
         f"the guard keeps the {document['guard_keeps']}: default over plan is {gain['median']:.2f} "
         f"(95 % interval {gain['low']:.2f} to {gain['high']:.2f})",
     ]
