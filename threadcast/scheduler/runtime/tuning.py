@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -16,7 +17,7 @@ from typing import Any
 
 from threadcast.collector.capture import Captured
 from threadcast.core import Case, Machine, Plan, Trace
-from threadcast.scheduler.planner import plan as make_plan
+from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.engine import Engine
@@ -24,6 +25,7 @@ from threadcast.scheduler.runtime.engines import engine_costs, open_engine
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases
 from threadcast.scheduler.runtime.layout import Layout
+from threadcast.scheduler.runtime.planning import Planning
 
 DRIFT_STEPS = 50
 """Steps whose median is held against what the guard measured."""
@@ -80,7 +82,18 @@ class Tuning:
         self._recent: deque[float] = deque(maxlen=DRIFT_STEPS)
 
     def __call__(self, *arguments: Any) -> Any:
-        return next(self._runs)(*arguments)
+        return self._next()(*arguments)
+
+    def _next(self) -> Run:
+        try:
+            return next(self._runs)
+        except ThreadcastError as error:  # of measuring or planning, not of the step, which has not begun
+            _logger.warning("this step runs as before: %s", error)
+            self.close()
+            self._lie("as given")
+            self.report.runs, self.report.reason = "default", str(error)
+            self._runs = self._forever(self._default)
+            return self._default
 
     def close(self) -> None:
         """End the engine's threads."""
@@ -97,8 +110,10 @@ class Tuning:
             for case in probe_cases(self._machine):
                 yield from self._probes(captured, case, traces.setdefault(case, []))
             problem = Problem(captured.graph, engine_costs().added(curves_in_step(traces)), self._machine)
-            candidates.append(_Candidate(layout, captured, make_plan(problem)))
-            self.report.predicted_s[layout] = candidates[-1].plan.makespan_s
+            fastest = min(traces, key=lambda case: median(trace.makespan_s for trace in traces[case]))
+            plan = yield from self._meanwhile(captured, fastest, Planning(problem))
+            candidates.append(_Candidate(layout, captured, plan))
+            self.report.predicted_s[layout] = plan.makespan_s
         best = min(candidates, key=lambda candidate: candidate.plan.makespan_s)
         self.report.layout, self.report.plan = best.layout, best.plan
         self._engine = open_engine(best.captured, best.plan, self._machine)
@@ -108,9 +123,12 @@ class Tuning:
                 break
             yield from self._watched(partial(self._planned, best, self._engine))
         self._release()
-        self._lie(layouts[0])
+        self._lie("as given")
+        yield from self._forever(self._default)
+
+    def _forever(self, run: Run) -> Generator[Run]:
         while True:
-            yield self._default
+            yield run
 
     def _probes(self, captured: Captured, case: Case, traces: list[Trace]) -> Generator[Run]:
         self._engine = open_engine(captured, sequential(captured.graph, self._machine, case), self._machine)
@@ -125,6 +143,20 @@ class Tuning:
             yield traced
         del traces[:WARM_UP]
         self._release()
+
+    def _meanwhile(self, captured: Captured, fastest: Case, planning: Planning) -> Generator[Run, None, Plan]:
+        """Steps by the best thread count for all, until the plan is made."""
+        self._engine = open_engine(captured, sequential(captured.graph, self._machine, fastest), self._machine)
+
+        def run(*arguments: Any) -> Any:
+            assert self._engine is not None
+            return self._engine.run(captured.bind(*arguments))
+
+        with closing(planning):
+            while (plan := planning.result()) is None:
+                yield run
+        self._release()
+        return plan
 
     def _guarded(self, best: _Candidate, engine: Engine) -> Generator[Run]:
         guard = Guard(partial(self._by_default), partial(self._planned, best, engine), rest=engine.rest)

@@ -1,0 +1,223 @@
+"""How much faster `threadcast.optimize` makes steps, against eager PyTorch at every setting and torch.compile.
+
+    python benchmarks/engine.py [--cases resnet50,lstm] [--modes training,inference] [--rounds 12] [--no-compile]
+                                [--write]
+
+Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
+turns with the others; a step before each turn is not timed. Medians of all timed steps, with their quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean, quantiles
+from typing import Any
+
+from threadcast.core import read_machine
+
+CASES: dict[str, tuple[str, str, dict[str, int]]] = {
+    "LSTM small": ("lstm", "small", {}),
+    "LSTM medium, 10 steps": ("lstm", "medium", {"steps": 10}),
+    "PhasedLSTM small": ("phased_lstm", "small", {}),
+    "PathNet small, batch 8": ("pathnet", "small", {"batch": 8}),
+    "PathNet small, batch 64": ("pathnet", "small", {"batch": 64}),
+    "PathNet large, batch 16": ("pathnet", "large", {"batch": 16}),
+    "GoogLeNet 128 px, batch 1": ("googlenet", "small", {"batch": 1}),
+    "GoogLeNet 128 px, batch 8": ("googlenet", "small", {"batch": 8}),
+    "Inception-v3 299 px, batch 1": ("inception_v3", "large", {"batch": 1}),
+    "ResNet-50 224 px, batch 1": ("resnet50", "large", {"batch": 1}),
+    "ResNet-50 224 px, batch 8": ("resnet50", "large", {"batch": 8}),
+    "DCGAN generator, batch 16": ("dcgan_generator", "small", {"batch": 16}),
+    "DCGAN discriminator, batch 16": ("dcgan_discriminator", "small", {"batch": 16}),
+    "Transformer encoder, batch 4": ("transformer", "small", {"batch": 4}),
+}
+"""Title: (network, size, what replaces the size's own)."""
+
+RECURRENT = ("lstm", "phased_lstm", "transformer")
+"""Networks without images, for which memory formats make no difference."""
+
+TURN_S = 0.25
+"""Seconds of timed steps in one turn, about; one step at least."""
+MOST_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A rival's name and what its process is told."""
+
+    name: str
+    setting: dict[str, Any]
+
+
+def contenders(case: str, mode: str, cores: int, *, compiled: bool) -> Iterator[Contender]:
+    """All that run this case."""
+    network, size, options = CASES[case]
+    base = {"network": network, "size": size, "options": options, "mode": mode}
+    layouts = ["as given"] if network in RECURRENT else ["as given", "channels last"]
+    for layout in layouts:
+        for malloc in ("default", "kept"):
+            for threads in sorted({1, cores}):
+                setting = {**base, "who": "eager", "threads": threads, "layout": layout, "malloc": malloc}
+                yield Contender(f"eager, {threads} threads, {layout}, malloc {malloc}", setting)
+        if compiled:
+            setting = {**base, "who": "compile", "threads": cores, "layout": layout}
+            yield Contender(f"torch.compile, {layout}", setting)
+    yield Contender("threadcast", {**base, "who": "threadcast"})
+
+
+class Process:
+    """A contender's process; `ready` is what it said of itself."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.name = contender.name
+        script = Path(__file__).with_name("engine_contender.py")
+        self._running = subprocess.Popen(
+            [sys.executable, str(script), json.dumps(contender.setting)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.ready = self._answer()
+        self.seconds: list[float] = []
+        self.peak_bytes = 0
+
+    def turn(self, steps: int) -> None:
+        """Time so many steps."""
+        assert self._running.stdin is not None
+        self._running.stdin.write(f"{steps}\n")
+        self._running.stdin.flush()
+        answer = self._answer()
+        self.seconds += answer["seconds"]
+        self.peak_bytes = answer["peak_bytes"]
+
+    def close(self) -> None:
+        self._running.terminate()
+        self._running.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._running.stdout is not None
+        line = self._running.stdout.readline()
+        if not line:
+            _, errors = self._running.communicate()
+            raise RuntimeError(f"{self.name} ended: {errors.strip().splitlines()[-1:]}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def measured(case: str, mode: str, cores: int, rounds: int, *, compiled: bool) -> dict[str, Any]:
+    """Seconds of every contender of one case, taken by turns."""
+    with ExitStack() as ends:
+        processes, failed = [], {}
+        for contender in contenders(case, mode, cores, compiled=compiled):
+            try:
+                process = Process(contender)
+            except RuntimeError as error:
+                failed[contender.name] = str(error)
+                continue
+            ends.callback(process.close)
+            processes.append(process)
+            process.turn(1)
+            process.seconds.clear()
+            print(f"    {contender.name} {process.ready or ''}", file=sys.stderr, flush=True)
+        first = {process: _first_s(process) for process in processes}
+        for _ in range(rounds):
+            for process in processes:
+                process.turn(max(1, min(MOST_STEPS, round(TURN_S / first[process]))))
+        found = {
+            process.name: {**_summary(process.seconds), "peak_bytes": process.peak_bytes, **process.ready}
+            for process in processes
+        }
+    return {"case": case, "mode": mode, "contenders": found, "failed": failed}
+
+
+def _first_s(process: Process) -> float:
+    process.turn(1)
+    return process.seconds.pop()
+
+
+def _summary(seconds: list[float]) -> dict[str, float]:
+    low, middle, high = quantiles(seconds, n=4) if len(seconds) > 1 else (seconds[0],) * 3
+    return {"median_s": middle, "low_s": low, "high_s": high, "steps": len(seconds)}
+
+
+def compared(found: dict[str, Any], cores: int) -> dict[str, Any]:
+    """How much longer the rivals' medians are than threadcast's."""
+    times = {name: one["median_s"] for name, one in found["contenders"].items()}
+    ours = found["contenders"]["threadcast"]
+    usual_name = f"eager, {cores} threads, as given, malloc default"
+    eager = min((name for name in times if name.startswith("eager")), key=times.__getitem__)
+    compiled = min((name for name in times if name.startswith("torch.compile")), key=times.__getitem__, default=None)
+    peaks = found["contenders"][usual_name]["peak_bytes"]
+    return {
+        "case": found["case"], "mode": found["mode"], "usual_s": times[usual_name], "best_eager": eager,
+        "best_eager_s": times[eager], "compiled": compiled, "compiled_s": times[compiled] if compiled else math.nan,
+        "ours_s": times["threadcast"], "predicted_s": ours["predicted_s"], "runs": ours["runs"],
+        "layout": ours["layout"], "memory": ours["peak_bytes"] / peaks, "spread": _spread(ours),
+    }  # fmt: skip
+
+
+def _spread(one: dict[str, float]) -> float:
+    return (one["high_s"] - one["low_s"]) / one["median_s"]
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """A table of ratios above 1 where threadcast is faster, and their geometric means."""
+    rows = list(rows)
+    lines = [
+        "| case | mode | eager, ms | best eager, ms | setting | compile, ms | threadcast, ms | runs | eager / ours "
+        "| best eager / ours | compile / ours | actual / predicted | memory | spread |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        off = r["ours_s"] / r["predicted_s"] if r["predicted_s"] else math.nan
+        lines.append(
+            f"| {r['case']} | {r['mode']} | {r['usual_s'] * 1e3:.3g} | {r['best_eager_s'] * 1e3:.3g} | "
+            f"{r['best_eager'].removeprefix('eager, ')} | {r['compiled_s'] * 1e3:.3g} | {r['ours_s'] * 1e3:.3g} | "
+            f"{r['runs']}, {r['layout']} | {r['usual_s'] / r['ours_s']:.2f} | {r['best_eager_s'] / r['ours_s']:.2f} | "
+            f"{r['compiled_s'] / r['ours_s']:.2f} | {off:.2f} | {r['memory']:.2f} | {r['spread']:.0%} |"
+        )
+    for mode in dict.fromkeys(r["mode"] for r in rows):
+        of_mode = [r for r in rows if r["mode"] == mode]
+        means = [_mean([r[name] / r["ours_s"] for r in of_mode]) for name in ("usual_s", "best_eager_s", "compiled_s")]
+        lines.append(
+            f"| geometric mean | {mode} | | | | | | | {means[0]:.2f} | {means[1]:.2f} | {means[2]:.2f} | | | |"
+        )
+    return "\n".join(lines)
+
+
+def _mean(ratios: list[float]) -> float:
+    real = [ratio for ratio in ratios if not math.isnan(ratio)]
+    return geometric_mean(real) if real else math.nan
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="", help="only titles that contain one of these, separated by commas")
+    parser.add_argument("--modes", default="training,inference")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    chosen = parser.parse_args()
+    wanted = [part.strip().lower() for part in chosen.cases.split(",") if part.strip()]
+    cores = len(read_machine())
+    found = []
+    for mode in chosen.modes.split(","):
+        for case in CASES:
+            if wanted and not any(part in case.lower() for part in wanted):
+                continue
+            print(f"{case}, {mode}", file=sys.stderr, flush=True)
+            found.append(measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile))
+            print(table([compared(found[-1], cores)]).splitlines()[2], file=sys.stderr, flush=True)
+            if chosen.json:
+                chosen.json.write_text(json.dumps(found, indent=1))
+    print(table([compared(one, cores) for one in found]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""One contender of `benchmarks/engine.py` in a process of its own: it makes a step, then times it when told to.
+
+    python benchmarks/engine_contender.py '{"network": ..., "size": ..., "mode": ..., "who": ..., ...}'
+
+It writes a line of JSON when it is ready, and for each line "N" that it reads one with the seconds of N steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from threadcast import networks, optimize, optimize_training
+from threadcast.collector.memory import keep_freed_memory
+from threadcast.collector.openmp import end_idle_workers
+from threadcast.networks import Workload
+
+LEARNING_RATE = 1e-3
+
+
+def eager_training(work: Workload, setting: dict[str, Any]) -> Callable[[], object]:
+    """The step as people write it; "compile" compiles the model."""
+    assert work.loss is not None
+    model: Any = torch.compile(work.model) if setting["who"] == "compile" else work.model
+    optimizer, loss = _optimizer(work), work.loss
+
+    def step() -> object:
+        optimizer.zero_grad()
+        value = loss(model(*work.inputs), work.target)
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return value
+
+    return step
+
+
+def eager_inference(work: Workload, setting: dict[str, Any]) -> Callable[[], object]:
+    """The model without gradients; "compile" compiles it with its weights as constants."""
+    model: Any = work.model.eval()
+    if setting["who"] == "compile":
+        import torch._inductor.config
+
+        torch._inductor.config.freezing = True
+        model = torch.compile(model)
+
+    def step() -> object:
+        with torch.no_grad():
+            return model(*work.inputs)
+
+    return step
+
+
+def threadcast_training(work: Workload, info: dict[str, Any]) -> Callable[[], object]:
+    """What `optimize_training` gives, once it has decided."""
+    assert work.loss is not None
+    step = optimize_training(work.model, work.loss, _optimizer(work))
+    _settle(lambda: step(*work.inputs, work.target), lambda: step.reports, info)
+    return lambda: step(*work.inputs, work.target)
+
+
+def threadcast_inference(work: Workload, info: dict[str, Any]) -> Callable[[], object]:
+    """What `optimize` gives, once it has decided."""
+    call = optimize(work.model.eval())
+    _settle(lambda: call(*work.inputs), lambda: call.reports, info)
+    return lambda: call(*work.inputs)
+
+
+def _settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: dict[str, Any]) -> None:
+    steps = 0
+    started_s = time.perf_counter()
+    while not reports() or any(report.runs == "measuring" for report in reports()):
+        step()
+        steps += 1
+    (report,) = reports()
+    info |= {
+        "runs": report.runs, "layout": report.layout, "steps": steps, "settled_s": time.perf_counter() - started_s,
+        "predicted_s": report.plan.makespan_s if report.plan else None,
+        "bound_s": report.plan.lower_bound_s if report.plan else None,
+        "policy": report.plan.policy if report.plan else None,
+    }  # fmt: skip
+
+
+def _optimizer(work: Workload) -> torch.optim.Optimizer:
+    return torch.optim.SGD(work.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+
+
+def made(setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
+    """The step that `setting` describes; what there is to say of it goes into `info`."""
+    if setting.get("malloc") == "kept":
+        keep_freed_memory()
+    if setting.get("threads"):
+        torch.set_num_threads(setting["threads"])
+    work = networks.load(setting["network"], setting["size"], **setting["options"])
+    training = setting["mode"] == "training"
+    if setting["who"] == "threadcast":
+        return threadcast_training(work, info) if training else threadcast_inference(work, info)
+    if setting.get("layout") == "channels last":
+        work.model.to(memory_format=torch.channels_last)
+        for tensor in work.inputs:
+            if tensor.dim() == 4:
+                tensor.data = tensor.contiguous(memory_format=torch.channels_last)
+    if setting["who"] in ("onnxruntime", "openvino"):
+        from engine_exported import exported
+
+        return exported(work, setting)
+    return eager_training(work, setting) if training else eager_inference(work, setting)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not get in between
+    os.dup2(2, 1)
+    info: dict[str, Any] = {}
+    step = made(json.loads(sys.argv[1]), info)
+    for _ in range(3):
+        step()
+    print(json.dumps(info), file=answers, flush=True)
+    for line in sys.stdin:
+        taken = []
+        step()
+        for _ in range(int(line)):
+            started_s = time.perf_counter()
+            step()
+            taken.append(time.perf_counter() - started_s)
+        end_idle_workers()
+        print(json.dumps({"seconds": taken, "peak_bytes": peak_bytes()}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
