@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from threadcast.core import Placement, Plan
@@ -16,7 +16,7 @@ from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.policies.registry import check_name, create, options_of
-from threadcast.scheduler.robust import percentile_s, pessimistic, resampled
+from threadcast.scheduler.robust import percentiles_s, pessimistic, resampled
 from threadcast.scheduler.simulator import Simulation
 
 SEARCH = "search"
@@ -95,15 +95,18 @@ def plan(
     if compared:
         best_s = math.inf if robust else min(c[2] for c in candidates)
         candidates += _others(problem, interference, best_s, deadline_s=deadline_s)
-    judge = _judge(problem, robust, seed)
-    alone = min((c for c in candidates if not _shares_cores(c[1])), key=judge)
-    hint = Plan(len(problem.machine), SEARCH, alone[1], bound_s)
+    values = _values(problem, candidates, robust, seed)
+    alone = min((i for i, c in enumerate(candidates) if not _shares_cores(c[1])), key=values.__getitem__)
+    hint = Plan(len(problem.machine), SEARCH, candidates[alone][1], bound_s)
     found = closed(problem, hint, left_s=deadline_s - time.monotonic(), budget_s=budget_s, seed=seed)
     if found is not None and found.plan is not None:
         improved = _replayed(problem, found.plan, interference)
-        candidates += [improved] if improved[2] < alone[2] * (1 - ROUNDING) else []
+        if improved[2] < candidates[alone][2] * (1 - ROUNDING):
+            candidates.append(improved)
+            values += _values(problem, [improved], robust, seed)
     closed_s = found.lower_bound_s if found is not None else bound_s
-    return _planned(problem, min(candidates, key=judge), bound_s, interference, closed_s=closed_s)
+    best = candidates[min(range(len(values)), key=values.__getitem__)]
+    return _planned(problem, best, bound_s, interference, closed_s=closed_s)
 
 
 def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
@@ -158,12 +161,11 @@ def _others(
             best_s = min(best_s, run.now_s)
 
 
-def _judge(problem: Problem, robust: bool, seed: int) -> Callable[[Candidate], float]:
+def _values(problem: Problem, candidates: Sequence[Candidate], robust: bool, seed: int) -> list[float]:
     """What makes one candidate better than another: less of it."""
     if not robust:
-        return lambda candidate: candidate[2]
-    worlds = resampled(problem, seed=seed)
-    return lambda candidate: percentile_s(candidate[1], worlds)
+        return [makespan_s for _, _, makespan_s in candidates]
+    return percentiles_s([placements for _, placements, _ in candidates], resampled(problem, seed=seed))
 
 
 def _simulated(

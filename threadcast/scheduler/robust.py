@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,8 +26,8 @@ def spread_of(curves: CurveTable) -> Floats:
     return np.asarray(np.log(ratio) / (2 * _Z))
 
 
-def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> list[Problem]:
-    """Return the problem with `samples` other curves, drawn from its own by their intervals.
+def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Iterator[Problem]:
+    """The problem with `samples` other curves, one after the other, drawn from its own by their intervals.
 
     Errors are lognormal. Half the variance of a point is its whole curve's, half its own; ops of one key err alike,
     as they are forecast alike.
@@ -38,13 +38,11 @@ def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> lis
     numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     row = np.array([numbers[key] for key in keys])
     shape = (len(numbers), deviation.shape[1])
-    found = []
     for _ in range(samples):
         whole, own = random.standard_normal((shape[0], 1)), random.standard_normal(shape)
         error = ((whole + own) / 2**0.5)[row]
         seconds = problem.curves.seconds * np.exp(deviation * error)
-        found.append(Problem(problem.graph, replace(problem.curves, seconds=seconds), problem.machine))
-    return found
+        yield Problem(problem.graph, replace(problem.curves, seconds=seconds), problem.machine)
 
 
 def pessimistic(problem: Problem) -> Problem:
@@ -52,20 +50,29 @@ def pessimistic(problem: Problem) -> Problem:
     return Problem(problem.graph, replace(problem.curves, seconds=problem.curves.high), problem.machine)
 
 
-def percentile_s(
-    placements: Sequence[Placement], worlds: Sequence[Problem], *, percentile: float = PERCENTILE
-) -> float:
-    """Return the percentile, over the problems `worlds`, of the makespan that these placements have when replayed."""
-    if not worlds:
-        raise ValueError("a percentile needs at least one world")
+def percentiles_s(
+    plans: Sequence[Sequence[Placement]], worlds: Iterable[Problem], *, percentile: float = PERCENTILE
+) -> list[float]:
+    """Return, for each of `plans` of one graph, the percentile of its makespan when replayed in each of `worlds`.
+
+    Worlds are taken one after the other, so that not all need be in memory. ValueError where there is none.
+    """
     from threadcast.scheduler.search.replay import Replay  # brings numba along, which most users of plans do not need
 
-    graph = worlds[0].graph
-    replay = Replay(graph, placements)
-    by_id = {at.id: at for at in placements}
-    placed = [by_id[op_id] for op_id in graph.ids]
-    makespans = [
-        replay.makespan_s(np.array([world.times.on(op, at.cores, at.threads) for op, at in enumerate(placed)]))
-        for world in worlds
-    ]
-    return float(np.percentile(makespans, percentile))
+    makespans: list[list[float]] = []
+    replays: list[tuple[Replay, list[Placement]]] = []
+    for world in worlds:
+        graph, on = world.graph, world.times.on
+        if not makespans:
+            by_id = [{at.id: at for at in placements} for placements in plans]
+            placed = [[of[op_id] for op_id in graph.ids] for of in by_id]
+            replays = [(Replay(graph, placements), ops) for placements, ops in zip(plans, placed)]
+        makespans.append(
+            [
+                replay.makespan_s(np.array([on(op, at.cores, at.threads) for op, at in enumerate(ops)]))
+                for replay, ops in replays
+            ]
+        )
+    if not makespans:
+        raise ValueError("a percentile needs at least one world")
+    return [float(of_plan) for of_plan in np.percentile(makespans, percentile, axis=0)]
