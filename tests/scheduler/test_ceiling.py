@@ -11,7 +11,7 @@ from threadcast.core import Edge, Machine, Op, OpGraph
 from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.ceiling import HOLDERS, Limit, Reach, ceiling
 from threadcast.scheduler.curves import curves_of
-from threadcast.scheduler.engine_costs import EngineCosts
+from threadcast.scheduler.engine_costs import PYTHON_ENGINE, EngineCosts
 from threadcast.scheduler.levels import levels, path_without
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, names
@@ -65,7 +65,7 @@ def test_own_thread_counts_are_told_from_running_side_by_side() -> None:
 
 def test_ops_shorter_than_their_hand_over_are_too_small() -> None:
     problem = problem_of([{1: 1e-6, 4: 1e-6}] * 8)
-    report = ceiling(problem)
+    report = ceiling(problem, costs=PYTHON_ENGINE)
     assert report.limit is Limit.TOO_SMALL
     assert not report.helps
     assert ceiling(problem, costs=EngineCosts(0.0, 0.0)).helps

@@ -183,17 +183,16 @@ def _run(
     steps: int,
 ) -> RunReport:
     """Plan, then run eager steps and planned steps by turns on the real cores."""
-    from threadcast.scheduler.engine_costs import PYTHON_ENGINE
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.policies.base import Problem
     from threadcast.scheduler.runtime.comparison import compare
-    from threadcast.scheduler.runtime.python_engine import PythonEngine
+    from threadcast.scheduler.runtime.engines import engine_costs, open_engine
 
     graph = network.captured.graph
-    made = plan(Problem(graph, PYTHON_ENGINE.added(curves), machine))
+    made = plan(Problem(graph, engine_costs().added(curves), machine))
     output.note(f"running {network.name} by a plan of {made.policy}")
     captured = network.captured
-    with PythonEngine(captured, made, machine) as engine:
+    with open_engine(captured, made, machine) as engine:
         result = compare(engine, captured.bind(), network.eager, steps=steps)
     weights: dict[int, float] = {}
     for i, op in enumerate(graph.ops):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from threadcast.core import Case, Machine, OpGraph, Plan, timeline
 from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
-from threadcast.scheduler.engine_costs import PYTHON_ENGINE
+from threadcast.scheduler.engine_costs import EngineCosts
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
 
@@ -94,8 +94,7 @@ def command(
     from threadcast.collector.workloads import capture_workload, default_mode, eager_step
     from threadcast.networks import load_spec
     from threadcast.scheduler.runtime.comparison import compare, sequential
-    from threadcast.scheduler.runtime.executors import Executors
-    from threadcast.scheduler.runtime.python_engine import PythonEngine
+    from threadcast.scheduler.runtime.engines import engine_costs, open_engine
 
     which = _Network(network, size, batch, mode, optimizer, model)
     workload = load_spec(network, size=size, batch=batch)
@@ -104,16 +103,16 @@ def command(
     if plan_file is not None:
         (planned, machine), problem = _read_plan(plan_file, captured.graph, settings), None
     else:
-        problem = _problem(which, captured.graph, settings)
+        problem = _problem(which, captured.graph, settings, engine_costs())
         machine = problem.machine
         planned = make_plan(problem, policy=policy, interference=interference_of(problem, settings, off=no_corun))
     eager = eager_step(load_spec(network, size=size, batch=batch), mode, optimizer=optimizer)
     bad = None
-    with closing(Executors(machine)) as executors, output.progress("running steps", total=steps) as bar:
-        engine = PythonEngine(captured, planned, machine, executors=executors)
+    with ExitStack() as engines, output.progress("running steps", total=steps) as bar:
+        engine = engines.enter_context(open_engine(captured, planned, machine))
         others = {
-            f"sequential, {threads} threads": PythonEngine(
-                captured, sequential(captured.graph, machine, Case(threads)), machine, executors=executors
+            f"sequential, {threads} threads": engines.enter_context(
+                open_engine(captured, sequential(captured.graph, machine, Case(threads)), machine)
             )
             for threads in _widths(machine)
         }
@@ -130,7 +129,7 @@ def command(
     output.result(document, *_shown(document))
 
 
-def _problem(which: _Network, graph: OpGraph, settings: Settings) -> Problem:
+def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineCosts) -> Problem:
     with ExitStack() as stores:
         measured, machine = chosen_machines(None, settings, stores)
         predictor = chosen_predictor(which.model, measured, settings, stores)
@@ -138,7 +137,7 @@ def _problem(which: _Network, graph: OpGraph, settings: Settings) -> Problem:
             curves = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `{which.profiling}` measures its ops") from error
-        return Problem(graph, PYTHON_ENGINE.added(curves), machine)
+        return Problem(graph, costs.added(curves), machine)
 
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.scheduler.bounds import Bounds, lower_bounds
-from threadcast.scheduler.engine_costs import PYTHON_ENGINE, EngineCosts
+from threadcast.scheduler.engine_costs import NATIVE_ENGINE, EngineCosts
 from threadcast.scheduler.levels import Floats, earliest_starts, levels, path_without
 from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.sequential import best_width
@@ -140,7 +140,7 @@ class Ceiling:
         }  # fmt: skip
 
 
-def ceiling(problem: Problem, *, unsplit: Problem | None = None, costs: EngineCosts = PYTHON_ENGINE) -> Ceiling:
+def ceiling(problem: Problem, *, unsplit: Problem | None = None, costs: EngineCosts = NATIVE_ENGINE) -> Ceiling:
     """Return what scheduling `problem` can gain at most.
 
     `unsplit` is the same step without the split backward pass (`unsplit.without_split`). `costs` are those of the
