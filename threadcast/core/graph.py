@@ -104,10 +104,6 @@ class OpGraph:
             distinct.setdefault(op.key, op)
         return distinct
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        curves = {op_id: dict(curve) for op_id, curve in self.curves.items()}
-        return OpGraph, (self.ids, self.ops, self.edges, curves)
-
     def to_json(self) -> dict[str, Any]:
         """The document of schema `threadcast.graph/1`."""
         ops = []

@@ -6,13 +6,14 @@ The planner's libraries (Numba's compiler, HiGHS, OR-Tools) take some 250 MB.
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 import tempfile
-from typing import IO
+from typing import IO, Any
 
-from threadcast.core import Plan
+import numpy as np
+
+from threadcast.core import Affinity, Case, CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import ExecutionError
 from threadcast.scheduler.policies import Problem
 
@@ -26,8 +27,8 @@ class Planning:
     def __init__(self, problem: Problem) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open until `close`
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        with tempfile.TemporaryFile() as task:
-            pickle.dump((problem.graph, problem.curves, problem.machine), task)
+        with tempfile.TemporaryFile("w+") as task:
+            json.dump(_written(problem), task)
             task.seek(0)
             self._running = subprocess.Popen(
                 [sys.executable, "-m", __name__], stdin=task, stdout=self._output, stderr=self._errors
@@ -58,11 +59,29 @@ class Planning:
         self._errors.close()
 
 
+def _written(problem: Problem) -> dict[str, Any]:
+    curves = problem.curves
+    return {
+        "graph": problem.graph.to_json(),
+        "machine": problem.machine.to_json(),
+        "cases": [[case.threads, case.affinity.value] for case in curves.cases],
+        **{name: getattr(curves, name).tolist() for name in ("seconds", "low", "high", "source")},
+        "model": curves.model,
+    }
+
+
+def _read(document: dict[str, Any]) -> Problem:
+    cases = tuple(Case(threads, Affinity(affinity)) for threads, affinity in document["cases"])
+    seconds, low, high = (np.array(document[name], dtype=np.float64) for name in ("seconds", "low", "high"))
+    source = np.array(document["source"], dtype=np.int8)
+    curves = CurveTable(cases, seconds, low, high, source, document["model"])
+    return Problem(OpGraph.from_json(document["graph"]), curves, Machine.from_json(document["machine"]))
+
+
 def _main() -> None:
     from threadcast.scheduler.planner import plan
 
-    graph, curves, machine = pickle.load(sys.stdin.buffer)
-    json.dump(plan(Problem(graph, curves, machine)).to_json(), sys.stdout)
+    json.dump(plan(_read(json.load(sys.stdin))).to_json(), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -46,16 +45,18 @@ def wide(captured: Captured, machine: Machine, threads_per_core: int = 1) -> Pla
     return Plan(len(cores), "wide", tuple(ops))
 
 
-@pytest.fixture
-def no_pool() -> Iterator[None]:
-    """The calling thread leads no OpenMP workers."""
+def threads_without_pool() -> int:
+    """How many threads there are once the calling one leads no OpenMP workers."""
     end_idle_workers()
-    yield
-    end_idle_workers()
+    found = len(thread_ids())
+    while True:
+        time.sleep(0.05)  # the kernel may need a moment to bury those that have ended
+        if found == (found := len(thread_ids())):
+            return found
 
 
 def threads_are(expected: int) -> bool:
-    """Whether there are so many threads; the kernel may need a moment to bury those that have ended."""
+    """Whether there are so many threads, now or soon."""
     deadline_s = time.monotonic() + 20.0
     while len(thread_ids()) != expected and time.monotonic() < deadline_s:
         os.sched_yield()
@@ -66,19 +67,16 @@ def close_to(found: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(found, expected, strict=True))
 
 
-def test_operators_of_any_width_are_right_and_start_no_workers(
-    captured: Captured, machine: Machine, no_pool: None
-) -> None:
+def test_operators_of_any_width_are_right_and_start_no_workers(captured: Captured, machine: Machine) -> None:
     expected = captured.run()
-    end_idle_workers()
-    before = len(thread_ids())
+    before = threads_without_pool()
     cores = tuple(core.id for core in machine.cores)
     with NativeEngine(captured, wide(captured, machine), machine) as engine:
         for seed in range(4):
             with NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed), machine) as other:
                 assert close_to(other.run(captured.bind()), expected)
         assert close_to(engine.run(captured.bind()), expected)
-        assert threads_are(before + len(machine) - 1), "one thread for each core but the caller's"
+        assert threads_without_pool() == before + len(machine) - 1, "one thread for each core but the caller's"
     assert threads_are(before)
 
 
@@ -115,16 +113,16 @@ def test_threads_sleep_between_steps(captured: Captured, machine: Machine) -> No
         assert time.process_time() - before_s < 0.1, "a spinning thread would have taken 0.3 s"
 
 
-def test_nothing_leaks_over_100_engines(captured: Captured, machine: Machine, no_pool: None) -> None:
-    before = len(thread_ids())
+def test_nothing_leaks_over_100_engines(captured: Captured, machine: Machine) -> None:
+    before = threads_without_pool()
     for _ in range(100):
         with NativeEngine(captured, wide(captured, machine), machine) as engine:
             engine.run(captured.bind())
     assert threads_are(before)
 
 
-def test_an_engine_that_is_garbage_ends_its_threads(captured: Captured, machine: Machine, no_pool: None) -> None:
-    before = len(thread_ids())
+def test_an_engine_that_is_garbage_ends_its_threads(captured: Captured, machine: Machine) -> None:
+    before = threads_without_pool()
     engine = NativeEngine(captured, wide(captured, machine), machine)
     del engine
     gc.collect()

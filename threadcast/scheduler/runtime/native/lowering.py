@@ -102,7 +102,8 @@ def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine
     for op in replay.order:
         for rank, seat in enumerate(seats[replay.team_of[op]]):
             lanes.setdefault(seat, []).append((op, rank))
-    number = {seat: i for i, seat in enumerate(lanes)}
+    order = sorted(lanes)  # the calling thread takes the first, in every plan the same where it can
+    number = {seat: i for i, seat in enumerate(order)}
     crews = [[number[seat] for seat in team] for team in seats]
 
     def flat(slots: Sequence[int]) -> list[int]:
@@ -113,7 +114,7 @@ def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine
         for value in values.of_slot(slot):
             users[value] = count
     return {
-        "seats": list(lanes), "lanes": list(lanes.values()), "crews": [crews[team] for team in replay.team_of],
+        "seats": order, "lanes": [lanes[seat] for seat in order], "crews": [crews[team] for team in replay.team_of],
         "waits": [len(ops) for ops in replay.waits], "tells": [list(ops) for ops in replay.tells],
         "last": [flat(slots) for slots in lives.last], "counted": [flat(slots) for slots in lives.counted],
         "users": users,
