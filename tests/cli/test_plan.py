@@ -145,7 +145,7 @@ def test_explain_tells_what_the_split_backward_pass_gains(tmp_path: Path) -> Non
         ([{"1": 0.01, "4": 0.0025}] * 3, [(0, 1), (1, 2)], "No, at most 1.00x over one op after another"),
         ([{"1": 0.01, "4": 0.01}] * 3, [(0, 1), (1, 2)], "100% of it in ops that do not scale"),
         ([{"1": 0.01, "2": 0.005, "4": 0.0025}] * 4, [], "one op after another keeps them busy already"),
-        ([{"1": 1e-6}] * 4, [], "The ops are so short"),
+        ([{"1": 1e-7}] * 4, [], "The ops are so short"),
         ([{"1": 0}] * 2, [], "No: no op takes time."),
         ([{"1": 0.01, "4": 0.015}, {"1": 0.04, "4": 0.01}], [(0, 1)], "By giving each op its own thread count"),
     ],
