@@ -33,7 +33,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/paper_tables.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/engine_python.py
+	$(BIN)/python benchmarks/engine_overhead.py
 	mkdir -p build && rm -f build/bench.db*
 	$(BIN)/threadcast profile resnet18 --size small --batch 8 --store sqlite:///build/bench.db
 

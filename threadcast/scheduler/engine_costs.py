@@ -28,7 +28,7 @@ class EngineCosts:
 
 
 PYTHON_ENGINE = EngineCosts(op_s=6e-6, team_s=105e-6)
-"""Of the Python engine: what `benchmarks/engine_python.py` shows for an op where two teams run, at the upper end; and
+"""Of the Python engine: what `benchmarks/engine_overhead.py` shows for an op where two teams run, at the upper end; and
 three wake-ups of 35 us each, of the team's leader, of its sleeping workers, and of whoever waits for the cores."""
 
 NATIVE_ENGINE = EngineCosts(op_s=4e-7, team_s=1e-6)

@@ -77,6 +77,18 @@ class NativeEngine(Engine):
         return self._program.collect(slots)
 
 
+class NativeLoop:
+    """The calls of a program, one after the other, with nothing around them: what the engine is measured against."""
+
+    def __init__(self, captured: Captured) -> None:
+        values = Values.of(captured.program)
+        self._program = native_library().Program(native_calls(captured.program, values), values.first[-1])
+
+    def run(self, inputs: Sequence[Any]) -> None:
+        """Call every operator once on the calling thread; the results are dropped at the end."""
+        self._program.run(list(inputs))
+
+
 class _Held:
     """The C++ engine and its threads, apart from the object whose end is theirs."""
 

@@ -55,11 +55,25 @@ std::shared_ptr<Program> make_program(const py::list& calls, size_t values) {
   return program;
 }
 
-std::vector<py::object> run(Engine& engine, const py::list& inputs, const std::vector<size_t>& wanted,
-                            std::optional<size_t> timed, py::list& times_out) {
+Values values_of(const py::list& inputs) {
   Values values;
   for (const auto& input : inputs)
     values.push_back(THPVariable_Check(input.ptr()) ? c10::IValue(THPVariable_Unpack(input.ptr())) : c10::IValue());
+  return values;
+}
+
+void loop(const Program& program, const py::list& inputs) {
+  Values values = values_of(inputs);
+  values.resize(program.values);
+  py::gil_scoped_release unlocked;
+  at::AutoDispatchBelowAutograd below_autograd;
+  std::vector<c10::IValue> stack;
+  for (const Call& call : program.calls) call.run(values, stack);
+}
+
+std::vector<py::object> run(Engine& engine, const py::list& inputs, const std::vector<size_t>& wanted,
+                            std::optional<size_t> timed, py::list& times_out) {
+  Values values = values_of(inputs);
   Times times(timed.value_or(0));
   Values results;
   {
@@ -76,7 +90,9 @@ std::vector<py::object> run(Engine& engine, const py::list& inputs, const std::v
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("take_over_openmp", &take_over_openmp);
-  py::class_<Program, std::shared_ptr<Program>>(module, "Program").def(py::init(&make_program));
+  py::class_<Program, std::shared_ptr<Program>>(module, "Program")
+      .def(py::init(&make_program))
+      .def("run", torch::wrap_pybind_function(loop));
   py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes").def(py::init([](double spin_s) {
     return std::make_shared<Lanes>(std::chrono::nanoseconds(static_cast<int64_t>(spin_s * 1e9)));
   }));

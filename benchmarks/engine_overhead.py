@@ -1,12 +1,15 @@
-"""What the Python engine costs per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine:
+"""What the engines cost per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine:
 
-python benchmarks/engine_python.py
+python benchmarks/engine_overhead.py
+
+The native engine is held against the same calls in a C++ loop, the Python one against a Python loop.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from statistics import median
 
 import torch
@@ -16,8 +19,10 @@ from threadcast.collector.capture import Captured, capture_forward
 from threadcast.collector.program import below_autograd
 from threadcast.core import Case, Curve, CurveTable, Machine, Placement, Plan, read_machine
 from threadcast.scheduler.policies import Problem, create
+from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
+from threadcast.scheduler.runtime.native.engine import NativeEngine, NativeLoop
 from threadcast.scheduler.runtime.policy_engine import PolicyEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
 
@@ -76,30 +81,44 @@ def main() -> None:
     machine = read_machine()
     machine = machine.limited_to([core.id for core in machine.cores[:2]])
     chain, chains = capture_forward(one_chain, torch.ones(8)), capture_forward(two_chains, torch.ones(8))
-    executors = Executors(machine)
     last = len(machine) - 1
-
-    def replay(captured: Captured, core_of: Callable[[int], int]) -> Callable[[], object]:
-        engine: Engine = PythonEngine(captured, on(machine, core_of, captured), machine, executors=executors)
-        return lambda: engine.run(captured.bind())
-
-    deciding = policy(machine, chains)
-    contenders: dict[str, Callable[[], object]] = {
-        "the calls alone": bare_loop,
-        "Captured.run": chain.run,
-        "engine, one chain on one core": replay(chain, lambda i: 0),
-        "engine, two chains on one core": replay(chains, lambda i: 0),
-        "engine, two chains on a core each": replay(chains, lambda i: min(i % 2, last)),
-        "engine, one chain that changes core at every op": replay(chain, lambda i: min(i % 2, last)),
-        "critical path decides, two chains": lambda: deciding.run(chains.bind()),
+    plans: dict[str, tuple[Captured, Plan]] = {
+        "one chain on one core": (chain, on(machine, lambda i: 0, chain)),
+        "two chains on one core": (chains, on(machine, lambda i: 0, chains)),
+        "two chains on a core each": (chains, on(machine, lambda i: min(i % 2, last), chains)),
+        "one chain that changes core at every op": (chain, on(machine, lambda i: min(i % 2, last), chain)),
+        "one chain, every op on all cores": (chain, sequential(chain.graph, machine, Case(len(machine)))),
     }
-    found = seconds_each(contenders)
-    alone_s = found["the calls alone"]
-    print(f"{'us per op':<52}{'in all':>8}{'engine':>8}")
-    for name, step_s in found.items():
-        print(f"{name:<52}{step_s / OPS * 1e6:>8.2f}{(step_s - alone_s) / OPS * 1e6:>8.2f}")
-    deciding.close()
-    executors.close()
+    with ExitStack() as ends:
+        executors = ends.enter_context(closing(Executors(machine)))
+        deciding = ends.enter_context(policy(machine, chains))
+
+        def stepping(captured: Captured, engine: Engine) -> Callable[[], object]:
+            ends.callback(engine.close)
+            inputs = captured.bind()
+            return lambda: engine.run(inputs)
+
+        python = {
+            "the calls alone": bare_loop,
+            "Captured.run": chain.run,
+            **{
+                name: stepping(captured, PythonEngine(captured, plan, machine, executors=executors))
+                for name, (captured, plan) in plans.items()
+            },
+            "critical path decides, two chains": lambda: deciding.run(chains.bind()),
+        }
+        loop = NativeLoop(chain)
+        inputs = chain.bind()
+        native = {
+            "the calls alone": lambda: loop.run(inputs),
+            **{name: stepping(c, NativeEngine(c, plan, machine)) for name, (c, plan) in plans.items()},
+        }
+        for title, contenders in (("Python engine", python), ("native engine", native)):
+            found = seconds_each(contenders)
+            alone_s = found["the calls alone"]
+            print(f"{title + ', us per op':<52}{'in all':>8}{'engine':>8}")
+            for name, step_s in found.items():
+                print(f"{name:<52}{step_s / OPS * 1e6:>8.2f}{(step_s - alone_s) / OPS * 1e6:>8.2f}")
 
 
 if __name__ == "__main__":
