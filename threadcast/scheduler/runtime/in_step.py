@@ -6,11 +6,13 @@ each thread count measure all ops at once (Graphi, section 4: the profile of a f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from threadcast.core import Case, CurveTable, Machine, Source, Trace
+from threadcast.core import Case, CurveTable, Machine, OpGraph, Source, Trace
 from threadcast.core.errors import InvalidInput
 
 WARM_UP = 2
@@ -31,21 +33,54 @@ def probe_cases(machine: Machine) -> tuple[Case, ...]:
     return tuple(case for case in machine.cases() if case.threads in counts)
 
 
-def curves_in_step(traces: Mapping[Case, Sequence[Trace]]) -> CurveTable:
+def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> CurveTable:
     """The curve of every op: the median of its times in the traces of each case, and their quartiles around it.
 
-    All traces are of one graph. InvalidInput for none.
+    InvalidInput for a case without traces.
     """
     if not traces or not all(traces.values()):
         raise InvalidInput("every case needs a trace or more")
     times = np.array(
         [
-            np.quantile(
-                [[op.finish_s - op.start_s for op in trace.ops] for trace in of_case], (0.25, 0.5, 0.75), axis=0
-            )
+            np.quantile([_seconds(graph, trace) for trace in of_case], (0.25, 0.5, 0.75), axis=0)
             for of_case in traces.values()
         ]
     )  # (cases, 3, ops)
     low, middle, high = np.maximum(times, 1e-9).transpose(1, 2, 0)
     source = np.full(middle.shape, list(Source).index(Source.MEASURED), dtype=np.int8)
     return CurveTable(tuple(traces), middle, low, high, source, "in-step")
+
+
+def slowed_beside_others(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
+    """`alone` with the cases that leave cores to others as slow as the ops were in `traces` of a plan.
+
+    An op's kind decides by how much: seconds of all its ops that left cores idle or to others, over what `alone` says
+    of them. Kinds that never did are slowed as all others together.
+    """
+    cores = max(case.threads for case in alone.cases)
+    column: dict[int, int] = {}
+    for position, case in enumerate(alone.cases):
+        column.setdefault(case.threads, position)
+    taken: defaultdict[str, float] = defaultdict(float)
+    expected: defaultdict[str, float] = defaultdict(float)
+    ran = traces[0].by_id()
+    seconds = np.median([_seconds(graph, trace) for trace in traces], axis=0)
+    for i, (op_id, op) in enumerate(zip(graph.ids, graph.ops, strict=True)):
+        threads = ran[op_id].threads
+        if threads < cores and threads in column:
+            taken[op.kind] += float(seconds[i])
+            expected[op.kind] += float(alone.seconds[i, column[threads]])
+    if not expected:
+        return alone
+    overall = sum(taken.values()) / sum(expected.values())
+    by_kind = {kind: taken[kind] / expected[kind] for kind in expected}
+    factors = np.array([by_kind.get(op.kind, overall) for op in graph.ops])
+    narrow = np.array([case.threads < cores for case in alone.cases])
+    slowed = np.where(narrow[None, :], factors[:, None], 1.0)
+    return replace(alone, seconds=alone.seconds * slowed, low=alone.low * slowed, high=alone.high * slowed)
+
+
+def _seconds(graph: OpGraph, trace: Trace) -> list[float]:
+    """How long each op took, in the graph's order."""
+    ran = trace.by_id()
+    return [ran[op_id].finish_s - ran[op_id].start_s for op_id in graph.ids]

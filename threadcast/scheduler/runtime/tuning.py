@@ -9,23 +9,19 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
 
 from threadcast.collector.capture import Captured
-from threadcast.core import Case, Machine, Plan, Trace
+from threadcast.core import Machine, Plan
 from threadcast.core.errors import ThreadcastError
-from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.engine import Engine
-from threadcast.scheduler.runtime.engines import engine_costs, open_engine
+from threadcast.scheduler.runtime.engines import open_engine
 from threadcast.scheduler.runtime.guard import Guard, Verdict
-from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases
 from threadcast.scheduler.runtime.layout import Layout
-from threadcast.scheduler.runtime.planning import Planning
+from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
 
 DRIFT_STEPS = 50
 """Steps whose median is held against what the guard measured."""
@@ -33,8 +29,6 @@ DRIFT_LIMIT = 1.25
 """Times what the guard measured, from which on plan and default are compared again."""
 
 _logger = logging.getLogger("threadcast")
-
-Run = Callable[..., Any]
 
 
 @dataclass(slots=True)
@@ -106,12 +100,7 @@ class Tuning:
         for layout in layouts:
             captured = first if layout == layouts[0] else self._capture(layout)
             self._lie(layout)
-            traces: dict[Case, list[Trace]] = {}
-            for case in probe_cases(self._machine):
-                yield from self._probes(captured, case, traces.setdefault(case, []))
-            problem = Problem(captured.graph, engine_costs().added(curves_in_step(traces)), self._machine)
-            fastest = min(traces, key=lambda case: median(trace.makespan_s for trace in traces[case]))
-            plan = yield from self._meanwhile(captured, fastest, Planning(problem))
+            plan = yield from PlanMaker(captured, self._machine).made()
             candidates.append(_Candidate(layout, captured, plan))
             self.report.predicted_s[layout] = plan.makespan_s
         best = min(candidates, key=lambda candidate: candidate.plan.makespan_s)
@@ -129,34 +118,6 @@ class Tuning:
     def _forever(self, run: Run) -> Generator[Run]:
         while True:
             yield run
-
-    def _probes(self, captured: Captured, case: Case, traces: list[Trace]) -> Generator[Run]:
-        self._engine = open_engine(captured, sequential(captured.graph, self._machine, case), self._machine)
-
-        def traced(*arguments: Any) -> Any:
-            assert self._engine is not None
-            result, trace = self._engine.run_traced(captured.bind(*arguments))
-            traces.append(trace)
-            return result
-
-        for _ in range(WARM_UP + STEPS):
-            yield traced
-        del traces[:WARM_UP]
-        self._release()
-
-    def _meanwhile(self, captured: Captured, fastest: Case, planning: Planning) -> Generator[Run, None, Plan]:
-        """Steps by the best thread count for all, until the plan is made."""
-        self._engine = open_engine(captured, sequential(captured.graph, self._machine, fastest), self._machine)
-
-        def run(*arguments: Any) -> Any:
-            assert self._engine is not None
-            return self._engine.run(captured.bind(*arguments))
-
-        with closing(planning):
-            while (plan := planning.result()) is None:
-                yield run
-        self._release()
-        return plan
 
     def _guarded(self, best: _Candidate, engine: Engine) -> Generator[Run]:
         guard = Guard(partial(self._by_default), partial(self._planned, best, engine), rest=engine.rest)
