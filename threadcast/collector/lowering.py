@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from threadcast.collector.argument_json import encode
 from threadcast.collector.dependencies import edges, is_random, writes
 from threadcast.collector.program import Input, Node, Phase, Program
+from threadcast.collector.simplify import Simplifier
 from threadcast.collector.splitting import Part, split_call
 from threadcast.collector.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
@@ -28,6 +29,7 @@ TRANSPARENT = {aten.detach.default, aten.alias.default, aten.lift_fresh.default,
 """Operators that return their argument; below autograd they mean nothing and are left out."""
 
 KINDS = {
+    "addmm_": "addmm",
     "native_batch_norm": "batch_norm",
     "_native_batch_norm_legit": "batch_norm",
     "_native_batch_norm_legit_no_training": "batch_norm_inference",
@@ -177,6 +179,11 @@ class _Builder:
         return value
 
     def finish(self, structure: pytree.TreeSpec) -> Lowered:
+        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.n_inputs, self.outputs)
+        simpler.run()
+        self.outputs = simpler.outputs
+        for call, part in zip(self.calls, simpler.parts, strict=True):
+            call.part = part
         nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
         keep = _needed(nodes, self.n_inputs, self.outputs)
         slots = {slot: slot for slot in range(self.n_inputs)}

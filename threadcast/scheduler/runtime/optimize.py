@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,9 +13,10 @@ from threadcast.collector.capture import Captured, capture_forward, capture_trai
 from threadcast.collector.memory import keep_freed_memory
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.runtime.backends.contenders import contenders
 from threadcast.scheduler.runtime.layout import Layout, converted
 from threadcast.scheduler.runtime.optimized import Optimized
-from threadcast.scheduler.runtime.tuning import Report
+from threadcast.scheduler.runtime.tuning import Contender, Report
 
 
 class OptimizedCall:
@@ -24,7 +25,7 @@ class OptimizedCall:
     Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
     """
 
-    def __init__(self, function: Callable[..., Any], machine: Machine) -> None:
+    def __init__(self, function: Callable[..., Any], machine: Machine, *, backends: bool) -> None:
         model = function if isinstance(function, nn.Module) else None
         spread = _Spread(model) if model is not None else None
 
@@ -38,7 +39,10 @@ class OptimizedCall:
             spread.layout = layout
             return capture_forward(spread, *arguments)
 
-        self._optimized = Optimized(default, capture, machine, watched=(model, None))
+        def rivals(arguments: tuple[Any, ...]) -> Iterable[Contender]:
+            return contenders(model, arguments, len(machine)) if backends and model is not None else ()
+
+        self._optimized = Optimized(default, capture, machine, watched=(model, None), rivals=rivals)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
@@ -98,14 +102,18 @@ class OptimizedStep:
         self._optimized.close()
 
 
-def optimize(function: Callable[..., Any], *example: Any, cores: int | None = None) -> OptimizedCall:
+def optimize(
+    function: Callable[..., Any], *example: Any, cores: int | None = None, backends: bool = True
+) -> OptimizedCall:
     """Return `function`, a module or a plain function, as a callable that is faster or runs as before.
 
     It is for inference: results carry no gradients. With an `example` of arguments, measuring and planning happen at
-    once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). What cannot
-    be captured (control flow by data, hooks, unknown operators) runs as PyTorch does, with a warning that says why.
+    once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). A module in
+    eval mode is also given to ONNX Runtime, OpenVINO (where installed) and `torch.compile`, and the fastest is kept;
+    making them can take a minute. `backends=False` leaves them out. What cannot be captured (control flow by data,
+    hooks, unknown operators) runs as PyTorch does, with a warning that says why.
     """
-    made = OptimizedCall(function, _machine(cores))
+    made = OptimizedCall(function, _machine(cores), backends=backends)
     if example:
         made(*example)
         while any(report.runs == "measuring" for report in made.reports):

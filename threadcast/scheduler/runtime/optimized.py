@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from threading import RLock
 from typing import Any
 
@@ -15,7 +15,7 @@ from threadcast.collector.capture import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.scheduler.runtime.layout import Layout, Layouts, layouts_of
-from threadcast.scheduler.runtime.tuning import Report, Tuning
+from threadcast.scheduler.runtime.tuning import Contender, Report, Tuning
 from threadcast.scheduler.runtime.watch import Watch
 
 MAX_SIGNATURES = 8
@@ -27,7 +27,8 @@ class Optimized:
 
     `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
     counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
-    caller's. `watched` are the model and the optimizer whose tensors the graphs hold.
+    caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
+    contenders.
     """
 
     def __init__(
@@ -37,9 +38,10 @@ class Optimized:
         machine: Machine,
         *,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
+        rivals: Callable[[tuple[Any, ...]], Iterable[Contender]] = lambda _: (),
     ) -> None:
         self.machine = machine
-        self._default, self._capture = default, capture
+        self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
         self._model = model
         self._watch = Watch(model, optimizer) if model is not None else None
@@ -84,7 +86,12 @@ class Optimized:
         layouts = layouts_of(self._model, arguments)
         try:
             return Tuning(
-                self._default, lambda layout: self._captured(arguments, layout), self._lie, layouts, self.machine
+                self._default,
+                lambda layout: self._captured(arguments, layout),
+                self._lie,
+                layouts,
+                self.machine,
+                rivals=self._rivals(arguments),
             )
         except CaptureError as error:
             return str(error)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -35,16 +35,28 @@ _logger = logging.getLogger("threadcast")
 class Report:
     """What runs the steps of one kind of arguments, and why.
 
-    `runs` is "measuring" until the guard has decided, then "plan" or "default". Without a plan `reason` says why.
+    `runs` is "measuring" until all contenders have been compared, then "plan", "default", or the name of a backend.
+    Where nothing could be compared `reason` says why.
     """
 
     runs: str = "measuring"
     reason: str = ""
     layout: Layout = "as given"
+    """Of the plan."""
     plan: Plan | None = None
-    verdict: Verdict | None = None
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """Of each contender, in the order in which they came, against the best before it; the first is the plan."""
     predicted_s: dict[Layout, float] = field(default_factory=dict)
     """The plan's makespan in each layout tried."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contender:
+    """One way to run a call. `holds` tells whether it still does what the default does."""
+
+    name: str
+    run: Run
+    holds: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +69,8 @@ class _Candidate:
 class Tuning:
     """Runs one kind of call; each call is a whole step, whoever runs it.
 
-    `capture(layout)` gives its graph, `lie(layout)` lets the model's tensors lie so. CaptureError where it cannot be
-    captured. For one thread at a time.
+    `capture(layout)` gives its graph, `lie(layout)` lets the model's tensors lie so, `rivals` makes further contenders
+    when their turn comes. CaptureError where it cannot be captured. For one thread at a time.
     """
 
     def __init__(
@@ -68,15 +80,22 @@ class Tuning:
         lie: Callable[[Layout], None],
         layouts: Sequence[Layout],
         machine: Machine,
+        *,
+        rivals: Iterable[Contender] = (),
     ) -> None:
         self.report = Report()
-        self._default, self._capture, self._lie, self._machine = default, capture, lie, machine
+        self._capture, self._lie, self._machine, self._rivals = capture, lie, machine, rivals
+        self._default = Contender("default", partial(self._by_default, default))
         self._engine: Engine | None = None
         self._runs = self._phases(layouts, capture(layouts[0]))
-        self._recent: deque[float] = deque(maxlen=DRIFT_STEPS)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._next()(*arguments)
+
+    def close(self) -> None:
+        """End the engine's threads."""
+        self._runs.close()
+        self._release()
 
     def _next(self) -> Run:
         try:
@@ -84,15 +103,9 @@ class Tuning:
         except ThreadcastError as error:  # of measuring or planning, not of the step, which has not begun
             _logger.warning("this step runs as before: %s", error)
             self.close()
-            self._lie("as given")
             self.report.runs, self.report.reason = "default", str(error)
-            self._runs = self._forever(self._default)
-            return self._default
-
-    def close(self) -> None:
-        """End the engine's threads."""
-        self._runs.close()
-        self._release()
+            self._runs = self._settled(self._default)
+            return next(self._runs)
 
     def _phases(self, layouts: Sequence[Layout], first: Captured) -> Generator[Run]:
         """What runs each of the caller's steps."""
@@ -105,54 +118,71 @@ class Tuning:
             self.report.predicted_s[layout] = plan.makespan_s
         best = min(candidates, key=lambda candidate: candidate.plan.makespan_s)
         self.report.layout, self.report.plan = best.layout, best.plan
-        self._engine = open_engine(best.captured, best.plan, self._machine)
-        while True:
-            yield from self._guarded(best, self._engine)
-            if self.report.runs == "default":
+        champion = yield from self._compared(self._default, chain([self._planned(best)], self._rivals))
+        while champion is not self._default:
+            yield from self._settled(champion)
+            self.report.runs = "measuring"
+            again = champion if champion.holds() else self._planned(best)
+            champion = yield from self._compared(self._default, [again])
+        yield from self._settled(champion)
+
+    def _compared(self, champion: Contender, challengers: Iterable[Contender]) -> Generator[Run, None, Contender]:
+        """Steps by turns, until it is known which contender is fastest."""
+        for challenger in challengers:
+            guard = Guard(champion.run, challenger.run, rest=self._rest)
+            while guard.verdict is None and champion.holds() and challenger.holds():
+                yield guard
+            if guard.verdict is None:
                 break
-            yield from self._watched(partial(self._planned, best, self._engine))
-        self._release()
-        self._lie("as given")
-        yield from self._forever(self._default)
+            self.report.verdicts[challenger.name] = guard.verdict
+            gain = guard.verdict.gain
+            _logger.info("%s over %s: %.2f", champion.name, challenger.name, gain)
+            champion = challenger if guard.verdict.kept == "plan" else champion
+        return champion
 
-    def _forever(self, run: Run) -> Generator[Run]:
-        while True:
-            yield run
-
-    def _guarded(self, best: _Candidate, engine: Engine) -> Generator[Run]:
-        guard = Guard(partial(self._by_default), partial(self._planned, best, engine), rest=engine.rest)
-        while guard.verdict is None:
-            yield guard
-        self.report.verdict, self.report.runs = guard.verdict, guard.verdict.kept
-        _logger.info("the %s runs this step: default over plan is %.2f", guard.verdict.kept, guard.verdict.gain)
-
-    def _watched(self, planned: Run) -> Generator[Run]:
-        """The plan, until it has become much slower than at first."""
+    def _settled(self, champion: Contender) -> Generator[Run]:
+        """Steps by `champion`; those by the default for ever, others until they have become much slower, or wrong."""
+        if champion.name != "plan":
+            self._release()
+        self.report.runs = self.report.runs if self.report.reason else champion.name
+        recent: list[float] = []
         expected_s = None
-        self._recent.clear()
 
         def timed(*arguments: Any) -> Any:
             started_s = time.perf_counter()
-            result = planned(*arguments)
-            self._recent.append(time.perf_counter() - started_s)
+            result = champion.run(*arguments)
+            recent.append(time.perf_counter() - started_s)
             return result
 
-        while True:
-            for _ in range(DRIFT_STEPS):
-                yield timed
-            now_s = median(self._recent)
+        while champion.holds():
+            yield champion.run if champion is self._default else timed
+            if len(recent) < DRIFT_STEPS:
+                continue
+            now_s = median(recent)
             expected_s = expected_s or now_s
+            recent.clear()
             if now_s > DRIFT_LIMIT * expected_s:
                 _logger.info("a step takes %.3g s, at first %.3g s: comparing anew", now_s, expected_s)
                 return
 
-    def _by_default(self, *arguments: Any) -> Any:
+    def _by_default(self, default: Run, *arguments: Any) -> Any:
         self._lie("as given")
-        return self._default(*arguments)
+        return default(*arguments)
 
-    def _planned(self, best: _Candidate, engine: Engine, *arguments: Any) -> Any:
-        self._lie(best.layout)
-        return engine.run(best.captured.bind(*arguments))
+    def _planned(self, best: _Candidate) -> Contender:
+        if self._engine is None:
+            self._engine = open_engine(best.captured, best.plan, self._machine)
+        engine = self._engine
+
+        def run(*arguments: Any) -> Any:
+            self._lie(best.layout)
+            return engine.run(best.captured.bind(*arguments))
+
+        return Contender("plan", run)
+
+    def _rest(self) -> None:
+        if self._engine is not None:
+            self._engine.rest()
 
     def _release(self) -> None:
         if self._engine is not None:

@@ -1,0 +1,118 @@
+"""Fewer, larger calls: views that say nothing new are left out, and sums of matrix products become products that add.
+
+A weight that is used at every time step gets its gradient as a chain of sums of products. Each sum reads and writes as
+much memory as the weight has; `addmm_` adds while it multiplies, and keeps one buffer where the chain had one a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threadcast.collector.splitting import Part
+from threadcast.collector.values import Ref, find_refs
+
+aten = torch.ops.aten
+
+_VIEWS = {
+    aten.t.default, aten.view.default, aten.permute.default, aten.transpose.int, aten.unsqueeze.default,
+    aten.squeeze.dim, aten.slice.Tensor, aten.select.int, aten.expand.default, aten._unsafe_view.default,
+}  # fmt: skip
+"""Operators that only describe memory: two alike on one value are one."""
+
+_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.addmm_.default}
+"""Operators whose result is a matrix of its own, which may be written where nobody else reads it."""
+
+
+class Simplifier:
+    """Parts of a traced program in order, value by value: input slots first, then one a part.
+
+    `results[i]` is the fake tensor of part i, or several. Parts keep their positions; those that nothing refers to any
+    more are for whoever removes unneeded ones.
+    """
+
+    def __init__(self, parts: Sequence[Part], results: Sequence[Any], n_inputs: int, outputs: Any) -> None:
+        self.parts, self.outputs = list(parts), outputs
+        self._results, self._n_inputs = results, n_inputs
+
+    def run(self) -> None:
+        """Change `parts` and `outputs`."""
+        self._leave_out_views()
+        self._add_in_products()
+
+    def _leave_out_views(self) -> None:
+        same: dict[Ref, Ref] = {}
+        seen: dict[Hashable, Ref] = {}
+        for i, part in enumerate(self.parts):
+            part = self.parts[i] = replace(part, args=_swapped(part.args, same), kwargs=_swapped(part.kwargs, same))
+            if part.target not in _VIEWS:
+                continue
+            mine = Ref(self._n_inputs + i)
+            base = self._part_of(part.args[0])
+            if base is not None and base.target is part.target is aten.t.default:
+                same[mine] = base.args[0]
+                continue
+            known = seen.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
+            if known != mine:
+                same[mine] = known
+        self.outputs = _swapped(self.outputs, same)
+
+    def _add_in_products(self) -> None:
+        uses = self._uses()
+        for i, part in enumerate(self.parts):
+            if part.target is not aten.add.Tensor or part.kwargs or not uses[self._n_inputs + i]:
+                continue
+            for total, product in (part.args, part.args[::-1]):
+                if self._may_be_added_to(total, uses) and self._is_lone_product(product, uses, like=total):
+                    factors = self.parts[product.slot - self._n_inputs].args
+                    self.parts[i] = Part(aten.addmm_.default, (total, *factors), {})
+                    break
+
+    def _may_be_added_to(self, total: Any, uses: Counter[int]) -> bool:
+        part = self._part_of(total)
+        return part is not None and part.target in _PRODUCTS and uses[total.slot] == 1
+
+    def _is_lone_product(self, product: Any, uses: Counter[int], *, like: Ref) -> bool:
+        part = self._part_of(product)
+        if part is None or part.target is not aten.mm.default or uses[product.slot] != 1 or product == like:
+            return False
+        found, wanted = self._results[product.slot - self._n_inputs], self._results[like.slot - self._n_inputs]
+        return (
+            isinstance(found, Tensor)
+            and isinstance(wanted, Tensor)
+            and (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+            and found.is_floating_point()
+        )
+
+    def _part_of(self, value: Any) -> Part | None:
+        """What makes a value; None for inputs and members of several."""
+        if not isinstance(value, Ref) or value.item is not None or value.slot < self._n_inputs:
+            return None
+        return self.parts[value.slot - self._n_inputs]
+
+    def _uses(self) -> Counter[int]:
+        """How often each value is referred to by parts that are not left out, and by the outputs."""
+        uses = Counter(ref.slot for ref in find_refs(self.outputs))
+        for i in range(len(self.parts) - 1, -1, -1):
+            part = self.parts[i]
+            if part.target in _VIEWS and not uses[self._n_inputs + i]:
+                continue
+            uses.update(ref.slot for ref in find_refs((part.args, part.kwargs)))
+        return uses
+
+
+def _swapped(template: Any, same: dict[Ref, Ref]) -> Any:
+    if isinstance(template, Ref):
+        return same.get(template, template)
+    if isinstance(template, list):
+        return [_swapped(part, same) for part in template]
+    if isinstance(template, tuple):
+        return tuple(_swapped(part, same) for part in template)
+    if isinstance(template, dict):
+        return {key: _swapped(part, same) for key, part in template.items()}
+    return template

@@ -1,0 +1,1 @@
+"""Whole-model backends for inference: other ways to run a module whose parameters stand still."""

@@ -1,0 +1,56 @@
+"""What backends that take a module's parameters as constants have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from threadcast.core.errors import CaptureError
+
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
+"""Tolerances of a backend's answers, relative to each number and to the largest one of its tensor: kernels in single
+precision that add up in another order differ by 1e-6 to 1e-4 after a hundred layers."""
+
+TensorCall = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+class FlatModule(nn.Module):
+    """A module as a function of tensors alone that returns tensors alone; all else is as it was in the example."""
+
+    def __init__(self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        super().__init__()
+        self.module = module
+        self.example = arguments
+        self._leaves, self._structure = pytree.tree_flatten(arguments)
+        with torch.no_grad():
+            result = module(*arguments[0], **arguments[1])
+        self.expected, self.result_structure = pytree.tree_flatten(result)
+        if not all(isinstance(leaf, Tensor) for leaf in self.expected):
+            raise CaptureError("the module returns something else than tensors")
+
+    def tensors(self, arguments: Any) -> list[Tensor]:
+        """The tensors among nested arguments, in order."""
+        return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
+        return tuple(pytree.tree_leaves(self.module(*args, **kwargs)))
+
+    def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """`run` with the module's arguments and results; CaptureError where its answers are not the module's."""
+        found = run(self.tensors(self._leaves))
+        for got, wanted in zip(found, self.expected, strict=True):
+            scale = float(wanted.abs().max()) if wanted.numel() else 0.0
+            if not torch.allclose(got.to(wanted.dtype), wanted, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True):
+                raise CaptureError("the answers differ from the module's")
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return pytree.tree_unflatten(run(self.tensors((args, kwargs))), self.result_structure)
+
+        return called
