@@ -21,6 +21,7 @@ from threadcast import networks, optimize, optimize_training
 from threadcast.collector.memory import keep_freed_memory
 from threadcast.collector.openmp import end_idle_workers
 from threadcast.networks import Workload
+from threadcast.scheduler.runtime.backends.contenders import contenders
 
 LEARNING_RATE = 1e-3
 
@@ -72,6 +73,15 @@ def threadcast_inference(work: Workload, info: dict[str, Any]) -> Callable[[], o
     return lambda: call(*work.inputs)
 
 
+def backend(work: Workload, setting: dict[str, Any]) -> Callable[[], object]:
+    """ONNX Runtime, OpenVINO or torch.compile with frozen weights, each at its fastest setting."""
+    cores = setting["threads"]
+    for contender in contenders(work.model.eval(), (tuple(work.inputs), {}), cores):
+        if contender.name.startswith(setting["backend"]):
+            return lambda: contender.run(tuple(work.inputs), {})
+    raise RuntimeError(f"{setting['backend']} does not run {work.name}")
+
+
 def _settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: dict[str, Any]) -> None:
     steps = 0
     started_s = time.perf_counter()
@@ -81,6 +91,7 @@ def _settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: 
     (report,) = reports()
     info |= {
         "runs": report.runs, "layout": report.layout, "steps": steps, "settled_s": time.perf_counter() - started_s,
+        "verdicts": {name: verdict.gain for name, verdict in report.verdicts.items()},
         "predicted_s": report.plan.makespan_s if report.plan else None,
         "bound_s": report.plan.lower_bound_s if report.plan else None,
         "policy": report.plan.policy if report.plan else None,
@@ -106,10 +117,8 @@ def made(setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
         for tensor in work.inputs:
             if tensor.dim() == 4:
                 tensor.data = tensor.contiguous(memory_format=torch.channels_last)
-    if setting["who"] in ("onnxruntime", "openvino"):
-        from engine_exported import exported
-
-        return exported(work, setting)
+    if setting["who"] == "backend":
+        return backend(work, setting)
     return eager_training(work, setting) if training else eager_inference(work, setting)
 
 
