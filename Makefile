@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner clean
+.PHONY: setup demo test lint bench bench-planner bench-engine clean
 
 setup: $(READY)
 
@@ -40,6 +40,10 @@ bench: $(READY)
 # The planner against CP-SAT, its baselines and its bounds: docs/planner-tables.md. CURVES=folder takes other curves.
 bench-planner: $(READY)
 	CURVES=$(CURVES) $(BIN)/python benchmarks/planner.py --write
+
+# Optimised steps against eager PyTorch at every setting, torch.compile and other backends: docs/engine-tables.md. Hours.
+bench-engine: $(READY)
+	$(BIN)/python benchmarks/engine.py --write
 
 clean:
 	rm -rf build $(VENV)

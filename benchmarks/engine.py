@@ -1,7 +1,7 @@
 """How much faster `threadcast.optimize` makes steps, against eager PyTorch at every setting and torch.compile.
 
     python benchmarks/engine.py [--cases resnet50,lstm] [--modes training,inference] [--rounds 12] [--no-compile]
-                                [--write]
+                                [--json FILE] [--reuse] [--write]
 
 Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
 turns with the others; a step before each turn is not timed. Medians of all timed steps, with their quartiles.
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from statistics import geometric_mean, quantiles
 from typing import Any
@@ -43,6 +44,19 @@ CASES: dict[str, tuple[str, str, dict[str, int]]] = {
 
 RECURRENT = ("lstm", "phased_lstm", "transformer")
 """Networks without images, for which memory formats make no difference."""
+
+PAGE = Path(__file__).parents[1] / "docs" / "engine-tables.md"
+_HEAD = """# What optimised steps gain
+
+`make bench-engine`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Every contender runs in a
+process of its own, in turns with the others; medians of all timed steps. *eager*: as people run it, default layout,
+malloc and threads. *best eager*: the fastest of 1 and all threads, both memory formats, malloc as it is and keeping
+memory.
+*best other*: `torch.compile` and, for inference, ONNX Runtime and OpenVINO, as far as they were run (nan: none).
+Ratios above 1: threadcast is faster. *actual / predicted*: of the plan's makespan. *memory*: peak of the process over
+that of eager as people run it. *spread*: between the quartiles of threadcast's steps, of their median.
+
+"""
 
 TURN_S = 0.25
 """Seconds of timed steps in one turn, about; one step at least."""
@@ -206,21 +220,28 @@ def main() -> None:
     parser.add_argument("--modes", default="training,inference")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--json", type=Path, default=Path("build/engine.json"), help="all figures, as they come")
+    parser.add_argument("--reuse", action="store_true", help="take cases that are in that file from it")
+    parser.add_argument("--write", action="store_true", help="write docs/engine-tables.md")
     chosen = parser.parse_args()
     wanted = [part.strip().lower() for part in chosen.cases.split(",") if part.strip()]
     cores = len(read_machine())
+    known = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
     found = []
     for mode in chosen.modes.split(","):
         for case in CASES:
             if wanted and not any(part in case.lower() for part in wanted):
                 continue
-            print(f"{case}, {mode}", file=sys.stderr, flush=True)
-            found.append(measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile))
+            reused = [one for one in known if (one["case"], one["mode"]) == (case, mode)]
+            print(f"{case}, {mode}{', reused' if reused else ''}", file=sys.stderr, flush=True)
+            found += reused or [measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile)]
             print(table([compared(found[-1], cores)]).splitlines()[2], file=sys.stderr, flush=True)
-            if chosen.json:
-                chosen.json.write_text(json.dumps(found, indent=1))
-    print(table([compared(one, cores) for one in found]))
+            chosen.json.parent.mkdir(parents=True, exist_ok=True)
+            chosen.json.write_text(json.dumps(found, indent=1))
+    shown = table([compared(one, cores) for one in found])
+    print(shown)
+    if chosen.write:
+        PAGE.write_text(_HEAD.format(machine=read_machine().name, cores=cores, day=date.today()) + shown + "\n")
 
 
 if __name__ == "__main__":

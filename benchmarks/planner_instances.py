@@ -176,10 +176,12 @@ def _renumbered(count: int, edges: Edges) -> dict[int, int]:
     return order
 
 
-def problem(graph: OpGraph, cores: int) -> Problem:
-    """The graph's problem on equal cores."""
+def problem(graph: OpGraph, cores: int, *, error: float = 0.0) -> Problem:
+    """The graph's problem on equal cores; the curves' intervals say that points are off by up to `error`."""
     machine = Machine.uniform("cores", cores)
-    return Problem(graph, curves_of(graph, machine), machine)
+    curves = curves_of(graph, machine)
+    curves = replace(curves, low=curves.seconds * (1 - error), high=curves.seconds * (1 + error))
+    return Problem(graph, curves, machine)
 
 
 def grouped_problem(graph: OpGraph, machine: Machine, *, seed: int = 0) -> Problem:

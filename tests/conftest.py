@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 
 def pytest_sessionstart() -> None:
-    """Let Ctrl-C reach the tests that send it: shells start what runs in the background with it ignored."""
+    """Keep the compiled engine in the checkout, and let Ctrl-C reach the tests that send it.
+
+    Shells start what runs in the background with Ctrl-C ignored.
+    """
+    os.environ.setdefault("THREADCAST_ENGINE_CACHE", str(Path(__file__).parents[1] / "build" / "native"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -139,6 +139,11 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "engine.cache", Path, lambda env: user_cache_dir(env) / "native",
             "Directory of the compiled native engine.", default_text="native in the user's cache directory",
         ),
+        Setting(
+            "engine.plans", Path, lambda env: user_cache_dir(env) / "plans",
+            "Directory of the plans that optimised calls have found.",
+            default_text="plans in the user's cache directory",
+        ),
         Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling it may take.", "seconds",
                 minimum=1),
         Setting(

@@ -18,6 +18,7 @@ from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.policies.registry import check_name, create, options_of
 from threadcast.scheduler.robust import percentiles_s, pessimistic, resampled
 from threadcast.scheduler.simulator import Simulation
+from threadcast.scheduler.steady import steadied
 
 SEARCH = "search"
 """The name of plans that the search made."""
@@ -67,6 +68,7 @@ def plan(
     and `ALSO`, none with more threads than the cores have; the name of a policy, what it does in simulation. The
     search ends after `budget_s`; if that does not cut it short, equal arguments give equal plans. In what is left of
     the budget CP-SAT, where OR-Tools is installed, raises the bound and improves the plan of a small graph (`closing`).
+    Curves with wide intervals are steadied first (`steady`); the plan's times are those of the given curves.
     With `interference`, plans are compared by what they take under it. `robust` compares them by the 90th percentile of
     what they take on curves resampled from the forecasts' intervals, there without interference and with one op at a
     time on a core. These and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown
@@ -81,6 +83,11 @@ def plan(
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
     if not (budget_s > 0 and math.isfinite(budget_s)):
         raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
+    if not robust and (steady := steadied(problem)) is not None:
+        made = plan(steady, policy=policy, interference=interference, budget_s=budget_s, seed=seed)
+        _, placements, makespan_s = _replayed(problem, made, interference)
+        bound_s = lower_bounds(problem).best_s
+        return _planned(problem, (made.policy, placements, makespan_s), bound_s, interference)
     from threadcast.scheduler.closing import closed
 
     deadline_s = time.monotonic() + budget_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,14 @@ from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
+
+
+@pytest.fixture(autouse=True)
+def plans_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of kept plans, empty."""
+    directory = tmp_path / "plans"
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(directory))
+    return directory
 
 
 @pytest.fixture(scope="session")

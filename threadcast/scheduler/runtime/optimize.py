@@ -42,7 +42,8 @@ class OptimizedCall:
         def rivals(arguments: tuple[Any, ...]) -> Iterable[Contender]:
             return contenders(model, arguments, len(machine)) if backends and model is not None else ()
 
-        self._optimized = Optimized(default, capture, machine, watched=(model, None), rivals=rivals)
+        name = f"inference of {_described(function)}"
+        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, None), rivals=rivals)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
@@ -82,7 +83,8 @@ class OptimizedStep:
             spread.layout = layout
             return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
 
-        self._optimized = Optimized(default, capture, machine, watched=(model, optimizer))
+        name = f"training of {_described(model)} by {type(optimizer).__name__}"
+        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer))
 
     def __call__(self, *arguments: Any) -> Tensor:
         result = self._optimized(*arguments)
@@ -144,6 +146,14 @@ def optimize_training(
 def _machine(cores: int | None) -> Machine:
     keep_freed_memory()
     return read_machine(cores=cores)
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """What tells a model from others, in the next process too."""
+    if not isinstance(function, nn.Module):
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    parameters = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in function.named_parameters()]
+    return f"{type(function).__qualname__} {parameters} {function.training}"
 
 
 class _Spread(nn.Module):

@@ -14,7 +14,9 @@ from torch.utils import _pytree as pytree
 from threadcast.collector.capture import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
+from threadcast.core.settings import Settings
 from threadcast.scheduler.runtime.layout import Layout, Layouts, layouts_of
+from threadcast.scheduler.runtime.plan_store import PlanStore
 from threadcast.scheduler.runtime.tuning import Contender, Report, Tuning
 from threadcast.scheduler.runtime.watch import Watch
 
@@ -28,7 +30,7 @@ class Optimized:
     `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
     counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
     caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
-    contenders.
+    contenders. `name` tells calls apart between processes.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Optimized:
         capture: Callable[[tuple[Any, ...], Layout], Captured],
         machine: Machine,
         *,
+        name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         rivals: Callable[[tuple[Any, ...]], Iterable[Contender]] = lambda _: (),
     ) -> None:
@@ -48,6 +51,8 @@ class Optimized:
         self._layouts = Layouts(model, optimizer) if model is not None else None
         self._tunings: dict[Any, Tuning | str] = {}
         """By kind of arguments; why there is none, where there cannot be."""
+        self._plans = PlanStore(Settings.read()["engine.plans"], machine)
+        self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
 
@@ -91,6 +96,8 @@ class Optimized:
                 self._lie,
                 layouts,
                 self.machine,
+                call=(self._name, self._described(arguments)),
+                plans=self._plans,
                 rivals=self._rivals(arguments),
             )
         except CaptureError as error:
@@ -122,17 +129,21 @@ class Optimized:
         return None
 
     def _key(self, arguments: tuple[Any, ...]) -> Any:
-        leaves, structure = pytree.tree_flatten(arguments)
         places: dict[int, int] = {}
+        tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+        overlaps = tuple([places.setdefault(tensor.data_ptr(), len(places)) for tensor in tensors])
+        return self._described(arguments), overlaps, self._watch.settings() if self._watch else None
+
+    def _described(self, arguments: tuple[Any, ...]) -> Any:
+        """Shapes, types and strides of tensors, and all other arguments."""
+        leaves, structure = pytree.tree_flatten(arguments)
         described = tuple(
             [
-                (leaf.shape, leaf.dtype, leaf.stride(), leaf.device, places.setdefault(leaf.data_ptr(), len(places)))
-                if isinstance(leaf, Tensor)
-                else (type(leaf), leaf)
+                (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
                 for leaf in leaves
             ]
         )
-        return described, structure, self._watch.settings() if self._watch else None
+        return described, structure
 
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:

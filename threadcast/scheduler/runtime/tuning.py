@@ -22,6 +22,7 @@ from threadcast.scheduler.runtime.engines import open_engine
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.layout import Layout
 from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
+from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
 
 DRIFT_STEPS = 50
 """Steps whose median is held against what the guard measured."""
@@ -45,32 +46,36 @@ class Report:
     """Of the plan."""
     plan: Plan | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """Of each contender, in the order in which they came, against the best before it; the first is the plan."""
+    """Of each contender, in the order in which they came, against the best before it; plans come first."""
     predicted_s: dict[Layout, float] = field(default_factory=dict)
     """The plan's makespan in each layout tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A plan, and the graph and the memory format that it is for."""
+
+    layout: Layout
+    captured: Captured
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Contender:
-    """One way to run a call. `holds` tells whether it still does what the default does."""
+    """One way to run a call. `holds` tells whether it still does what the default does; `candidate` is its plan."""
 
     name: str
     run: Run
     holds: Callable[[], bool] = lambda: True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    layout: Layout
-    captured: Captured
-    plan: Plan
+    candidate: Candidate | None = None
 
 
 class Tuning:
     """Runs one kind of call; each call is a whole step, whoever runs it.
 
     `capture(layout)` gives its graph, `lie(layout)` lets the model's tensors lie so, `rivals` makes further contenders
-    when their turn comes. CaptureError where it cannot be captured. For one thread at a time.
+    when their turn comes. A plan that `plans` keep for this `call` and graph runs at once. CaptureError where it cannot
+    be captured. For one thread at a time.
     """
 
     def __init__(
@@ -81,12 +86,16 @@ class Tuning:
         layouts: Sequence[Layout],
         machine: Machine,
         *,
+        call: object,
+        plans: PlanStore,
         rivals: Iterable[Contender] = (),
     ) -> None:
         self.report = Report()
+        self._call, self._plans = call, plans
         self._capture, self._lie, self._machine, self._rivals = capture, lie, machine, rivals
         self._default = Contender("default", partial(self._by_default, default))
-        self._engine: Engine | None = None
+        self._engines: dict[Layout, Engine] = {}
+        layouts = plans.layouts_first(call, layouts)
         self._runs = self._phases(layouts, capture(layouts[0]))
 
     def __call__(self, *arguments: Any) -> Any:
@@ -109,22 +118,39 @@ class Tuning:
 
     def _phases(self, layouts: Sequence[Layout], first: Captured) -> Generator[Run]:
         """What runs each of the caller's steps."""
+        yield from self._by_kept_plan(first, layouts[0])
         candidates = []
         for layout in layouts:
             captured = first if layout == layouts[0] else self._capture(layout)
             self._lie(layout)
             plan = yield from PlanMaker(captured, self._machine).made()
-            candidates.append(_Candidate(layout, captured, plan))
+            candidates.append(Candidate(layout, captured, plan))
             self.report.predicted_s[layout] = plan.makespan_s
-        best = min(candidates, key=lambda candidate: candidate.plan.makespan_s)
-        self.report.layout, self.report.plan = best.layout, best.plan
-        champion = yield from self._compared(self._default, chain([self._planned(best)], self._rivals))
+        candidates.sort(key=lambda candidate: candidate.plan.makespan_s)
+        self.report.layout, self.report.plan = candidates[0].layout, candidates[0].plan
+        planned = [self._planned(candidate) for candidate in candidates]
+        champion = yield from self._compared(self._default, chain(planned, self._rivals))
         while champion is not self._default:
             yield from self._settled(champion)
             self.report.runs = "measuring"
-            again = champion if champion.holds() else self._planned(best)
-            champion = yield from self._compared(self._default, [again])
+            again = [champion] if champion.holds() else [self._planned(candidate) for candidate in candidates]
+            champion = yield from self._compared(self._default, again)
         yield from self._settled(champion)
+
+    def _by_kept_plan(self, first: Captured, layout: Layout) -> Generator[Run]:
+        """Steps by the plan that an earlier process kept, as long as it is as fast as it was."""
+        kept = self._plans.read(first.graph)
+        if kept is None or kept.layout != layout:
+            return
+        try:
+            planned = self._planned(Candidate(kept.layout, first, kept.plan))
+        except ThreadcastError as error:
+            _logger.warning("a kept plan does not run and is made anew: %s", error)
+            return
+        self.report.predicted_s[kept.layout] = kept.plan.makespan_s
+        yield from self._settled(planned, expected_s=kept.step_s)
+        self._release()
+        self.report = Report()
 
     def _compared(self, champion: Contender, challengers: Iterable[Contender]) -> Generator[Run, None, Contender]:
         """Steps by turns, until it is known which contender is fastest."""
@@ -140,13 +166,15 @@ class Tuning:
             champion = challenger if guard.verdict.kept == "plan" else champion
         return champion
 
-    def _settled(self, champion: Contender) -> Generator[Run]:
+    def _settled(self, champion: Contender, *, expected_s: float | None = None) -> Generator[Run]:
         """Steps by `champion`; those by the default for ever, others until they have become much slower, or wrong."""
-        if champion.name != "plan":
-            self._release()
-        self.report.runs = self.report.runs if self.report.reason else champion.name
+        plan = champion.candidate
+        self._release(but=plan.layout if plan else None)
+        if plan is not None:
+            self.report.layout, self.report.plan = plan.layout, plan.plan
+        if not self.report.reason:
+            self.report.runs = champion.name if plan is None else "plan"
         recent: list[float] = []
-        expected_s = None
 
         def timed(*arguments: Any) -> Any:
             started_s = time.perf_counter()
@@ -159,32 +187,38 @@ class Tuning:
             if len(recent) < DRIFT_STEPS:
                 continue
             now_s = median(recent)
-            expected_s = expected_s or now_s
             recent.clear()
+            if expected_s is None:
+                expected_s = now_s
+                self._keep(champion, now_s)
             if now_s > DRIFT_LIMIT * expected_s:
                 _logger.info("a step takes %.3g s, at first %.3g s: comparing anew", now_s, expected_s)
                 return
+
+    def _keep(self, champion: Contender, step_s: float) -> None:
+        if (plan := champion.candidate) is not None:
+            self._plans.write(self._call, plan.captured.graph, Kept(plan.plan, plan.layout, step_s))
 
     def _by_default(self, default: Run, *arguments: Any) -> Any:
         self._lie("as given")
         return default(*arguments)
 
-    def _planned(self, best: _Candidate) -> Contender:
-        if self._engine is None:
-            self._engine = open_engine(best.captured, best.plan, self._machine)
-        engine = self._engine
+    def _planned(self, candidate: Candidate) -> Contender:
+        layout, captured = candidate.layout, candidate.captured
+        if layout not in self._engines:
+            self._engines[layout] = open_engine(captured, candidate.plan, self._machine)
+        engine = self._engines[layout]
 
         def run(*arguments: Any) -> Any:
-            self._lie(best.layout)
-            return engine.run(best.captured.bind(*arguments))
+            self._lie(layout)
+            return engine.run(captured.bind(*arguments))
 
-        return Contender("plan", run)
+        return Contender(f"plan, {layout}", run, candidate=candidate)
 
     def _rest(self) -> None:
-        if self._engine is not None:
-            self._engine.rest()
+        for engine in self._engines.values():
+            engine.rest()
 
-    def _release(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+    def _release(self, *, but: Layout | None = None) -> None:
+        for layout in [layout for layout in self._engines if layout != but]:
+            self._engines.pop(layout).close()
