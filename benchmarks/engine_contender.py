@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -89,8 +90,14 @@ def _settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: 
     while not reports() or any(report.runs == "measuring" for report in reports()):
         step()
         steps += 1
+    taken = []
+    for _ in range(11):  # the plan is held against steps of the same minute: shared machines change their pace
+        before_s = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - before_s)
     (report,) = reports()
     info |= {
+        "then_s": median(taken[1:]),
         "runs": report.runs, "layout": report.layout, "steps": steps, "settled_s": time.perf_counter() - started_s,
         "verdicts": {name: verdict.gain for name, verdict in report.verdicts.items()},
         "predicted_s": report.plan.makespan_s if report.plan else None,
