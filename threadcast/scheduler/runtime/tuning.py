@@ -20,7 +20,7 @@ from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.engines import open_engine
 from threadcast.scheduler.runtime.guard import Guard, Verdict
-from threadcast.scheduler.runtime.layout import Layout
+from threadcast.scheduler.runtime.layout import Layout, converted
 from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
 from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
 
@@ -36,7 +36,8 @@ _logger = logging.getLogger("threadcast")
 class Report:
     """What runs the steps of one kind of arguments, and why.
 
-    `runs` is "measuring" until all contenders have been compared, then "plan", "default", or the name of a backend.
+    `runs` is "measuring" until all contenders have been compared, then "plan", "default", "eager, channels last" or the
+    name of a backend.
     Where nothing could be compared `reason` says why.
     """
 
@@ -93,7 +94,8 @@ class Tuning:
         self.report = Report()
         self._call, self._plans = call, plans
         self._capture, self._lie, self._machine, self._rivals = capture, lie, machine, rivals
-        self._default = Contender("default", partial(self._by_default, default))
+        self._eagerly = default
+        self._default = Contender("default", partial(self._run_eagerly, "as given"))
         self._engines: dict[Layout, Engine] = {}
         layouts = plans.layouts_first(call, layouts)
         self._runs = self._phases(layouts, capture(layouts[0]))
@@ -129,7 +131,8 @@ class Tuning:
         candidates.sort(key=lambda candidate: candidate.plan.makespan_s)
         self.report.layout, self.report.plan = candidates[0].layout, candidates[0].plan
         planned = [self._planned(candidate) for candidate in candidates]
-        champion = yield from self._compared(self._default, chain(planned, self._rivals))
+        eager = [self._eager(layout) for layout in layouts if layout != "as given"]
+        champion = yield from self._compared(self._default, chain(planned, eager, self._rivals))
         while champion is not self._default:
             yield from self._settled(champion)
             self.report.runs = "measuring"
@@ -199,9 +202,12 @@ class Tuning:
         if (plan := champion.candidate) is not None:
             self._plans.write(self._call, plan.captured.graph, Kept(plan.plan, plan.layout, step_s))
 
-    def _by_default(self, default: Run, *arguments: Any) -> Any:
-        self._lie("as given")
-        return default(*arguments)
+    def _eager(self, layout: Layout) -> Contender:
+        return Contender(f"eager, {layout}", partial(self._run_eagerly, layout))
+
+    def _run_eagerly(self, layout: Layout, *arguments: Any) -> Any:
+        self._lie(layout)
+        return self._eagerly(*(converted(arguments) if layout == "channels last" else arguments))
 
     def _planned(self, candidate: Candidate) -> Contender:
         layout, captured = candidate.layout, candidate.captured

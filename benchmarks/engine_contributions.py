@@ -1,0 +1,131 @@
+"""What each part contributes to a training step: memory, layout, strategies, critical path first, the search.
+
+    python benchmarks/engine_contributions.py [--networks lstm:small,pathnet:small] [--rounds 20]
+
+After Liu et al., Fig. 3, and Graphi's comparison, on real cores: every policy's plan is made from the same curves,
+measured in the step, and replayed by the native engine, all in turns in one process, which keeps freed memory; how
+much that gives by itself is measured in processes of their own (`benchmarks/engine.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from statistics import median
+
+import torch
+
+from threadcast import networks
+from threadcast.collector.capture import Captured, capture_training
+from threadcast.collector.memory import keep_freed_memory
+from threadcast.collector.openmp import end_idle_workers
+from threadcast.core import Case, Machine, Plan, Trace, read_machine
+from threadcast.networks import Workload
+from threadcast.scheduler.engine_costs import NATIVE_ENGINE
+from threadcast.scheduler.planner import plan
+from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.runtime.comparison import sequential
+from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases, slowed_beside_others
+from threadcast.scheduler.runtime.layout import Layouts, converted, layouts_of
+from threadcast.scheduler.runtime.native.engine import NativeEngine
+
+POLICIES = {
+    "strategies 1 and 2": "strategies_1_2",
+    "strategies 1 to 3": "strategies_1_2_3",
+    "strategies 1 to 4": "strategies",
+    "critical path first (Graphi)": "critical_path",
+    "ours": "auto",
+}
+
+
+def curves(captured: Captured, machine: Machine) -> Problem:
+    """The problem of this step, by times measured in it."""
+    traces: dict[Case, list[Trace]] = {}
+    for case in probe_cases(machine):
+        traces[case] = run_traced(captured, sequential(captured.graph, machine, case), machine)
+    table = curves_in_step(captured.graph, traces)
+    first = plan(Problem(captured.graph, NATIVE_ENGINE.added(table), machine))
+    table = slowed_beside_others(table, captured.graph, run_traced(captured, first, machine))
+    return Problem(captured.graph, NATIVE_ENGINE.added(table), machine)
+
+
+def run_traced(captured: Captured, made: Plan, machine: Machine) -> list[Trace]:
+    """Traces of warm steps."""
+    inputs = captured.bind()
+    with NativeEngine(captured, made, machine) as engine:
+        return [engine.run_traced(inputs)[1] for _ in range(WARM_UP + STEPS)][WARM_UP:]
+
+
+def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: str) -> Captured:
+    """The training step with its images in this layout."""
+    assert work.loss is not None
+    inputs = converted(tuple(work.inputs)) if layout == "channels last" else tuple(work.inputs)
+    return capture_training(work.model, work.loss, optimizer, inputs, work.target)
+
+
+def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
+    """(what, median seconds a step) of each contender."""
+    machine = read_machine()
+    work = networks.load(name, size)
+    assert work.loss is not None
+    optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3, momentum=0.9)
+    lying = Layouts(work.model, optimizer)
+    loss = work.loss
+
+    def eager() -> object:
+        optimizer.zero_grad()
+        value = loss(work.model(*work.inputs), work.target)
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        return value
+
+    with ExitStack() as ends:
+        steps: dict[str, Callable[[], object]] = {"eager, all threads, memory kept": eager}
+        for layout in layouts_of(work.model, work.inputs):
+            lying.set(layout)
+            captured = captured_in(work, optimizer, layout)
+            problem = curves(captured, machine)
+            uniform = sequential(captured.graph, machine, Case(len(machine)))
+            plans = {"op by op, all threads": uniform, **{n: plan(problem, policy=p) for n, p in POLICIES.items()}}
+            inputs = captured.bind()
+            for what, made in plans.items():
+                engine = ends.enter_context(NativeEngine(captured, made, machine))
+                steps[f"{what}, {layout}"] = lambda engine=engine, inputs=inputs, layout=layout: (
+                    lying.set(layout),
+                    engine.run(inputs),
+                )  # type: ignore[misc]
+        taken: dict[str, list[float]] = {what: [] for what in steps}
+        for _ in range(rounds):
+            for what, step in steps.items():
+                lying.set("as given")
+                step()
+                before_s = time.perf_counter()
+                step()
+                taken[what].append(time.perf_counter() - before_s)
+                end_idle_workers()
+    return [(what, median(seconds)) for what, seconds in taken.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default="lstm:small,inception_block:small,pathnet:small,transformer:small")
+    parser.add_argument("--rounds", type=int, default=20)
+    chosen = parser.parse_args()
+    keep_freed_memory()
+    torch.set_num_threads(len(read_machine()))
+    for entry in chosen.networks.split(","):
+        name, _, size = entry.partition(":")
+        print(f"{name}, {size}", file=sys.stderr, flush=True)
+        found = contributions(name, size or "small", chosen.rounds)
+        first_s = found[0][1]
+        print(f"\n| {name}, {size} | ms | eager over it |\n|---|---|---|")
+        for what, seconds in found:
+            print(f"| {what} | {seconds * 1e3:.3g} | {first_s / seconds:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
