@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from threadcast.core import OpGraph, Plan
@@ -28,32 +29,42 @@ class PlanReplay(Policy):
         place = {op: i for i, op in enumerate(problem.graph.topological_order)}
         # an op of no predicted time may share its start with one behind it: dependencies decide then
         in_order = sorted(plan.ops, key=lambda at: (at.start_s, at.finish_s, place[position[at.id]]))
-        self.rank = rank = [0] * len(in_order)
+        self.rank = self._rank = rank = [0] * len(in_order)
         self._launch: dict[int, Launch] = {}
         self._slots_of: dict[int, list[Slot]] = {}
         self._before: dict[int, tuple[int, ...]] = {}
         """What runs last before each op on each of its slots: when that has finished, all before it has."""
-        last: dict[Slot, int] = {}
+        self._on: dict[Slot, list[int]] = {}
+        """All that runs on each slot, in its order."""
         for i, at in enumerate(in_order):
             op = position[at.id]
             rank[op] = i
             launch = self._launch[op] = Launch(op, at.cores, at.threads, at.hardware_thread)
             slots = self._slots_of[op] = _slots(launch)
-            self._before[op] = tuple({last[slot] for slot in slots if slot in last})
-            last.update(dict.fromkeys(slots, op))
-        self._slots = len(last)
+            self._before[op] = tuple({self._on[slot][-1] for slot in slots if slot in self._on})
+            for slot in slots:
+                self._on.setdefault(slot, []).append(op)
 
     def decide(self, state: State) -> Sequence[Launch]:
         finished = state.finished if state.finished is not None else finished_ops(self.problem.graph, state)
-        free = self._slots - sum(len(self._slots_of[at.op]) for at in state.running)
+        free = len(self._on) - sum(len(self._slots_of[at.op]) for at in state.running)
         launches: list[Launch] = []
-        for op in state.ready:
+        for op in state.ready if len(state.ready) <= free else self._next(state, finished):
             if not free:
                 break
             if all(finished[before] for before in self._before[op]):
                 launches.append(self._launch[op])
                 free -= len(self._slots_of[op])
         return launches
+
+    def _next(self, state: State, finished: Sequence[int]) -> list[int]:
+        """The ready ops that are next on a free slot, by rank: thousands may be ready while few slots are free."""
+        busy = {slot for at in state.running for slot in self._slots_of[at.op]}
+        found: set[int] = set()
+        for slot, ops in self._on.items():
+            if slot not in busy:
+                found.update(ops[bisect_left(ops, True, key=lambda op: not finished[op]) :][:1])
+        return sorted((op for op in found if op in state.ready), key=self._rank.__getitem__)
 
 
 def finished_ops(graph: OpGraph, state: State) -> bytes:
