@@ -156,6 +156,14 @@ def test_a_replay_refuses_a_plan_of_another_graph_or_machine() -> None:
         PlanReplay(other, plan=wide)
 
 
+def test_any_seed_from_0_on_is_taken() -> None:
+    """CP-SAT's own holds 31 bits; here it is asked, as no other bound knows that one core stays idle."""
+    problem = problem_of([{2: 1.0}] * 4, cores=3)
+    assert plan(problem, seed=2**70).makespan_s == 4.0
+    with pytest.raises(InvalidInput, match="seed=-1 must be at least 0"):
+        plan(problem, seed=-1)
+
+
 def test_auto_takes_no_options() -> None:
     with pytest.raises(InvalidInput, match=r"options \['inter'\] need a named policy"):
         plan(PROBLEM, inter=2)

@@ -149,7 +149,7 @@ def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_mode
     solver.parameters.interleave_search = search.interleave
     solver.parameters.linearization_level = search.linearization
     solver.parameters.use_objective_lb_search = search.from_below
-    solver.parameters.random_seed = seed
+    solver.parameters.random_seed = seed % 2**31  # it holds no more
     solver.parameters.max_time_in_seconds = limit_s
     # Without these two, graphs of three ops are not always proven within seconds.
     solver.parameters.use_overload_checker_in_cumulative = True

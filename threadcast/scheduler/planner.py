@@ -83,6 +83,8 @@ def plan(
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
     if not (budget_s > 0 and math.isfinite(budget_s)):
         raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
+    if seed < 0:
+        raise InvalidInput(f"seed={seed} must be at least 0")
     if not robust and (steady := steadied(problem)) is not None:
         made = plan(steady, policy=policy, interference=interference, budget_s=budget_s, seed=seed)
         _, placements, makespan_s = _replayed(problem, made, interference)
