@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +70,16 @@ def test_a_seed_gives_the_same_result_again() -> None:
     first, second = (solve(problem, budget_s=60, effort_s=20, seed=7) for _ in range(2))
     assert first.repeatable
     assert first == second
+
+
+def test_ctrl_c_still_raises_afterwards() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        solve(TWO_CHAINS, budget_s=2)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_plan_of_shared_cores_may_be_the_hint() -> None:

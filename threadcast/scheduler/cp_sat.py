@@ -145,6 +145,7 @@ def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_mode
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False  # it would leave Ctrl-C to kill the process, also after the solve
     solver.parameters.num_workers = workers
     solver.parameters.interleave_search = search.interleave
     solver.parameters.linearization_level = search.linearization
