@@ -22,6 +22,7 @@ from threadcast.core import Machine
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
+from threadcast.scheduler.runtime.native.dynamic import DynamicEngine
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.policy_engine import PolicyEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
@@ -59,12 +60,17 @@ def native(captured: Captured, machine: Machine, executors: Executors, seed: int
     return NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
 
 
+def dynamic(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+    seconds = [1e-6 * (1 + i % 4) for i in range(len(captured.graph))]  # some are tiny
+    return DynamicEngine(captured, seconds, machine, executors=1 + seed % len(machine))
+
+
 def deciding(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
     problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine)
     return PolicyEngine(captured, create(["fifo", "critical_path"][seed % 2], problem), executors=executors)
 
 
-@pytest.fixture(params=[replaying, deciding, native])
+@pytest.fixture(params=[replaying, deciding, native, dynamic])
 def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
     found: Callable[..., Engine] = request.param
     return found

@@ -1,11 +1,12 @@
-"""Replays a plan in C++: pinned threads, dependency counters, and crews that serve OpenMP in place of its pools."""
+"""Runs steps in C++: pinned threads, dependency counters, and crews that serve OpenMP in place of its pools."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,45 +19,48 @@ from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.lifetimes import lifetimes
 from threadcast.scheduler.runtime.native.library import native_library
 from threadcast.scheduler.runtime.native.lowering import Values, native_calls, script_of
-from threadcast.scheduler.runtime.replay import arrange
+from threadcast.scheduler.runtime.replay import Team, arrange
 
 SPIN_S = 3e-4
 """Seconds for which a thread that waits spins before it sleeps: several times the 35 to 50 us that waking one takes
 on the virtual machine where this was written, and short beside what a thread that waits longer would burn."""
 
 
-class NativeEngine(Engine):
-    """Runs the steps of `captured` by `plan` on the cores of `machine`; the calling thread is one of those that do.
+class NativeStepper(Engine):
+    """What native engines have in common: a program, and who runs it on the threads that all of a process share.
 
-    All native engines of a process share the threads of its cores, which end with the last engine. Ctrl-C waits for the
-    end of the step. ExecutionError where there is no native library (`native.library` says why) or an operator cannot
-    be called natively; PlanError as the Python engine raises it.
+    The calling thread is one of those that run a step. Ctrl-C waits for the end of the step.
     """
 
-    def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
-        self.plan = plan
+    def __init__(
+        self, captured: Captured, cores: int, policy: str, make: Callable[[ModuleType, Any, Any, Values], Any]
+    ) -> None:
         native = native_library()
-        program, replay = captured.program, arrange(plan, captured.graph)
-        values = Values.of(program)
-        script = native.Script(**script_of(replay, lifetimes(program, replay), values, machine))
-        made = native.Program(native_calls(program, values), values.first[-1])
-        self._program, self._graph, self._teams = program, captured.graph, [replay.teams[t] for t in replay.team_of]
-        self._wanted = sorted({(ref.slot, values.of_ref(ref), ref.item) for ref in find_refs(program.outputs)}, key=str)
-        self._held = _Held(native, made, script)
+        self._program, self._graph, self._cores, self._policy = captured.program, captured.graph, cores, policy
+        values = Values.of(captured.program)
+        made = native.Program(native_calls(captured.program, values), values.first[-1])
+        refs = set(find_refs(captured.program.outputs))
+        self._wanted = sorted(((ref.slot, values.of_ref(ref), ref.item) for ref in refs), key=lambda entry: entry[1])
+        self._held = _Held(native, lambda lanes: make(native, made, lanes, values))
         self._end = weakref.finalize(self, self._held.end)
+
+    @abstractmethod
+    def _team(self, op: int, lane: int) -> Team:
+        """Who ran an op that this lane led."""
 
     def run(self, inputs: Sequence[Any]) -> Any:
         return self._run(inputs, None)
 
     def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
-        times: list[tuple[float, float]] = []
-        outputs = self._run(inputs, times)
-        begin_s = min((start for start, _ in times), default=0.0)
-        ops = tuple(
-            Placement(op_id, team.cores, team.threads, start - begin_s, finish - begin_s, team.hardware_thread)
-            for op_id, team, (start, finish) in zip(self._graph.ids, self._teams, times, strict=True)
-        )
-        return outputs, Trace(self.plan.cores, self.plan.policy, ops)
+        ran: list[tuple[float, float, int]] = []
+        outputs = self._run(inputs, ran)
+        begin_s = min((start for start, _, _ in ran), default=0.0)
+        ops = []
+        for op, (op_id, (start, finish, lane)) in enumerate(zip(self._graph.ids, ran, strict=True)):
+            team = self._team(op, lane)
+            times = start - begin_s, finish - begin_s
+            ops.append(Placement(op_id, team.cores, team.threads, *times, team.hardware_thread))
+        return outputs, Trace(self._cores, self._policy, tuple(ops))
 
     def rest(self) -> None:
         """Nothing to do: the threads sleep, and there are no idle OpenMP workers."""
@@ -64,17 +68,36 @@ class NativeEngine(Engine):
     def close(self) -> None:
         self._end()
 
-    def _run(self, inputs: Sequence[Any], times: list[tuple[float, float]] | None) -> Any:
+    def _run(self, inputs: Sequence[Any], ran: list[tuple[float, float, int]] | None) -> Any:
         slots = self._program.new_slots(inputs)
         if not self._program.nodes:
             return self._program.collect(slots)
-        found = self._held.run(inputs, [value for _, value, _ in self._wanted], len(self._graph), times)
+        found = self._held.run(inputs, [value for _, value, _ in self._wanted], len(self._graph), ran)
         for (slot, _, item), value in zip(self._wanted, found, strict=True):
-            if item is None:
-                slots[slot] = value
-            else:
-                slots[slot] = {**(slots[slot] or {}), item: value}
+            slots[slot] = value if item is None else {**(slots[slot] or {}), item: value}
         return self._program.collect(slots)
+
+
+class NativeEngine(NativeStepper):
+    """Runs the steps of `captured` by `plan` on the cores of `machine`.
+
+    ExecutionError where there is no native library (`native.library` says why) or an operator cannot be called
+    natively; PlanError as the Python engine raises it.
+    """
+
+    def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
+        self.plan = plan
+        replay = arrange(plan, captured.graph)
+        lives = lifetimes(captured.program, replay)
+        self._teams = [replay.teams[team] for team in replay.team_of]
+
+        def make(native: ModuleType, program: Any, lanes: Any, values: Values) -> Any:
+            return native.Engine(program, lanes, native.Script(**script_of(replay, lives, values, machine)), SPIN_S)
+
+        super().__init__(captured, plan.cores, plan.policy, make)
+
+    def _team(self, op: int, lane: int) -> Team:
+        return self._teams[op]
 
 
 class NativeLoop:
@@ -90,16 +113,16 @@ class NativeLoop:
 
 
 class _Held:
-    """The C++ engine and its threads, apart from the object whose end is theirs."""
+    """A C++ engine and the threads, apart from the object whose end is theirs."""
 
-    def __init__(self, native: ModuleType, program: Any, script: Any) -> None:
+    def __init__(self, native: ModuleType, make: Callable[[Any], Any]) -> None:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._lanes = _shared_lanes(native)
-        self._engine = native.Engine(program, self._lanes, script, SPIN_S)
+        self._engine = make(self._lanes)
 
     def run(
-        self, inputs: Sequence[Any], wanted: list[int], ops: int, times: list[tuple[float, float]] | None
+        self, inputs: Sequence[Any], wanted: list[int], ops: int, ran: list[tuple[float, float, int]] | None
     ) -> list[Any]:
         if os.getpid() != self._process:
             raise ExecutionError(
@@ -111,7 +134,7 @@ class _Held:
                 raise ExecutionError("the engine is closed; make a new one")
             end_idle_workers()  # the caller's own: they would spin on the engine's cores
             found: list[Any] = self._engine.run(
-                list(inputs), wanted, None if times is None else ops, [] if times is None else times
+                list(inputs), wanted, None if ran is None else ops, [] if ran is None else ran
             )
             return found
 

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/extension.h>
 
+#include "dynamic.h"
 #include "engine.h"
 #include "openmp.h"
 
@@ -55,6 +56,10 @@ std::shared_ptr<Program> make_program(const py::list& calls, size_t values) {
   return program;
 }
 
+std::chrono::nanoseconds nanoseconds_of(double seconds) {
+  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+}
+
 Values values_of(const py::list& inputs) {
   Values values;
   for (const auto& input : inputs)
@@ -71,16 +76,16 @@ void loop(const Program& program, const py::list& inputs) {
   for (const Call& call : program.calls) call.run(values, stack);
 }
 
-std::vector<py::object> run(Engine& engine, const py::list& inputs, const std::vector<size_t>& wanted,
-                            std::optional<size_t> timed, py::list& times_out) {
+std::vector<py::object> run(Stepper& engine, const py::list& inputs, const std::vector<size_t>& wanted,
+                            std::optional<size_t> timed, py::list& ran_out) {
   Values values = values_of(inputs);
-  Times times(timed.value_or(0));
+  std::vector<Ran> ran(timed.value_or(0));
   Values results;
   {
     py::gil_scoped_release unlocked;
-    results = engine.run(std::move(values), wanted, timed ? &times : nullptr);
+    results = engine.run(std::move(values), wanted, timed ? &ran : nullptr);
   }
-  for (const auto& [start, finish] : times) times_out.append(py::make_tuple(start, finish));
+  for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.lane));
   std::vector<py::object> objects;
   for (c10::IValue& result : results) objects.push_back(torch::jit::toPyObject(std::move(result)));
   return objects;
@@ -94,7 +99,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init(&make_program))
       .def("run", torch::wrap_pybind_function(loop));
   py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes").def(py::init([](double spin_s) {
-    return std::make_shared<Lanes>(std::chrono::nanoseconds(static_cast<int64_t>(spin_s * 1e9)));
+    return std::make_shared<Lanes>(nanoseconds_of(spin_s));
   }));
   py::class_<Script>(module, "Script")
       .def(py::init([](std::vector<Seat> seats, const std::vector<std::vector<std::pair<int, int>>>& lanes,
@@ -110,12 +115,24 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
         return script;
       }), py::kw_only(), py::arg("seats"), py::arg("lanes"), py::arg("crews"), py::arg("waits"), py::arg("tells"),
           py::arg("last"), py::arg("counted"), py::arg("users"));
-  py::class_<Engine>(module, "Engine")
-      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, Script script, double spin_s) {
-        return std::make_unique<Engine>(program, lanes, std::move(script),
-                                        std::chrono::nanoseconds(static_cast<int64_t>(spin_s * 1e9)));
-      }))
-      .def("run", torch::wrap_pybind_function(run));
+  py::class_<Order>(module, "Order")
+      .def(py::init([](std::vector<Seat> seats, std::vector<std::vector<int>> groups, std::vector<double> levels,
+                       std::vector<bool> tiny, std::vector<int> waits, std::vector<std::vector<int>> tells,
+                       std::vector<std::vector<int>> counted, std::vector<int> users) {
+        return Order{std::move(seats), std::move(groups), std::move(levels), std::move(tiny),
+                     std::move(waits), std::move(tells), std::move(counted), std::move(users)};
+      }), py::kw_only(), py::arg("seats"), py::arg("groups"), py::arg("levels"), py::arg("tiny"), py::arg("waits"),
+          py::arg("tells"), py::arg("counted"), py::arg("users"));
+  py::class_<Stepper>(module, "Stepper").def("run", torch::wrap_pybind_function(run));
+  py::class_<Engine, Stepper>(module, "Engine").def(py::init([](std::shared_ptr<Program> program,
+                                                               std::shared_ptr<Lanes> lanes, Script script,
+                                                               double spin_s) {
+    return std::make_unique<Engine>(program, lanes, std::move(script), nanoseconds_of(spin_s));
+  }));
+  py::class_<DynamicEngine, Stepper>(module, "DynamicEngine")
+      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, Order order, double spin_s) {
+        return std::make_unique<DynamicEngine>(program, lanes, std::move(order), nanoseconds_of(spin_s));
+      }));
 }
 
 }  // namespace threadcast
