@@ -1,0 +1,121 @@
+#include "step.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+// MKL's C function; the names in small letters are Fortran's. Not there in a torch without MKL.
+extern "C" int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
+
+namespace threadcast {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// MKL asks OpenMP how many threads it may have, unless the calling thread was told a number of its own.
+int tell_mkl(int threads) { return MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(threads) : 0; }
+
+// Makes the calling thread one of an engine's until the end of the block.
+class Enlisted {
+ public:
+  Enlisted() : before_(omp_thread()), mkl_(tell_mkl(1)) {
+    omp_thread() = OmpThread();
+    omp_thread().ours = true;
+  }
+  ~Enlisted() {
+    omp_thread() = before_;
+    tell_mkl(mkl_);
+  }
+
+ private:
+  OmpThread before_;
+  int mkl_;
+  at::AutoDispatchBelowAutograd below_autograd_;
+};
+
+}  // namespace
+
+Leading::Leading(Crew& crew) : crew_(crew) {
+  omp_thread().crew = &crew;
+  tell_mkl(crew.size());
+}
+
+Leading::~Leading() {
+  crew_.dismiss();
+  omp_thread().crew = nullptr;
+  tell_mkl(1);
+}
+
+Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, const std::vector<Seat>& seats,
+                 std::chrono::nanoseconds spin)
+    : program_(std::move(program)), spin_(spin), lanes_(std::move(lanes)), first_cpu_(seats[0].first),
+      values_(program_->values) {
+  bells_.push_back(&lanes_->caller());
+  for (size_t lane = 1; lane < seats.size(); ++lane) {
+    threads_.push_back(&lanes_->at(seats[lane]));
+    bells_.push_back(&threads_.back()->bell());
+    jobs_.emplace_back([this, lane, lanes = lanes_.get()] {
+      play(lane);
+      lanes->finished_one();  // from here on this object may be gone
+    });
+  }
+}
+
+Values Stepper::run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran) {
+  std::lock_guard<std::mutex> turn(lanes_->turn());
+  std::move(inputs.begin(), inputs.end(), values_.begin());
+  prepare();
+  ran_ = ran;
+  failed_.store(false);
+  lanes_->expect(static_cast<int>(jobs_.size()));
+  for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);
+  {
+    Pinned pinned(first_cpu_);
+    Enlisted enlisted;
+    play(0);
+    lanes_->wait_for_all();
+  }
+  Values results;
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  if (error == nullptr)
+    for (size_t value : wanted) results.push_back(values_[value]);
+  for (c10::IValue& value : values_) value = c10::IValue();
+  if (error != nullptr) std::rethrow_exception(error);
+  return results;
+}
+
+bool Stepper::call(int op, size_t lane, std::vector<c10::IValue>& stack) {
+  if (failed_.load()) return false;
+  try {
+    if (ran_ == nullptr) {
+      program_->calls[op].run(values_, stack);
+    } else {
+      Ran& ran = (*ran_)[op];
+      ran.lane = static_cast<int>(lane);
+      ran.start_s = now_s();
+      program_->calls[op].run(values_, stack);
+      ran.finish_s = now_s();
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  return !failed_.load();
+}
+
+std::unique_ptr<Crew> Stepper::crew_of(const std::vector<int>& lanes, Shares& shares) {
+  if (lanes.size() < 2) return nullptr;
+  std::vector<Bell*> members;
+  for (size_t rank = 1; rank < lanes.size(); ++rank) members.push_back(bells_[lanes[rank]]);
+  return std::make_unique<Crew>(bells_[lanes[0]], std::move(members), &shares, spin_);
+}
+
+void Stepper::fail(std::exception_ptr error) {
+  {
+    std::lock_guard<std::mutex> lock(failing_);
+    if (error_ == nullptr) error_ = std::move(error);
+  }
+  failed_.store(true);
+  for (Bell* bell : bells_) bell->ring();
+}
+
+}  // namespace threadcast
