@@ -11,6 +11,7 @@ from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.simulator import simulate
 from threadcast.scheduler.steady import FEWEST_CURVES, steadied
+from threadcast.scheduler.times import LONGEST_S
 
 MACHINE = Machine.uniform("m", 16)
 COUNTS = (1, 2, 4, 8, 16)
@@ -21,7 +22,7 @@ def true_seconds(ops: int) -> np.ndarray:
     random = np.random.default_rng(0)
     share = random.uniform(0.0, 0.6, ops)
     work = random.uniform(1e-4, 1e-2, ops)
-    return work[:, None] * (share[:, None] + (1 - share[:, None]) / np.array(COUNTS))
+    return np.asarray(work[:, None] * (share[:, None] + (1 - share[:, None]) / np.array(COUNTS)))
 
 
 def problem_of(seconds: np.ndarray, half_width: float, machine: Machine = MACHINE) -> Problem:
@@ -68,6 +69,33 @@ def test_certain_curves_stay(half_width: float) -> None:
 
 def test_few_curves_stay() -> None:
     assert steadied(problem_of(true_seconds(FEWEST_CURVES - 1), 0.2)) is None
+
+
+def test_ops_of_no_time_stay_and_do_not_keep_others_from_being_steadied() -> None:
+    seconds = noisy(true_seconds(30), 0.2)
+    without = steadied(problem_of(seconds[1:], 0.2))
+    seconds[0] = 0.0
+    found = steadied(problem_of(seconds, 0.2))
+    assert found is not None
+    assert without is not None
+    assert not found.curves.seconds[0].any()
+    np.testing.assert_allclose(found.curves.seconds[1:], without.curves.seconds)
+    assert steadied(problem_of(np.zeros((30, len(COUNTS))), 0.2)) is None
+
+
+def test_counts_that_an_op_does_not_offer_stay_so() -> None:
+    seconds = noisy(true_seconds(30), 0.2)
+    seconds[3, 3:] = np.inf
+    found = steadied(problem_of(seconds, 0.2))
+    assert found is not None
+    np.testing.assert_array_equal(np.isfinite(found.curves.seconds), np.isfinite(seconds))
+
+
+def test_the_longest_times_that_curves_may_hold_are_steadied() -> None:
+    seconds = noisy(true_seconds(30), 0.2)
+    found = steadied(problem_of(np.minimum(seconds * LONGEST_S / np.median(seconds), LONGEST_S), 0.2))
+    assert found is not None
+    assert found.curves.seconds.max() <= LONGEST_S
 
 
 def test_a_plan_tells_the_times_of_the_curves_that_it_was_given() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from threadcast.core import CurveTable, Source
 from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.robust import spread_of
-from threadcast.scheduler.times import Floats
+from threadcast.scheduler.times import LONGEST_S, Floats
 
 UNCERTAIN = 0.04
 """Standard deviation of a typical point's logarithm from which on curves are steadied: an interval of +-7 %."""
@@ -30,19 +30,23 @@ up to 20 % half of it gained 1.4 % (networks of the planner's benchmark)."""
 
 
 def steadied(problem: Problem) -> Problem | None:
-    """The problem with steadied curves; None where they are certain, or too few."""
+    """The problem with steadied curves; None where they are certain, or too few. Ops of no time keep theirs."""
     curves = problem.curves
-    measured = (curves.source == list(Source).index(Source.MEASURED)).all(axis=0)
-    known = np.flatnonzero(measured & (curves.seconds > 0).all(axis=0) & np.isfinite(curves.seconds).all(axis=0))
+    timed = np.flatnonzero((curves.seconds > 0).all(axis=1))
+    if len(timed) < FEWEST_CURVES:
+        return None
+    measured = (curves.source[timed] == list(Source).index(Source.MEASURED)).all(axis=0)
+    known = np.flatnonzero(measured & np.isfinite(curves.seconds[timed]).all(axis=0))
     if len(known) < FEWEST_CASES:
         return None
-    deviation = float(np.median(spread_of(curves)[:, known]))
-    rows, inverse = np.unique(np.log(curves.seconds[:, known]), axis=0, return_inverse=True)
+    deviation = float(np.median(spread_of(curves)[np.ix_(timed, known)]))
+    rows, inverse = np.unique(np.log(curves.seconds[np.ix_(timed, known)]), axis=0, return_inverse=True)
     if deviation < UNCERTAIN or len(rows) < FEWEST_CURVES:
         return None
-    change = SHARE * (_shrunk(rows, deviation) - rows)[inverse.ravel()]
-    factor = np.exp(_between(change, curves, known))
-    seconds = np.where(np.isfinite(curves.seconds), curves.seconds * factor, curves.seconds)
+    change = _between(SHARE * (_shrunk(rows, deviation) - rows), curves, known)
+    seconds = curves.seconds.copy()
+    seconds[timed] *= np.exp(change[inverse.ravel()])
+    seconds = np.where(np.isfinite(curves.seconds), np.minimum(seconds, LONGEST_S), curves.seconds)
     return Problem(problem.graph, replace(curves, seconds=seconds, low=seconds, high=seconds), problem.machine)
 
 
@@ -62,7 +66,7 @@ def _shrunk(rows: Floats, deviation: float) -> Floats:
 def _between(change: Floats, curves: CurveTable, known: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Floats:
     """Changes of the known cases (n, known) carried over to all, by thread count and within one affinity."""
     threads = np.log([case.threads for case in curves.cases])
-    found = np.empty(curves.seconds.shape)
+    found = np.empty((len(change), len(curves.cases)))
     for affinity in dict.fromkeys(case.affinity for case in curves.cases):
         mine = np.array([case.affinity is affinity for case in curves.cases])
         given = np.flatnonzero(mine[known])
