@@ -32,20 +32,20 @@ up to 20 % half of it gained 1.4 % (networks of the planner's benchmark)."""
 def steadied(problem: Problem) -> Problem | None:
     """The problem with steadied curves; None where they are certain, or too few. Ops of no time keep theirs."""
     curves = problem.curves
-    timed = np.flatnonzero((curves.seconds > 0).all(axis=1))
-    if len(timed) < FEWEST_CURVES:
+    measured = (curves.source == list(Source).index(Source.MEASURED)) & np.isfinite(curves.seconds)
+    timed = (curves.seconds > 0).all(axis=1) & measured.any(axis=1)
+    deviation = float(np.median(spread_of(curves)[timed][measured[timed]])) if timed.any() else 0.0
+    if deviation < UNCERTAIN:
         return None
-    measured = (curves.source[timed] == list(Source).index(Source.MEASURED)).all(axis=0)
-    known = np.flatnonzero(measured & np.isfinite(curves.seconds[timed]).all(axis=0))
-    if len(known) < FEWEST_CASES:
-        return None
-    deviation = float(np.median(spread_of(curves)[np.ix_(timed, known)]))
-    rows, inverse = np.unique(np.log(curves.seconds[np.ix_(timed, known)]), axis=0, return_inverse=True)
-    if deviation < UNCERTAIN or len(rows) < FEWEST_CURVES:
-        return None
-    change = _between(SHARE * (_shrunk(rows, deviation) - rows), curves, known)
     seconds = curves.seconds.copy()
-    seconds[timed] *= np.exp(change[inverse.ravel()])
+    for cases in np.unique(measured[timed], axis=0):  # curves that were measured at the same counts
+        ops, known = np.flatnonzero(timed & (measured == cases).all(axis=1)), np.flatnonzero(cases)
+        rows, inverse = np.unique(np.log(curves.seconds[np.ix_(ops, known)]), axis=0, return_inverse=True)
+        if len(rows) >= FEWEST_CURVES and len(known) >= FEWEST_CASES:
+            change = _between(SHARE * (_shrunk(rows, deviation) - rows), curves, known)
+            seconds[ops] *= np.exp(change[inverse.ravel()])
+    if np.array_equal(seconds, curves.seconds):
+        return None
     seconds = np.where(np.isfinite(curves.seconds), np.minimum(seconds, LONGEST_S), curves.seconds)
     return Problem(problem.graph, replace(curves, seconds=seconds, low=seconds, high=seconds), problem.machine)
 
