@@ -8,11 +8,13 @@ from typing import overload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.scheduler.affinities import with_affinities
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, State
 from threadcast.scheduler.policies.base import Running
 from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.search.replay import replayed
 from threadcast.scheduler.simulator import simulate
 
 
@@ -63,3 +65,12 @@ def test_a_replay_of_a_plan_takes_as_long_as_the_plan(problem: Problem, policy: 
     assert [(at.id, at.cores, at.hardware_thread) for at in sorted(again.ops, key=lambda at: at.id)] == [
         (at.id, at.cores, at.hardware_thread) for at in sorted(made.ops, key=lambda at: at.id)
     ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.sampled_from(["sequential", "heft", "mcpa"]), st.integers(0, 99))
+def test_a_replay_at_other_times_is_what_the_simulator_makes_of_it(problem: Problem, policy: str, seed: int) -> None:
+    made = plan(problem, policy=policy)
+    other = with_affinities(problem, seed=seed)
+    simulated = simulate(PlanReplay(other, plan=made))
+    assert {at.id: at for at in replayed(other, made.ops)} == simulated.by_id()

@@ -152,6 +152,11 @@ def _searched(
 
 
 def _replayed(problem: Problem, made: Plan, interference: Interference | None) -> Candidate:
+    if interference is None and not _shares_cores(made.ops):
+        from threadcast.scheduler.search.replay import replayed  # brings numba along
+
+        placements = replayed(problem, made.ops)
+        return SEARCH, placements, max(at.finish_s for at in placements)
     run = Simulation(PlanReplay(problem, plan=made), interference=interference)
     run.run()
     return SEARCH, run.placements(), run.now_s

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core import OpGraph, Placement
+from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.search.compiled import compiled
 from threadcast.scheduler.search.instance import Floats, Ints
 
@@ -46,11 +47,33 @@ class Replay:
         place = np.empty(len(placed))
         place[list(graph.topological_order)] = np.arange(len(placed))
         starts, finishes = (np.array([getattr(at, name) for at in placed]) for name in ("start_s", "finish_s"))
-        self._order = np.lexsort((place, finishes, starts)).astype(np.int32)
+        self.order = np.lexsort((place, finishes, starts)).astype(np.int32)
+        """(n_ops,) positions in the graph, in the order in which ops go onto their cores."""
 
     def makespan_s(self, seconds: Floats) -> float:
         """The makespan when op i takes `seconds[i]`, (n_ops,) float64."""
         finish = np.empty(len(seconds))
         return float(
-            _replay(self._order, self._before_at, self._before, self._core_at, self._core, self._cores, seconds, finish)
+            _replay(self.order, self._before_at, self._before, self._core_at, self._core, self._cores, seconds, finish)
         )
+
+
+def replayed(problem: Problem, placements: Sequence[Placement]) -> tuple[Placement, ...]:
+    """Where and when ops run that keep their cores and the order on them and take the problem's times.
+
+    No two ops may share a core at a time. What the simulator makes of `PlanReplay` then, without its events.
+    """
+    graph, on = problem.graph, problem.times.on
+    by_id = {at.id: at for at in placements}
+    busy_to: dict[int, float] = {}
+    finish_s = [0.0] * len(graph)
+    found = []
+    for op in Replay(graph, placements).order.tolist():
+        at = by_id[graph.ids[op]]
+        begin_s = max([busy_to.get(core, 0.0) for core in at.cores])
+        for before in graph.predecessors[op]:
+            begin_s = max(begin_s, finish_s[before])
+        finish_s[op] = begin_s + on(op, at.cores, at.threads)
+        busy_to.update(dict.fromkeys(at.cores, finish_s[op]))
+        found.append(Placement(at.id, at.cores, at.threads, begin_s, finish_s[op]))
+    return tuple(found)
