@@ -40,9 +40,7 @@ def steadied(problem: Problem) -> Problem | None:
     seconds = curves.seconds.copy()
     for cases in np.unique(measured[timed], axis=0):  # curves that were measured at the same counts
         ops, known = np.flatnonzero(timed & (measured == cases).all(axis=1)), np.flatnonzero(cases)
-        if deviation < UNCERTAIN:
-        return None
-    rows, inverse = np.unique(np.log(curves.seconds[np.ix_(ops, known)]), axis=0, return_inverse=True)
+        rows, inverse = np.unique(np.log(curves.seconds[np.ix_(ops, known)]), axis=0, return_inverse=True)
         if len(rows) >= FEWEST_CURVES and len(known) >= FEWEST_CASES:
             change = _between(SHARE * (_shrunk(rows, deviation) - rows), curves, known)
             seconds[ops] *= np.exp(change[inverse.ravel()])
