@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from threadcast.cli.main import COMMANDS, cli
 from threadcast.scheduler.planner import SEARCH
@@ -58,6 +60,29 @@ def test_python_of_the_readme_runs(
     graph = {"schema": "threadcast.graph/1", "ops": [{"id": "a", **op}, {"id": "b", **op}], "edges": [["a", "b"]]}
     (tmp_path / "graph.json").write_text(json.dumps(graph))
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
+    training, inference, planning = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(planning, "README.md", "exec"), {})
     assert capsys.readouterr().out.split()[0] == "0.5"
+    user = a_users_names()
+    exec(compile(training, "README.md", "exec"), user)
+    losses = [float(line) for line in capsys.readouterr().out.split()]
+    assert len(losses) == 60
+    assert losses[-1] < losses[0]
+    user["step"].close()
+    exec(compile(inference, "README.md", "exec"), user)
+    with torch.no_grad():
+        torch.testing.assert_close(user["answer"], user["model"](user["another_input"]), rtol=1e-3, atol=1e-4)
+    user["fast"].close()
+
+
+def a_users_names() -> dict[str, Any]:
+    """What the README's code takes for given."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    inputs, target = torch.randn(16, 4), torch.randint(0, 3, (16,))
+    return {
+        "model": model, "loss": torch.nn.functional.cross_entropy, "batches": [(inputs, target)] * 60,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "example_input": inputs,
+        "another_input": torch.randn(16, 4),
+    }  # fmt: skip
