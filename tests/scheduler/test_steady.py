@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -96,6 +98,16 @@ def test_the_longest_times_that_curves_may_hold_are_steadied() -> None:
     found = steadied(problem_of(np.minimum(seconds * LONGEST_S / np.median(seconds), LONGEST_S), 0.2))
     assert found is not None
     assert found.curves.seconds.max() <= LONGEST_S
+
+
+def test_ops_of_which_few_were_measured_at_the_same_counts_stay() -> None:
+    given = problem_of(noisy(true_seconds(30), 0.2), 0.2)
+    source = given.curves.source.copy()
+    source[: FEWEST_CURVES - 1, 4] = list(Source).index(Source.INTERPOLATED)
+    found = steadied(Problem(given.graph, replace(given.curves, source=source), given.machine))
+    assert found is not None
+    changed = (found.curves.seconds != given.curves.seconds).any(axis=1)
+    np.testing.assert_array_equal(changed, np.arange(30) >= FEWEST_CURVES - 1)
 
 
 def test_a_plan_tells_the_times_of_the_curves_that_it_was_given() -> None:

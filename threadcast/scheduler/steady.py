@@ -38,8 +38,9 @@ def steadied(problem: Problem) -> Problem | None:
     if deviation < UNCERTAIN:
         return None
     seconds = curves.seconds.copy()
-    for cases in np.unique(measured[timed], axis=0):  # curves that were measured at the same counts
-        ops, known = np.flatnonzero(timed & (measured == cases).all(axis=1)), np.flatnonzero(cases)
+    groups, group_of, sizes = np.unique(measured[timed], axis=0, return_inverse=True, return_counts=True)
+    for group in np.flatnonzero(sizes >= FEWEST_CURVES):  # curves that were measured at the same counts
+        ops, known = np.flatnonzero(timed)[group_of.ravel() == group], np.flatnonzero(groups[group])
         rows, inverse = np.unique(np.log(curves.seconds[np.ix_(ops, known)]), axis=0, return_inverse=True)
         if len(rows) >= FEWEST_CURVES and len(known) >= FEWEST_CASES:
             change = _between(SHARE * (_shrunk(rows, deviation) - rows), curves, known)
