@@ -7,6 +7,8 @@ EXTRAS = {
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl"),
     "collect": ("torch", "pyperf"),
+    "engine": ("ninja", "setuptools"),
+    "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),
