@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scheduler.runtime.compiler import skip_without_compiler
 from threadcast.collector.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.scheduler.runtime.engine import Engine
@@ -43,6 +44,7 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 
     def make(captured: Captured, plan: Plan) -> Engine:
         if request.param == "native":
+            skip_without_compiler()
             return NativeEngine(captured, plan, machine)
         return PythonEngine(captured, plan, machine, executors=executors)
 

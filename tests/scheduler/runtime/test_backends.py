@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
+from tests.scheduler.runtime.compiler import needs_compiler
 from threadcast.core.errors import CaptureError
 from threadcast.scheduler.runtime.backends.contenders import contenders
 from threadcast.scheduler.runtime.backends.frozen import FlatModule
@@ -40,6 +41,7 @@ ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (
 )  # fmt: skip
 
 
+@needs_compiler  # as torch.compile does
 def test_every_installed_backend_answers_as_the_module(module: Two) -> None:
     args, kwargs = ARGUMENTS
     changed = ({"a": args[0]["a"] * 3, "b": args[0]["b"] - 2},)

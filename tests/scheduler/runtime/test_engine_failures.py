@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.scheduler.runtime.compiler import skip_without_compiler
 from tests.scheduler.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.scheduler.runtime.random_plans import made_up_curves, make_random_plan
 from threadcast.collector.capture import Captured, capture_forward
@@ -56,11 +57,13 @@ def replaying(captured: Captured, machine: Machine, executors: Executors, seed: 
 
 
 def native(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+    skip_without_compiler()
     cores = tuple(core.id for core in machine.cores)
     return NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
 
 
 def dynamic(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+    skip_without_compiler()
     seconds = [1e-6 * (1 + i % 4) for i in range(len(captured.graph))]  # some are tiny
     return DynamicEngine(captured, seconds, machine, executors=1 + seed % len(machine))
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.scheduler.runtime.compiler import needs_compiler
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast.collector.affinity import thread_ids
 from threadcast.collector.capture import Captured, capture_forward
@@ -194,7 +195,7 @@ while True:
 """
 
 
-ENGINES = ["python_engine.PythonEngine", "native.engine.NativeEngine"]
+ENGINES = ["python_engine.PythonEngine", pytest.param("native.engine.NativeEngine", marks=needs_compiler)]
 
 
 def process(ending: str, engine: str) -> subprocess.Popen[str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.scheduler.runtime.compiler import needs_compiler
 from tests.scheduler.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from threadcast import networks
 from threadcast.collector.capture import capture_forward
@@ -13,6 +14,8 @@ from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.runtime.native.dynamic import TINY_S, DynamicEngine
+
+pytestmark = needs_compiler
 
 
 @pytest.mark.parametrize("tiny", [True, False])

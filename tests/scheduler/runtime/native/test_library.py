@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.scheduler.runtime.compiler import needs_compiler
 from threadcast.collector.capture import Captured, capture_forward
 from threadcast.core import Case, Machine
 from threadcast.core.errors import ExecutionError
@@ -20,6 +21,8 @@ from threadcast.scheduler.runtime.engines import engine_costs, has_native_engine
 from threadcast.scheduler.runtime.native import library
 from threadcast.scheduler.runtime.native.library import native_library
 from threadcast.scheduler.runtime.python_engine import PythonEngine
+
+pytestmark = needs_compiler
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.scheduler.runtime.compiler import needs_compiler
 from tests.scheduler.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast.collector.affinity import thread_ids
@@ -20,6 +21,8 @@ from threadcast.core import Case, Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.native.engine import NativeEngine
+
+pytestmark = needs_compiler
 
 
 def many_kernels(x: Tensor) -> list[Tensor]:

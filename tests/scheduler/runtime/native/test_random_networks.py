@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import dropout, layer_norm, mse_loss
 
+from tests.scheduler.runtime.compiler import needs_compiler
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast.collector.capture import capture_training
 from threadcast.core import Machine
 from threadcast.scheduler.runtime.native.engine import NativeEngine
+
+pytestmark = needs_compiler
 
 WIDTH = 6
 
