@@ -24,10 +24,13 @@ Steps = Generator[Run, None, Plan]
 
 
 class PlanMaker:
-    """Makes plans of `captured` for `machine`. Every step that it takes is a whole one of the caller's."""
+    """Makes plans of `captured` for `machine`. Every step that it takes is a whole one of the caller's.
 
-    def __init__(self, captured: Captured, machine: Machine) -> None:
-        self._captured, self._machine = captured, machine
+    `before` is called before each: other calls of the same model may have changed how its tensors lie in memory.
+    """
+
+    def __init__(self, captured: Captured, machine: Machine, *, before: Callable[[], None]) -> None:
+        self._captured, self._machine, self._before = captured, machine, before
 
     def made(self) -> Steps:
         """Measure every op at several thread counts, plan, run the plan, and plan again with what it showed.
@@ -52,6 +55,7 @@ class PlanMaker:
         with open_engine(self._captured, plan, self._machine) as engine:
 
             def run(*arguments: Any) -> Any:
+                self._before()
                 result, trace = engine.run_traced(self._captured.bind(*arguments))
                 traces.append(trace)
                 return result
@@ -67,7 +71,12 @@ class PlanMaker:
             closing(Planning(problem)) as planning,
             open_engine(self._captured, meanwhile, self._machine) as engine,
         ):
+
+            def run(*arguments: Any) -> Any:
+                self._before()
+                return engine.run(self._captured.bind(*arguments))
+
             while (plan := planning.result()) is None:
-                yield lambda *arguments: engine.run(self._captured.bind(*arguments))
+                yield run
         _logger.info("planned %.3g s a step, at least %.3g s", plan.makespan_s, plan.lower_bound_s)
         return plan

@@ -124,8 +124,7 @@ class Tuning:
         candidates = []
         for layout in layouts:
             captured = first if layout == layouts[0] else self._capture(layout)
-            self._lie(layout)
-            plan = yield from PlanMaker(captured, self._machine).made()
+            plan = yield from PlanMaker(captured, self._machine, before=partial(self._lie, layout)).made()
             candidates.append(Candidate(layout, captured, plan))
             self.report.predicted_s[layout] = plan.makespan_s
         candidates.sort(key=lambda candidate: candidate.plan.makespan_s)
