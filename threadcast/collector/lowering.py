@@ -17,7 +17,7 @@ from threadcast.collector.dependencies import edges, is_random, writes
 from threadcast.collector.program import Input, Node, Phase, Program
 from threadcast.collector.simplify import Simplifier
 from threadcast.collector.splitting import Part, split_call
-from threadcast.collector.values import Ref, find_refs
+from threadcast.collector.values import Ref, find_refs, map_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
@@ -188,12 +188,16 @@ class _Builder:
         keep = _needed(nodes, self.n_inputs, self.outputs)
         slots = {slot: slot for slot in range(self.n_inputs)}
         slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
+
+        def renumber(ref: Ref) -> Ref:
+            return Ref(slots[ref.slot], ref.item)
+
         renumbered = tuple(
-            Node(nodes[i].target, _renumber(nodes[i].args, slots), _renumber(nodes[i].kwargs, slots), nodes[i].phase)
-            for i in keep
+            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase)
+            for n in (nodes[i] for i in keep)
         )
         ops = tuple(self._op(self.calls[i]) for i in keep)
-        outputs = pytree.tree_unflatten(_renumber(self.outputs, slots), structure)
+        outputs = pytree.tree_unflatten(map_refs(renumber, self.outputs), structure)
         program = Program(tuple(self.inputs), renumbered, outputs)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.n_inputs))
         return Lowered(graph, program, self.constants)
@@ -231,18 +235,6 @@ def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
             needed.add(index)
             needed.update(ref.slot - n_inputs for ref in node.refs())
     return sorted(index for index in needed if index >= 0)
-
-
-def _renumber(template: Any, slots: Mapping[int, int]) -> Any:
-    if isinstance(template, Ref):
-        return Ref(slots[template.slot], template.item)
-    if isinstance(template, list):
-        return [_renumber(part, slots) for part in template]
-    if isinstance(template, tuple):
-        return tuple(_renumber(part, slots) for part in template)
-    if isinstance(template, dict):
-        return {key: _renumber(part, slots) for key, part in template.items()}
-    return template
 
 
 def _spec(value: Any, name: str) -> TensorSpec:

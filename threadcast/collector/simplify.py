@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from threadcast.collector.splitting import Part
-from threadcast.collector.values import Ref, find_refs
+from threadcast.collector.values import Ref, find_refs, map_refs
 
 aten = torch.ops.aten
 
@@ -48,8 +48,13 @@ class Simplifier:
     def _leave_out_views(self) -> None:
         same: dict[Ref, Ref] = {}
         seen: dict[Hashable, Ref] = {}
+
+        def swapped(ref: Ref) -> Ref:
+            return same.get(ref, ref)
+
         for i, part in enumerate(self.parts):
-            part = self.parts[i] = replace(part, args=_swapped(part.args, same), kwargs=_swapped(part.kwargs, same))
+            args, kwargs = map_refs(swapped, part.args), map_refs(swapped, part.kwargs)
+            part = self.parts[i] = replace(part, args=args, kwargs=kwargs)
             if part.target not in _VIEWS:
                 continue
             mine = Ref(self._n_inputs + i)
@@ -60,7 +65,7 @@ class Simplifier:
             known = seen.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
             if known != mine:
                 same[mine] = known
-        self.outputs = _swapped(self.outputs, same)
+        self.outputs = map_refs(swapped, self.outputs)
 
     def _add_in_products(self) -> None:
         uses = self._uses()
@@ -104,15 +109,3 @@ class Simplifier:
                 continue
             uses.update(ref.slot for ref in find_refs((part.args, part.kwargs)))
         return uses
-
-
-def _swapped(template: Any, same: dict[Ref, Ref]) -> Any:
-    if isinstance(template, Ref):
-        return same.get(template, template)
-    if isinstance(template, list):
-        return [_swapped(part, same) for part in template]
-    if isinstance(template, tuple):
-        return tuple(_swapped(part, same) for part in template)
-    if isinstance(template, dict):
-        return {key: _swapped(part, same) for key, part in template.items()}
-    return template

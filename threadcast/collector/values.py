@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -33,3 +33,16 @@ def find_refs(template: Any) -> Iterator[Ref]:
     elif isinstance(template, dict):
         for part in template.values():
             yield from find_refs(part)
+
+
+def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
+    """`template` with every `Ref` in nested lists, tuples and dictionaries changed."""
+    if isinstance(template, Ref):
+        return change(template)
+    if isinstance(template, list):
+        return [map_refs(change, part) for part in template]
+    if isinstance(template, tuple):
+        return tuple(map_refs(change, part) for part in template)
+    if isinstance(template, dict):
+        return {key: map_refs(change, part) for key, part in template.items()}
+    return template
