@@ -103,9 +103,11 @@ def test_every_step_from_the_first_to_the_settled_trains_as_eager_does(trained: 
 
 def test_kinds_of_arguments_that_alternate_do_not_disturb_each_others_layout(trained: Any) -> None:
     step, mine, _, eager, eager_optimizer = trained
-    for seed in range(70):
+    seed = 0
+    while seed < 10 or not decided(step):
         x, y = batch(seed, 4 if seed % 3 else 7)
         torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+        seed += 1
     same_state(mine, eager)
     assert len(step.reports) == 2
 
