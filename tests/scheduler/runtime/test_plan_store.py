@@ -12,7 +12,7 @@ from torch import Tensor
 import threadcast
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast.collector.capture import Captured, capture_forward
-from threadcast.core import Machine
+from threadcast.core import Machine, Plan
 from threadcast.scheduler.runtime import tuning
 from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
 
@@ -73,29 +73,29 @@ def waves(x: Tensor) -> Tensor:
     return (x * 2).sin() + (x + 1).cos()
 
 
-def test_a_kept_plan_runs_from_the_first_call_on(machine: Machine, plans_of_the_test: Path) -> None:
-    x = torch.ones(8)
+def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float) -> Plan:
+    """Keep a plan of `waves`, as if an earlier process had proven it."""
     with closing(threadcast.optimize(waves)) as call:
         call(x)
         (made,) = call._optimized._tunings.values()
         assert isinstance(made, tuning.Tuning)
         graph = made._capture("as given").graph
         plan = make_random_plan(graph, tuple(core.id for core in machine.cores), seed=2)
-        made._plans.write(made._call, graph, Kept(plan, "as given", 1.0))
+        made._plans.write(made._call, graph, Kept(plan, "as given", step_s))
+    return plan
+
+
+def test_a_kept_plan_runs_from_the_first_call_on(machine: Machine, plans_of_the_test: Path) -> None:
+    x = torch.ones(8)
+    plan = keep_a_plan(x, machine, step_s=1.0)
     with closing(threadcast.optimize(waves)) as call:
         assert torch.equal(call(x), waves(x))
         assert (call.reports[0].runs, call.reports[0].plan) == ("plan", plan)
 
 
-def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) -> None:
     x = torch.ones(8)
-    with closing(threadcast.optimize(waves)) as call:
-        call(x)
-        (made,) = call._optimized._tunings.values()
-        assert isinstance(made, tuning.Tuning)
-        graph = made._capture("as given").graph
-        plan = make_random_plan(graph, tuple(core.id for core in machine.cores), seed=2)
-        made._plans.write(made._call, graph, Kept(plan, "as given", 1e-9))
+    keep_a_plan(x, machine, step_s=1e-9)
     with closing(threadcast.optimize(waves)) as call:
         runs = set()
         for _ in range(tuning.DRIFT_STEPS + 2):
