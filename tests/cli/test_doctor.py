@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -47,6 +48,7 @@ def test_doctor_describes_this_machine_as_json():
     assert Machine.from_json(document["machine"]) == read_machine()
     assert document["usable"]["cores"] == usable_cores().cores
     assert len(document["cases"]) == len(read_machine().cases())
+    assert document["plain_gains"] is None
 
 
 def test_doctor_tells_people_within_80_columns(monkeypatch):
@@ -56,6 +58,42 @@ def test_doctor_tells_people_within_80_columns(monkeypatch):
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert read_machine().fingerprint in result.stdout
     assert all(topic in result.stdout for topic in TOPICS)
+    assert "\\n" not in result.stdout
+
+
+def test_doctor_times_a_network_in_plain_pytorch_when_asked():
+    result = invoke("doctor", "--gains", "lstm:tiny", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    gains = document["plain_gains"]
+    assert (gains["network"], gains["size"], gains["mode"], gains["failed"]) == ("lstm", "tiny", "training", {})
+    names = [setting["what"] for setting in gains["settings"]]
+    assert names[:2] == ["as run now", "memory kept"]
+    assert "channels last" not in names
+    told = {finding["topic"]: finding for finding in document["findings"]}
+    for setting in gains["settings"][1:]:
+        finding = told[f"gain of {setting['what']}"]
+        assert finding["advice"] == (setting["advice"] if setting["gains"] else None)
+    assert "plain PyTorch" not in result.stdout
+
+
+def test_gains_of_an_unknown_network_are_an_error():
+    result = invoke("doctor", "--gains", "lstm:huge")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no size 'huge'; known: tiny" in result.stderr
+    assert "no network named 'lstn'; did you mean 'lstm'?" in invoke("doctor", "--gains", "lstn").stderr
+
+
+def test_gains_without_torch_are_a_finding(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: found(name, *rest) if name != "torch" else None
+    )
+    document = json.loads(invoke("doctor", "--gains", "--json").stdout)
+    (finding,) = [finding for finding in document["findings"] if finding["topic"] == "gains"]
+    assert finding["found"] == "not timed: no PyTorch"
+    assert "threadcast[collect]" in finding["advice"]
+    assert document["plain_gains"] is None
 
 
 def test_an_unlimited_process_is_well():

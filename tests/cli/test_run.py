@@ -29,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(store: str, tmp_path: Path) -> None:
     timeline, trace = tmp_path / "timeline.json", tmp_path / "trace.json"
     done = call(
-        "run", "lenet", "--steps", "4", "--store", store, "--models", str(tmp_path), "--json",
+        "run", "lenet", "--steps", "4", "--store", store, "--models", str(tmp_path), "--json", "--gains",
         "--timeline", str(timeline), "--trace", str(trace),
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -39,6 +39,10 @@ def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(st
     assert all(0 < c["low_s"] <= c["median_s"] <= c["high_s"] for c in told["contenders"])
     assert 0 < told["lower_bound_s"] <= told["predicted_s"]
     assert told["guard_keeps"] == ("plan" if told["gain"]["low"] > 1 else "default")
+    plain = told["plain_gains"]
+    assert (plain["network"], plain["mode"], plain["rounds"]) == ("lenet", "training", 10)
+    assert [s["what"] for s in plain["settings"]][:4] == ["as run now", "memory kept", "channels last", "both"]
+    assert all(s["gain"]["low"] <= s["gain"]["median"] <= s["gain"]["high"] for s in plain["settings"])
     happened = Trace.from_json(json.loads(trace.read_text()))
     assert len(happened.ops) == told["ops"]
     assert not happened.simulated

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from threadcast.collector.memory import KEEPING
 
 SCRIPT = """
 import json, resource, threading
@@ -32,10 +35,25 @@ print(json.dumps({**found, "kept": counts[0], "regime after": memory_regime()}))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+
+
+@needs_glibc
 def test_blocks_freed_and_taken_again_are_not_faulted_in_again():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert (found["regime"], found["told"], found["regime after"]) == ("returned", True, "kept")
     assert found["default"] > 10 * 100 * 2**20 / 65536  # even where the system gives 64 KiB at once
     assert found["kept"] < found["default"] / 10
+
+
+@needs_glibc
+def test_the_variables_keep_memory_from_the_start():
+    faults = []
+    without = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    for environment in (without, {**without, **KEEPING}):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment
+        )
+        faults.append(json.loads(done.stdout)["default"])
+    assert faults[1] < faults[0] / 5  # the first of ten rounds must fault all in

@@ -16,7 +16,7 @@ interrupted. [Settings](settings.md) are flags too, variables, or lines in `thre
 """
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "doctor": ("threadcast doctor",),
+    "doctor": ("threadcast doctor", "threadcast doctor --gains", "threadcast doctor --gains my_model.py:build"),
     "profile": (
         "threadcast profile resnet18 --size small --batch 8",
         "threadcast profile resnet18 --size small --batch 8 --corun",
@@ -30,7 +30,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "threadcast plan resnet18 --size small --batch 8 --explain",
         "threadcast plan resnet18 --size small --batch 8 --compare --timeline plan.json",
     ),
-    "run": ("threadcast run inception_block --size small --batch 1",),
+    "run": (
+        "threadcast run inception_block --size small --batch 1",
+        "threadcast run my_model.py:build --gains",
+    ),
     "serve": ("threadcast serve --port 8321",),
     "models": ("threadcast models list", "threadcast models alias champion hill_climb@1"),
     "db": ("threadcast db import times.csv", "threadcast db export times.parquet"),

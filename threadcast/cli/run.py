@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.options import NewFile, common, network_options, setting
 from threadcast.cli.output import Output, duration, table
@@ -25,6 +26,7 @@ from threadcast.scheduler.policies import Problem
 if TYPE_CHECKING:
     from threadcast.collector.workloads import Mode, OptimizerName
     from threadcast.scheduler.runtime.comparison import Comparison
+    from threadcast.scheduler.runtime.plain_gains import PlainGains
 
 TRACED = 10
 """Steps traced to find pairs of ops that slow each other down; medians of them stand a few that met something else."""
@@ -64,6 +66,9 @@ class _Network:
     "--steps", type=click.IntRange(3, 100_000), default=30, show_default=True, help="Steps timed of each kind."
 )
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@click.option(
+    "--gains", is_flag=True, help="Time plain PyTorch too: freed memory kept, channels last, thread counts, each alone."
+)
 @click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down, and note none that do.")
 @setting("corun", "--corun-dir")
 @setting("store", "--store")
@@ -80,16 +85,16 @@ class _Network:
 @common
 def command(
     output: Output, settings: Settings, network: str, size: str | None, batch: int | None, mode: Mode | None,
-    optimizer: OptimizerName, policy: str, plan_file: Path | None, steps: int, no_corun: bool,
-    model: str | None,
-    timeline_file: Path | None, trace_file: Path | None,
+    optimizer: OptimizerName, policy: str, plan_file: Path | None, steps: int, gains: bool,
+    no_corun: bool, model: str | None, timeline_file: Path | None, trace_file: Path | None,
 ) -> None:  # fmt: skip
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
     Its ops must have been measured (threadcast profile), unless --plan brings a plan. Default is eager PyTorch with
     all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan
     where it is faster beyond doubt. Pairs of ops that were much slower side by side than alone are noted, and later
-    plans keep them apart.
+    plans keep them apart. --gains tells what plain PyTorch would gain by settings that need no plan, in processes of
+    their own: the network is in memory some five times then.
     """
     from threadcast.collector.workloads import capture_workload, default_mode, eager_step
     from threadcast.networks import load_spec
@@ -106,6 +111,7 @@ def command(
         problem = _problem(which, captured.graph, settings, engine_costs())
         machine = problem.machine
         planned = make_plan(problem, policy=policy, interference=interference_of(problem, settings, off=no_corun))
+    plain = _plain_gains(which, mode, steps, output) if gains else None
     eager = eager_step(load_spec(network, size=size, batch=batch), mode, optimizer=optimizer)
     bad = None
     with ExitStack() as engines, output.progress("running steps", total=steps) as bar:
@@ -126,7 +132,19 @@ def command(
     if trace_file is not None:
         write_json(trace_file, result.trace.to_json())
     document = {**_document(captured.graph, planned, machine, result), "bad_pairs": bad}
-    output.result(document, *_shown(document))
+    document["plain_gains"] = plain_gains.to_json(plain) if plain else None
+    told: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
+    output.result(document, *_shown(document), *told)
+
+
+def _plain_gains(which: _Network, mode: Mode, steps: int, output: Output) -> PlainGains:
+    from threadcast.scheduler.runtime.plain_gains import ROUNDS, STEPS, measure_plain_gains
+
+    with output.progress("timing plain PyTorch") as bar:
+        return measure_plain_gains(
+            which.spec, size=which.size, batch=which.batch, mode=mode, optimizer=which.optimizer,
+            rounds=max(ROUNDS, -(-steps // STEPS)), progress=lambda done, total: bar.update(done, total=total),
+        )  # fmt: skip
 
 
 def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineCosts) -> Problem:

@@ -8,6 +8,9 @@ from typing import Literal
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Parameters of `mallopt(3)`, from glibc's malloc.h."""
 
+KEEPING = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1"}
+"""Variables that do the same for a program that is started with them."""
+
 Regime = Literal["kept", "returned"]
 
 _regime: Regime = "returned"

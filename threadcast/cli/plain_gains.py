@@ -1,0 +1,67 @@
+"""How the gains of plain PyTorch's settings are told: as JSON, to people, and as the doctor's findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from threadcast.cli.findings import Finding, State
+from threadcast.cli.output import table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from threadcast.scheduler.runtime.plain_gains import PlainGains
+
+
+def to_json(gains: PlainGains) -> dict[str, Any]:
+    """The document: times, ratio over the step as it is run now with quartiles, page faults and memory by setting."""
+    settings = [
+        {
+            "what": timed.setting.name,
+            "median_s": timed.seconds.median,
+            "low_s": timed.seconds.low,
+            "high_s": timed.seconds.high,
+            "gain": {"median": timed.gain.median, "low": timed.gain.low, "high": timed.gain.high},
+            "gains": timed.gains,
+            "faults": timed.faults,
+            "peak_bytes": timed.peak_bytes,
+            "advice": timed.setting.advice,
+        }
+        for timed in gains.timed
+    ]
+    return {
+        "network": gains.network, "size": gains.size, "batch": gains.batch, "mode": gains.mode,
+        "threads": gains.threads, "rounds": gains.rounds, "settings": settings, "failed": dict(gains.failed),
+    }  # fmt: skip
+
+
+def times(gains: PlainGains) -> Table:
+    """A table of all settings."""
+    rows = [
+        [t.setting.name, t.seconds.median, t.seconds.low, t.seconds.high, t.gain.median, round(t.faults)]
+        for t in gains.timed
+    ]
+    threads = f"{gains.threads} thread{'s' if gains.threads > 1 else ''}"
+    title = f"plain PyTorch: {gains.network} {gains.size}, batch {gains.batch}, {gains.mode}, {threads} as run now"
+    columns = ("setting", "median_s", "lower quartile_s", "upper quartile_s", "gain", "page faults")
+    return table(columns, rows, title=title)
+
+
+def lines(gains: PlainGains) -> str:
+    """What each setting gains, and how to get it."""
+    return "\n".join(f"{f.topic}: {f.found}" + (f"\n  {f.advice}" if f.advice else "") for f in to_findings(gains))
+
+
+def to_findings(gains: PlainGains) -> list[Finding]:
+    """A finding for each setting but the first, with how to get it where it gains."""
+    findings = []
+    for timed in gains.timed[1:]:
+        topic = f"gain of {timed.setting.name}"
+        ratio = f"{timed.gain.median:.2f} (quartiles {timed.gain.low:.2f} to {timed.gain.high:.2f})"
+        if timed.gains:
+            findings.append(Finding(topic, State.NOTE, ratio, timed.setting.advice))
+        else:
+            findings.append(Finding(topic, State.OK, f"none{' beyond noise' if timed.gain.high > 1 else ''}: {ratio}"))
+    return findings + [
+        Finding(f"gain of {name}", State.OK, f"cannot be run: {why}") for name, why in gains.failed.items()
+    ]
