@@ -81,7 +81,13 @@ def test_gains_of_an_unknown_network_are_an_error():
     result = invoke("doctor", "--gains", "lstm:huge")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no size 'huge'; known: tiny" in result.stderr
-    assert "no network named 'lstn'; did you mean 'lstm'?" in invoke("doctor", "--gains", "lstn").stderr
+
+
+def test_gains_of_a_busy_machine_are_said_to_be_uncertain(monkeypatch):
+    monkeypatch.setattr("threadcast.collector.busy.measure_load", lambda cpus: Load(0.9, 0.9, 0.0, 4))
+    result = invoke("doctor", "--gains", "lstn")
+    assert "warning: the machine is busy" in result.stderr
+    assert "no network named 'lstn'; did you mean 'lstm'?" in result.stderr
 
 
 def test_gains_without_torch_are_a_finding(monkeypatch):

@@ -23,7 +23,6 @@ from threadcast.core.settings import Settings
 if TYPE_CHECKING:
     from threadcast.scheduler.runtime.plain_gains import PlainGains
 
-
 NETWORK = "pathnet:small"
 """What --gains times: convolutions of 64 images of 32 pixels, 0.05 s a step on 2 cores, in which malloc and memory
 format both matter."""
@@ -49,6 +48,8 @@ def command(output: Output, settings: Settings, network: str | None) -> None:
     if network is not None and importlib.util.find_spec("torch") is None:
         found.append(Finding("gains", State.NOTE, "not timed: no PyTorch", "pip install 'threadcast[collect]'"))
     elif network is not None:
+        if any(f.topic == "load" and f.state is State.MEND for f in found):
+            output.warn("the machine is busy, so gains will be those of a busy machine, and uncertain")
         gains = _gains(network, output)
         found += plain_gains.to_findings(gains)
     document = {

@@ -17,7 +17,7 @@ import pytest
 from threadcast.collector.memory import KEEPING
 from threadcast.core import usable_cores
 from threadcast.core.errors import InvalidInput, MeasurementError, NetworkError, NotFound
-from threadcast.scheduler.runtime.plain_gains import ROUNDS, STEPS, measure_plain_gains
+from threadcast.scheduler.runtime.plain_gains import ROUNDS, STEPS, _refuse_too_large, measure_plain_gains
 from threadcast.scheduler.runtime.plain_step import answers_to
 
 REQUEST = {"size": None, "batch": None, "mode": None, "optimizer": "sgd", "threads": None, "channels_last": False}
@@ -166,6 +166,12 @@ def test_a_killed_caller_leaves_no_process() -> None:
     finally:
         for process in started:
             os.close(process)
+
+
+def test_networks_that_do_not_fit_into_memory_together_are_refused() -> None:
+    _refuse_too_large(1, 4)
+    with pytest.raises(MeasurementError, match=r"4 more processes with 1048576\.0 GiB each do not fit"):
+        _refuse_too_large(1 << 50, 4)
 
 
 def test_fewer_rounds_than_tell_a_gain_from_noise_are_refused() -> None:
