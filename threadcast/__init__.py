@@ -1,5 +1,10 @@
 """Forecast how long every operation takes at every thread count, and schedule by the forecast."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadcast.scheduler.runtime.optimize import optimize, optimize_training
+
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "optimize", "optimize_training"]

@@ -57,3 +57,31 @@ def test_the_variables_keep_memory_from_the_start():
         )
         faults.append(json.loads(done.stdout)["default"])
     assert faults[1] < faults[0] / 5  # the first of ten rounds must fault all in
+
+
+RETURNING = """
+import json
+from pathlib import Path
+from threadcast.collector.memory import keep_freed_memory, return_freed_memory
+
+def resident_kb():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+keep_freed_memory()
+blocks = [bytearray(1 << 20) for _ in range(100)]
+last = bytearray(1 << 20)
+found = [resident_kb()]
+del blocks
+found.append(resident_kb())
+return_freed_memory()
+print(json.dumps([*found, resident_kb()]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_kept_memory_can_be_returned_also_from_below_what_is_still_used():
+    done = subprocess.run([sys.executable, "-c", RETURNING], capture_output=True, text=True, check=True)
+    used, kept, returned = json.loads(done.stdout)
+    assert kept > used - 10_000
+    assert returned < kept - 90_000

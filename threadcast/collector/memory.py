@@ -38,3 +38,14 @@ def keep_freed_memory() -> bool:
 def memory_regime() -> Regime:
     """Whether freed memory is "kept" in this process or "returned" to the system: a condition of every timing."""
     return _regime
+
+
+def return_freed_memory() -> None:
+    """Give what is free now back to the system, once; nothing where the C library cannot.
+
+    For when another pattern of use begins: blocks that the last one left would be kept in vain, between those of the
+    next. What is used again is faulted in again.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -137,13 +137,15 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         ),
         Setting(
             "engine.cache", Path, lambda env: user_cache_dir(env) / "native",
-            "Directory of the compiled native engine.", default_text="native in the user's cache directory",
+            "Directory of the compiled native engine and fused operators.",
+            default_text="native in the user's cache directory",
         ),
         Setting(
             "engine.plans", Path, lambda env: user_cache_dir(env) / "plans",
             "Directory of the plans that optimised calls have found.",
             default_text="plans in the user's cache directory",
         ),
+        Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators."),
         Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling it may take.", "seconds",
                 minimum=1),
         Setting(

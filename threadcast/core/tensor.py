@@ -57,6 +57,11 @@ class TensorSpec:
         distinct = math.prod(n for n, stride in zip(self.shape, self.strides) if stride != 0)
         return (distinct if self.numel else 0) * DTYPE_BYTES[self.dtype]
 
+    @property
+    def laid_out(self) -> tuple[int, ...]:
+        """Strides in elements, also where they are contiguous."""
+        return contiguous_strides(self.shape) if self.strides is None else self.strides
+
     def to_json(self) -> list[Any]:
         """`[shape, dtype, strides]`, shortened from the right where the rest is the default."""
         if self.strides is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from threading import RLock
@@ -51,7 +52,8 @@ class Optimized:
         self._layouts = Layouts(model, optimizer) if model is not None else None
         self._tunings: dict[Any, Tuning | str] = {}
         """By kind of arguments; why there is none, where there cannot be."""
-        self._plans = PlanStore(Settings.read()["engine.plans"], machine)
+        settings = Settings.read()
+        self._plans, self._fuse = PlanStore(settings["engine.plans"], machine), settings["engine.fuse"]
         self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
@@ -99,6 +101,7 @@ class Optimized:
                 call=(self._name, self._described(arguments)),
                 plans=self._plans,
                 rivals=self._rivals(arguments),
+                fuse=self._fuse,
             )
         except CaptureError as error:
             return str(error)
@@ -106,6 +109,7 @@ class Optimized:
     def _captured(self, arguments: tuple[Any, ...], layout: Layout) -> Captured:
         self._lie(layout)
         captured = self._capture(arguments, layout)
+        gc.collect()  # of cycles that capturing leaves
         if self._watch is not None:
             self._watch.renew()  # capturing makes an optimizer's missing state
         return captured

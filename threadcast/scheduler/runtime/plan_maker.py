@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from threadcast.collector.capture import Captured
+from threadcast.collector.memory import return_freed_memory
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
@@ -60,6 +61,7 @@ class PlanMaker:
                 traces.append(trace)
                 return result
 
+            return_freed_memory()
             for _ in range(WARM_UP + STEPS):
                 yield run
         del traces[:WARM_UP]
@@ -76,6 +78,7 @@ class PlanMaker:
                 self._before()
                 return engine.run(self._captured.bind(*arguments))
 
+            return_freed_memory()
             while (plan := planning.result()) is None:
                 yield run
         _logger.info("planned %.3g s a step, at least %.3g s", plan.makespan_s, plan.lower_bound_s)

@@ -23,11 +23,15 @@ _logger = logging.getLogger("threadcast")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """A plan that was faster than the default, its memory format, and the seconds that its steps took."""
+    """A plan that was faster than the default, its memory format, and the seconds that its steps took.
+
+    `fused`: the plan is of the graph with fused operators.
+    """
 
     plan: Plan
     layout: Layout
     step_s: float
+    fused: bool = False
 
 
 class PlanStore:
@@ -56,7 +60,8 @@ class PlanStore:
             if layout not in get_args(Layout):
                 raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
             step_s = number(document, "step_s", minimum=0.0)
-            return Kept(Plan.from_json(member(document, "plan", dict)), layout, step_s)  # type: ignore[arg-type]
+            plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
+            return Kept(plan, layout, step_s, fused)  # type: ignore[arg-type]
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -65,7 +70,9 @@ class PlanStore:
 
     def write(self, call: object, graph: OpGraph, kept: Kept) -> None:
         """Keep a plan for this call and graph."""
-        document: dict[str, Any] = {"layout": kept.layout, "step_s": kept.step_s, "plan": kept.plan.to_json()}
+        document: dict[str, Any] = {
+            "layout": kept.layout, "fused": kept.fused, "step_s": kept.step_s, "plan": kept.plan.to_json(),
+        }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): kept.layout, self._path(_text(graph), "json"): json.dumps(document)
         }  # fmt: skip

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -60,7 +61,6 @@ def _cache_folder() -> Path:
 
 
 def _build(built: Path) -> None:
-    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     if shutil.which(os.environ.get("CXX", "c++")) is None:
         raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
     try:
@@ -74,13 +74,18 @@ def _build(built: Path) -> None:
             return  # another process has just made it
         _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
         with tempfile.TemporaryDirectory(prefix="build-", dir=built.parent) as folder:
-            _compile(Path(folder), timeout_s)
+            _compile(Path(folder))
             os.replace(Path(folder, built.name), built)
 
 
-def _compile(folder: Path, timeout_s: float) -> None:
-    """Run the compiler in a process group of its own, which ends with this."""
+def _compile(folder: Path) -> None:
     command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", *map(str, sorted(SOURCES.glob("*.cpp")))]
+    run_compiler(command, folder / f"{NAME}.so", "the native engine")
+
+
+def run_compiler(command: Sequence[str], built: Path, what: str) -> None:
+    """Run a compiler in a process group of its own, which ends with this. ExecutionError where `built` is not made."""
+    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         start_new_session=True,
@@ -92,12 +97,12 @@ def _compile(folder: Path, timeout_s: float) -> None:
             os.killpg(running.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ExecutionError(
-                    f"the native engine was not compiled within {timeout_s:g} s; raise engine.compile_timeout_s"
+                    f"{what}: not compiled within {timeout_s:g} s; raise engine.compile_timeout_s"
                 ) from None
             raise
-    if running.returncode != 0 or not Path(folder, f"{NAME}.so").is_file():
+    if running.returncode != 0 or not built.is_file():
         tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
-        raise ExecutionError(f"the native engine cannot be compiled:\n{tail}")
+        raise ExecutionError(f"{what} cannot be compiled:\n{tail}")
 
 
 _SCRIPT = """

@@ -5,6 +5,7 @@
 
 #include "dynamic.h"
 #include "engine.h"
+#include "fused.h"
 #include "openmp.h"
 
 namespace py = pybind11;
@@ -95,6 +96,15 @@ std::vector<py::object> run(Stepper& engine, const py::list& inputs, const std::
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("take_over_openmp", &take_over_openmp);
+  module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
+                                const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
+                                std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs,
+                                const std::vector<std::tuple<size_t, int64_t, std::vector<int64_t>>>& stores) {
+    FusedSpec spec{std::move(sizes), inputs, std::move(outputs), {}};
+    for (const auto& [output, offset, strides] : stores) spec.stores.push_back({output, offset, strides});
+    define_fused(schema, name, path, symbol, std::move(spec));
+  }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
+      py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program))
       .def("run", torch::wrap_pybind_function(loop));

@@ -324,6 +324,14 @@ bool write_pointer(void** place, void* value) {
 
 }  // namespace
 
+void omp_parallel(void (*body)(void*), void* data, unsigned threads) { parallel(body, data, threads, 0); }
+
+int omp_most_threads() { return max_threads(); }
+
+int omp_rank() { return thread_num(); }
+
+int omp_team() { return num_threads(); }
+
 std::string take_over_openmp(const std::string& library) {
   void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return "it is not loaded";

@@ -1,0 +1,1 @@
+"""Point-wise operators that follow one another, made into one that goes through memory once."""

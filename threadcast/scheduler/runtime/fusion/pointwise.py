@@ -1,0 +1,98 @@
+"""Operators that treat each element by itself, as expressions over vectors (`at::vec::Vectorized<float>`, V).
+
+They are PyTorch's own formulas (ATen/native/cpu, BinaryOpsKernel.cpp, UnaryOpsKernel.cpp, Activation.cpp), so that a
+fused operator gives what its parts would. `{name}` stands for the argument of that name in the operator's schema.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+POINTWISE: Mapping[OpOverload, str] = {
+    aten.add.Tensor: "{self} + {alpha} * {other}",
+    aten.sub.Tensor: "{self} - {alpha} * {other}",
+    aten.rsub.Scalar: "{other} - {alpha} * {self}",
+    aten.mul.Tensor: "{self} * {other}",
+    aten.div.Tensor: "{self} / {other}",
+    aten.remainder.Tensor: "remainder({self}, {other})",
+    aten.where.self: "V::blendv({other}, {self}, {condition})",
+    aten.neg.default: "{self}.neg()",
+    aten.abs.default: "{self}.abs()",
+    aten.exp.default: "{self}.exp()",
+    aten.log.default: "{self}.log()",
+    aten.sqrt.default: "{self}.sqrt()",
+    aten.rsqrt.default: "{self}.rsqrt()",
+    aten.reciprocal.default: "{self}.reciprocal()",
+    aten.tanh.default: "{self}.tanh()",
+    aten.sigmoid.default: "sigmoid({self})",
+    aten.silu.default: "{self} / (V(1) + (V(0) - {self}).exp())",
+    aten.relu.default: "at::vec::clamp_min({self}, V(0))",
+    aten.sigmoid_backward.default: "{grad_output} * (V(1) - {output}) * {output}",
+    aten.tanh_backward.default: "{grad_output} * (V(1) - {output} * {output})",
+    aten.threshold_backward.default: "V::blendv({grad_output}, V(0), {self} <= {threshold})",
+}
+"""Operators of float32 tensors, which give one of float32."""
+
+CONDITIONS: Mapping[OpOverload, str] = {
+    aten.lt.Tensor: "{self} < {other}", aten.lt.Scalar: "{self} < {other}",
+    aten.le.Tensor: "{self} <= {other}", aten.le.Scalar: "{self} <= {other}",
+    aten.gt.Tensor: "{self} > {other}", aten.gt.Scalar: "{self} > {other}",
+    aten.ge.Tensor: "{self} >= {other}", aten.ge.Scalar: "{self} >= {other}",
+    aten.eq.Tensor: "{self} == {other}", aten.eq.Scalar: "{self} == {other}",
+}  # fmt: skip
+"""Operators of float32 tensors that give booleans, for `where`."""
+
+_DIV_FLOOR = "floor_divided({self}, {other})"
+_POW_2 = "{self} * {self}"
+
+HELPERS = """
+inline V sigmoid(V x) { return (V(1) + (V(0) - x).exp()).reciprocal(); }
+inline V remainder(V a, V b) {
+  const V mod = a.fmod(b);
+  return V::blendv(mod, mod + b, (mod != V(0)) & ((b < V(0)) ^ (mod < V(0))));
+}
+inline V floor_divided(V a, V b) {
+  const V basic = a / b, mod = a.fmod(b);
+  V div = (a - mod) / b;
+  div = V::blendv(div, div - V(1), (mod != V(0)) & ((b < V(0)) ^ (mod < V(0))));
+  V floor = div.floor();
+  floor = V::blendv(floor, floor + V(1), (div - floor) > V(0.5));
+  floor = V::blendv(floor, basic * V(0), div == V(0));
+  return V::blendv(floor, basic, b == V(0));
+}
+"""
+"""Functions that the formulas call (`remainder`, and `div` that rounds down, with the signs of Python's)."""
+
+
+def formula(target: Any, arguments: Mapping[str, Any]) -> str | None:
+    """The formula of this call; None where there is none. `arguments` are by their names in the schema."""
+    if target is aten.div.Tensor_mode:
+        return _DIV_FLOOR if arguments["rounding_mode"] == "floor" else None
+    if target is aten.pow.Tensor_Scalar:
+        return _POW_2 if arguments["exponent"] == 2 else None
+    return POINTWISE.get(target) if isinstance(target, OpOverload) else None
+
+
+def named(target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by name, with the schema's defaults."""
+    found = {}
+    for position, argument in enumerate(target._schema.arguments):
+        given = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+        found[argument.name] = given
+    return found
+
+
+def literal(value: float) -> str:
+    """A number as a vector of itself."""
+    if math.isnan(value):
+        return "V(std::numeric_limits<float>::quiet_NaN())"
+    if math.isinf(value):
+        return f"V({'-' if value < 0 else ''}std::numeric_limits<float>::infinity())"
+    return f"V(static_cast<float>({float(value)!r}))"

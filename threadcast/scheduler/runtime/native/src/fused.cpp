@@ -1,0 +1,152 @@
+#include "fused.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "openmp.h"
+
+namespace threadcast {
+namespace {
+
+// Elements below which another thread costs more than it saves, as PyTorch's own grain for a chain of operators.
+constexpr int64_t kGrain = 4096;
+
+// `operands` start at the first element; `strides` are in elements along the loop.
+using Loop = void (*)(char* const* operands, const int64_t* strides, int64_t count);
+
+// The loop's dimensions, outermost first, those that lie one after the other in all operands made one.
+struct Walk {
+  std::vector<int64_t> sizes;
+  std::vector<std::vector<int64_t>> strides;  // of each dimension, by operand
+  std::vector<char*> operands;
+  Loop loop = nullptr;
+  int64_t count = 1;
+
+  // Runs elements `from` to `to` of all, in loops along the innermost dimension.
+  void run(int64_t from, int64_t to) const {
+    const size_t inner = sizes.size() - 1;
+    const int64_t length = sizes[inner];
+    std::vector<char*> at(operands.size());
+    while (from < to) {
+      int64_t row = from / length;
+      const int64_t first = from % length;
+      for (size_t k = 0; k < operands.size(); ++k) at[k] = operands[k] + first * strides[inner][k] * sizeof(float);
+      for (size_t d = inner; d-- > 0;) {
+        const int64_t index = row % sizes[d];
+        row /= sizes[d];
+        for (size_t k = 0; k < operands.size(); ++k) at[k] += index * strides[d][k] * sizeof(float);
+      }
+      const int64_t here = std::min(length - first, to - from);
+      loop(at.data(), strides[inner].data(), here);
+      from += here;
+    }
+  }
+};
+
+struct Portion { const Walk* walk; int64_t chunk; };
+
+void run_portions(void* data) {
+  const auto& portion = *static_cast<const Portion*>(data);
+  // A team may be smaller than it was asked to be.
+  for (int64_t from = omp_rank() * portion.chunk; from < portion.walk->count; from += omp_team() * portion.chunk)
+    portion.walk->run(from, std::min(portion.walk->count, from + portion.chunk));
+}
+
+class Fused : public c10::OperatorKernel {
+ public:
+  Fused(Loop loop, FusedSpec spec) : loop_(loop), spec_(std::move(spec)) {
+    order_.resize(spec_.sizes.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    const auto& strides = spec_.stores[0].strides;
+    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  }
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
+    std::vector<at::Tensor> inputs, outputs;
+    for (const c10::IValue& value : torch::jit::last(*stack, spec_.inputs)) inputs.push_back(value.toTensor());
+    torch::jit::drop(*stack, spec_.inputs);
+    for (const auto& [sizes, strides] : spec_.outputs)
+      outputs.push_back(at::detail::empty_strided_cpu(sizes, strides, at::kFloat));
+    const Walk walk = walk_of(inputs, outputs);
+    const int64_t most = std::max<int64_t>(1, walk.count / kGrain);
+    const int threads = static_cast<int>(std::min<int64_t>(most, omp_most_threads()));
+    if (threads <= 1) {
+      walk.run(0, walk.count);
+    } else {
+      // Whole cache lines to each thread.
+      Portion portion{&walk, ((walk.count + threads - 1) / threads + 15) / 16 * 16};
+      omp_parallel(run_portions, &portion, threads);
+    }
+    for (at::Tensor& output : outputs) stack->push_back(std::move(output));
+  }
+
+ private:
+  Walk walk_of(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs) const {
+    const size_t dims = spec_.sizes.size(), operands = inputs.size() + spec_.stores.size();
+    Walk walk;
+    walk.loop = loop_;
+    walk.operands.reserve(operands);
+    std::vector<std::vector<int64_t>> given(dims, std::vector<int64_t>(operands, 0));
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const at::Tensor& input = inputs[k];
+      TORCH_CHECK(input.scalar_type() == at::kFloat, "a fused operator takes float32, got ", input.scalar_type());
+      walk.operands.push_back(static_cast<char*>(input.data_ptr()));
+      const size_t missing = dims - input.dim();
+      for (int64_t d = 0; d < input.dim(); ++d) {
+        const bool fits = input.size(d) == spec_.sizes[missing + d];
+        TORCH_CHECK(fits || input.size(d) == 1, "a fused operator was made for other shapes than ", input.sizes());
+        given[missing + d][k] = fits && input.size(d) != 1 ? input.stride(d) : 0;
+      }
+    }
+    for (size_t s = 0; s < spec_.stores.size(); ++s) {
+      const Store& store = spec_.stores[s];
+      auto* first = static_cast<char*>(outputs[store.output].data_ptr()) + store.offset * sizeof(float);
+      walk.operands.push_back(first);
+      for (size_t d = 0; d < dims; ++d) given[d][inputs.size() + s] = store.strides[d];
+    }
+    for (size_t d : order_) {
+      if (spec_.sizes[d] == 1) continue;
+      walk.count *= spec_.sizes[d];
+      bool joined = !walk.sizes.empty();
+      for (size_t k = 0; joined && k < operands; ++k)
+        joined = walk.strides.back()[k] == given[d][k] * spec_.sizes[d];
+      if (joined) {
+        walk.sizes.back() *= spec_.sizes[d];
+        walk.strides.back() = given[d];
+      } else {
+        walk.sizes.push_back(spec_.sizes[d]);
+        walk.strides.push_back(given[d]);
+      }
+    }
+    if (walk.sizes.empty()) {
+      walk.sizes.push_back(1);
+      walk.strides.emplace_back(operands, 1);
+    }
+    return walk;
+  }
+
+  Loop loop_;
+  FusedSpec spec_;
+  std::vector<size_t> order_;  // dimensions, the one that lies widest in the first result first
+};
+
+}  // namespace
+
+void define_fused(const std::string& schema, const std::string& name, const std::string& path,
+                  const std::string& symbol, FusedSpec spec) {
+  void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process, as operators do
+  if (object == nullptr) throw std::runtime_error(dlerror());
+  const auto loop = reinterpret_cast<Loop>(dlsym(object, symbol.c_str()));
+  if (loop == nullptr) throw std::runtime_error(path + " has no " + symbol);
+  static auto* library = new torch::Library(torch::Library::FRAGMENT, "threadcast", std::nullopt, __FILE__, __LINE__);
+  library->def(schema.c_str());
+  library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, torch::CppFunction::makeFromBoxedFunctor(
+                                                  std::make_unique<Fused>(loop, std::move(spec)))));
+}
+
+}  // namespace threadcast

@@ -1,0 +1,29 @@
+// Operators made of a compiled loop over elements: several point-wise operators in one pass over memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace threadcast {
+
+// Where the loop's results go. Strides and offset in elements.
+struct Store {
+  size_t output = 0;
+  int64_t offset = 0;
+  std::vector<int64_t> strides;
+};
+
+struct FusedSpec {
+  std::vector<int64_t> sizes;  // of the loop
+  size_t inputs = 0;
+  std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs;  // sizes and strides of each
+  std::vector<Store> stores;
+};
+
+// Defines `threadcast::name` with this schema, which runs `symbol` of the shared object at `path` on tensors of
+// float32 that are broadcast to the loop's sizes. Throws std::runtime_error where the object cannot be loaded.
+void define_fused(const std::string& schema, const std::string& name, const std::string& path,
+                  const std::string& symbol, FusedSpec spec);
+
+}  // namespace threadcast
