@@ -15,9 +15,11 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, quantiles
 from typing import Any
@@ -42,8 +44,8 @@ CASES: dict[str, tuple[str, str, dict[str, int]]] = {
 }
 """Title: (network, size, what replaces the size's own)."""
 
-RECURRENT = ("lstm", "phased_lstm", "transformer")
-"""Networks without images, for which memory formats make no difference."""
+WITHOUT_IMAGES = ("lstm", "phased_lstm", "transformer")
+"""Networks for which memory formats make no difference."""
 
 PAGE = Path(__file__).parents[1] / "docs" / "engine-tables.md"
 _HEAD = """# What optimised steps gain
@@ -76,7 +78,7 @@ def contenders(case: str, mode: str, cores: int, *, compiled: bool) -> Iterator[
     """All that run this case."""
     network, size, options = CASES[case]
     base = {"network": network, "size": size, "options": options, "mode": mode}
-    layouts = ["as given"] if network in RECURRENT else ["as given", "channels last"]
+    layouts = ["as given"] if network in WITHOUT_IMAGES else ["as given", "channels last"]
     for layout in layouts:
         for malloc in ("default", "kept"):
             for threads in sorted({1, cores}):
@@ -92,7 +94,7 @@ def contenders(case: str, mode: str, cores: int, *, compiled: bool) -> Iterator[
 
 
 class Process:
-    """A contender's process; `ready` is what it said of itself."""
+    """A contender's process; `ready` is what it said of itself. RuntimeError where it did not come to that."""
 
     def __init__(self, contender: Contender) -> None:
         self.name = contender.name
@@ -131,18 +133,15 @@ class Process:
 def measured(case: str, mode: str, cores: int, rounds: int, *, compiled: bool) -> dict[str, Any]:
     """Seconds of every contender of one case, taken by turns."""
     with ExitStack() as ends:
-        processes, failed = [], {}
-        for contender in contenders(case, mode, cores, compiled=compiled):
-            try:
-                process = Process(contender)
-            except RuntimeError as error:
-                failed[contender.name] = str(error)
-                continue
+        *rivals, ours = contenders(case, mode, cores, compiled=compiled)
+        failed: dict[str, str] = {}
+        with ThreadPoolExecutor(cores) as starting:  # they take long, and nothing is timed yet
+            processes = [process for process in starting.map(partial(started, failed), rivals) if process is not None]
+        for process in processes:
+            ends.callback(process.close)
+        if (process := started(failed, ours)) is not None:  # alone: it measures as it starts
             ends.callback(process.close)
             processes.append(process)
-            process.turn(1)
-            process.seconds.clear()
-            print(f"    {contender.name} {process.ready or ''}", file=sys.stderr, flush=True)
         first = {process: _first_s(process) for process in processes}
         for _ in range(rounds):
             for process in processes:
@@ -152,6 +151,19 @@ def measured(case: str, mode: str, cores: int, rounds: int, *, compiled: bool) -
             for process in processes
         }
     return {"case": case, "mode": mode, "contenders": found, "failed": failed}
+
+
+def started(failed: dict[str, str], contender: Contender) -> Process | None:
+    """The contender's process after a first step; None where it has none, and `failed` says why."""
+    try:
+        process = Process(contender)
+    except RuntimeError as error:
+        failed[contender.name] = str(error)
+        return None
+    process.turn(1)
+    process.seconds.clear()
+    print(f"    {contender.name} {process.ready or ''}", file=sys.stderr, flush=True)
+    return process
 
 
 def _first_s(process: Process) -> float:
@@ -177,7 +189,8 @@ def compared(found: dict[str, Any], cores: int) -> dict[str, Any]:
         "case": found["case"], "mode": found["mode"], "usual_s": times[usual_name], "best_eager": eager,
         "best_eager_s": times[eager], "compiled": compiled, "compiled_s": times[compiled] if compiled else math.nan,
         "ours_s": times["threadcast"], "predicted_s": ours["predicted_s"], "then_s": ours["then_s"],
-        "runs": ours["runs"], "layout": ours["layout"], "memory": ours["peak_bytes"] / peaks, "spread": _spread(ours),
+        "runs": ours["runs"], "layout": ours["layout"] + ", fused" * ours["fused"],
+        "memory": ours["peak_bytes"] / peaks, "spread": _spread(ours),
     }  # fmt: skip
 
 

@@ -98,7 +98,8 @@ def _settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: 
     (report,) = reports()
     info |= {
         "then_s": median(taken[1:]),
-        "runs": report.runs, "layout": report.layout, "steps": steps, "settled_s": time.perf_counter() - started_s,
+        "runs": report.runs, "layout": report.layout, "fused": report.fused, "steps": steps,
+        "settled_s": time.perf_counter() - started_s,
         "verdicts": {name: verdict.gain for name, verdict in report.verdicts.items()},
         "predicted_s": report.plan.makespan_s if report.plan else None,
         "bound_s": report.plan.lower_bound_s if report.plan else None,
