@@ -52,7 +52,8 @@ class Optimized:
         self._layouts = Layouts(model, optimizer) if model is not None else None
         self._tunings: dict[Any, Tuning | str] = {}
         """By kind of arguments; why there is none, where there cannot be."""
-        self._plans = PlanStore(Settings.read()["engine.plans"], machine)
+        settings = Settings.read()
+        self._plans, self._fuse = PlanStore(settings["engine.plans"], machine), settings["engine.fuse"]
         self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
@@ -100,6 +101,7 @@ class Optimized:
                 call=(self._name, self._described(arguments)),
                 plans=self._plans,
                 rivals=self._rivals(arguments),
+                fuse=self._fuse,
             )
         except CaptureError as error:
             return str(error)

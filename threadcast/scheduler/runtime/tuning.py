@@ -16,10 +16,11 @@ from typing import Any
 
 from threadcast.collector.capture import Captured
 from threadcast.collector.memory import return_freed_memory
-from threadcast.core import Machine, Plan
+from threadcast.core import Machine, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.engines import open_engine
+from threadcast.scheduler.runtime.fusion.fuse import fused
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.layout import Layout, converted
 from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
@@ -46,11 +47,13 @@ class Report:
     reason: str = ""
     layout: Layout = "as given"
     """Of the plan."""
+    fused: bool = False
+    """Whether point-wise operators are fused in the plan's graph."""
     plan: Plan | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """Of each contender, in the order in which they came, against the best before it; plans come first."""
-    predicted_s: dict[Layout, float] = field(default_factory=dict)
-    """The plan's makespan in each layout tried."""
+    predicted_s: dict[str, float] = field(default_factory=dict)
+    """The plan's makespan in each layout tried, and in the best with fused operators."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +63,18 @@ class Candidate:
     layout: Layout
     captured: Captured
     plan: Plan
+    unfused: OpGraph
+    """The graph as it was captured."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether point-wise operators are one in `captured`."""
+        return self.captured.graph is not self.unfused
+
+    @property
+    def name(self) -> str:
+        """Tells it from the others of a call."""
+        return f"{self.layout}, fused" if self.fused else self.layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +91,8 @@ class Tuning:
     """Runs one kind of call; each call is a whole step, whoever runs it.
 
     `capture(layout)` gives its graph, `lie(layout)` lets the model's tensors lie so, `rivals` makes further contenders
-    when their turn comes. A plan that `plans` keep for this `call` and graph runs at once. CaptureError where it cannot
-    be captured. For one thread at a time.
+    when their turn comes. A plan that `plans` keep for this `call` and graph runs at once. `fuse` also tries the graph
+    with fused operators. CaptureError where it cannot be captured. For one thread at a time.
     """
 
     def __init__(
@@ -91,13 +106,15 @@ class Tuning:
         call: object,
         plans: PlanStore,
         rivals: Iterable[Contender] = (),
+        fuse: bool = True,
     ) -> None:
         self.report = Report()
+        self._fuse = fuse
         self._call, self._plans = call, plans
         self._capture, self._lie, self._machine, self._rivals = capture, lie, machine, rivals
         self._eagerly = default
         self._default = Contender("default", partial(self._run_eagerly, "as given"))
-        self._engines: dict[Layout, Engine] = {}
+        self._engines: dict[Candidate, Engine] = {}
         layouts = plans.layouts_first(call, layouts)
         self._runs = self._phases(layouts, capture(layouts[0]))
 
@@ -126,10 +143,11 @@ class Tuning:
         for layout in layouts:
             captured = first if layout == layouts[0] else self._capture(layout)
             plan = yield from PlanMaker(captured, self._machine, before=partial(self._lie, layout)).made()
-            candidates.append(Candidate(layout, captured, plan))
-            self.report.predicted_s[layout] = plan.makespan_s
-        candidates.sort(key=lambda candidate: candidate.plan.makespan_s)
-        self.report.layout, self.report.plan = candidates[0].layout, candidates[0].plan
+            candidates.append(Candidate(layout, captured, plan, captured.graph))
+        candidates += yield from self._with_fused(min(candidates, key=_makespan_s))
+        candidates.sort(key=_makespan_s)
+        self.report.predicted_s = {candidate.name: _makespan_s(candidate) for candidate in candidates}
+        self._report_plan(candidates[0])
         planned = [self._planned(candidate) for candidate in candidates]
         eager = [self._eager(layout) for layout in layouts if layout != "as given"]
         champion = yield from self._compared(self._default, chain(planned, eager, self._rivals))
@@ -140,17 +158,27 @@ class Tuning:
             champion = yield from self._compared(self._default, again)
         yield from self._settled(champion)
 
+    def _with_fused(self, best: Candidate) -> Generator[Run, None, list[Candidate]]:
+        """`best` with its point-wise operators fused, planned anew; nothing where that cannot be."""
+        captured = _fused(best.captured) if self._fuse else None
+        if captured is None:
+            return []
+        plan = yield from PlanMaker(captured, self._machine, before=partial(self._lie, best.layout)).made()
+        return [Candidate(best.layout, captured, plan, best.unfused)]
+
     def _by_kept_plan(self, first: Captured, layout: Layout) -> Generator[Run]:
         """Steps by the plan that an earlier process kept, as long as it is as fast as it was."""
         kept = self._plans.read(first.graph)
         if kept is None or kept.layout != layout:
             return
         try:
-            planned = self._planned(Candidate(kept.layout, first, kept.plan))
+            captured = fused(first) if kept.fused else first
+            candidate = Candidate(kept.layout, captured or first, kept.plan, first.graph)
+            planned = self._planned(candidate)
         except ThreadcastError as error:
             _logger.warning("a kept plan does not run and is made anew: %s", error)
             return
-        self.report.predicted_s[kept.layout] = kept.plan.makespan_s
+        self.report.predicted_s[candidate.name] = kept.plan.makespan_s
         yield from self._settled(planned, expected_s=kept.step_s)
         self._release()
         self.report = Report()
@@ -173,10 +201,10 @@ class Tuning:
     def _settled(self, champion: Contender, *, expected_s: float | None = None) -> Generator[Run]:
         """Steps by `champion`; those by the default for ever, others until they have become much slower, or wrong."""
         plan = champion.candidate
-        self._release(but=plan.layout if plan else None)
+        self._release(but=plan)
         return_freed_memory()
         if plan is not None:
-            self.report.layout, self.report.plan = plan.layout, plan.plan
+            self._report_plan(plan)
         if not self.report.reason:
             self.report.runs = champion.name if plan is None else "plan"
         recent: list[float] = []
@@ -202,7 +230,10 @@ class Tuning:
 
     def _keep(self, champion: Contender, step_s: float) -> None:
         if (plan := champion.candidate) is not None:
-            self._plans.write(self._call, plan.captured.graph, Kept(plan.plan, plan.layout, step_s))
+            self._plans.write(self._call, plan.unfused, Kept(plan.plan, plan.layout, step_s, plan.fused))
+
+    def _report_plan(self, of: Candidate) -> None:
+        self.report.layout, self.report.plan, self.report.fused = of.layout, of.plan, of.fused
 
     def _eager(self, layout: Layout) -> Contender:
         return Contender(f"eager, {layout}", partial(self._run_eagerly, layout))
@@ -213,20 +244,33 @@ class Tuning:
 
     def _planned(self, candidate: Candidate) -> Contender:
         layout, captured = candidate.layout, candidate.captured
-        if layout not in self._engines:
-            self._engines[layout] = open_engine(captured, candidate.plan, self._machine)
-        engine = self._engines[layout]
+        if candidate not in self._engines:
+            self._engines[candidate] = open_engine(captured, candidate.plan, self._machine)
+        engine = self._engines[candidate]
 
         def run(*arguments: Any) -> Any:
             self._lie(layout)
             return engine.run(captured.bind(*arguments))
 
-        return Contender(f"plan, {layout}", run, candidate=candidate)
+        return Contender(f"plan, {candidate.name}", run, candidate=candidate)
 
     def _rest(self) -> None:
         for engine in self._engines.values():
             engine.rest()
 
-    def _release(self, *, but: Layout | None = None) -> None:
-        for layout in [layout for layout in self._engines if layout != but]:
-            self._engines.pop(layout).close()
+    def _release(self, *, but: Candidate | None = None) -> None:
+        for candidate in [candidate for candidate in self._engines if candidate is not but]:
+            self._engines.pop(candidate).close()
+
+
+def _makespan_s(candidate: Candidate) -> float:
+    return candidate.plan.makespan_s
+
+
+def _fused(captured: Captured) -> Captured | None:
+    """`captured` with fused operators; None where there are none, or where they cannot be made, with a message."""
+    try:
+        return fused(captured)
+    except ThreadcastError as error:
+        _logger.warning("operators are not fused: %s", error)
+        return None
