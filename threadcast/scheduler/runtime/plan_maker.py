@@ -9,12 +9,12 @@ from statistics import median
 from typing import Any
 
 from threadcast.collector.capture import Captured
-from threadcast.collector.memory import return_freed_memory
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.engines import engine_costs, open_engine
 from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases, slowed_beside_others
+from threadcast.scheduler.runtime.native.library import return_free_memory
 from threadcast.scheduler.runtime.planning import Planning
 
 _logger = logging.getLogger("threadcast")
@@ -61,7 +61,7 @@ class PlanMaker:
                 traces.append(trace)
                 return result
 
-            return_freed_memory()
+            return_free_memory()
             for _ in range(WARM_UP + STEPS):
                 yield run
         del traces[:WARM_UP]
@@ -78,7 +78,7 @@ class PlanMaker:
                 self._before()
                 return engine.run(self._captured.bind(*arguments))
 
-            return_freed_memory()
+            return_free_memory()
             while (plan := planning.result()) is None:
                 yield run
         _logger.info("planned %.3g s a step, at least %.3g s", plan.makespan_s, plan.lower_bound_s)

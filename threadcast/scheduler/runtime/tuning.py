@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 from threadcast.collector.capture import Captured
-from threadcast.collector.memory import return_freed_memory
 from threadcast.core import Machine, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.runtime.engine import Engine
@@ -23,6 +22,7 @@ from threadcast.scheduler.runtime.engines import open_engine
 from threadcast.scheduler.runtime.fusion.fuse import fused
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.layout import Layout, converted
+from threadcast.scheduler.runtime.native.library import return_free_memory
 from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
 from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
 
@@ -186,7 +186,7 @@ class Tuning:
     def _compared(self, champion: Contender, challengers: Iterable[Contender]) -> Generator[Run, None, Contender]:
         """Steps by turns, until it is known which contender is fastest."""
         for challenger in challengers:
-            return_freed_memory()
+            return_free_memory()
             guard = Guard(champion.run, challenger.run, rest=self._rest)
             while guard.verdict is None and champion.holds() and challenger.holds():
                 yield guard
@@ -202,7 +202,7 @@ class Tuning:
         """Steps by `champion`; those by the default for ever, others until they have become much slower, or wrong."""
         plan = champion.candidate
         self._release(but=plan)
-        return_freed_memory()
+        return_free_memory()
         if plan is not None:
             self._report_plan(plan)
         if not self.report.reason:

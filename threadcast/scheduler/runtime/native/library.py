@@ -20,6 +20,7 @@ from types import ModuleType
 
 import torch
 
+from threadcast.collector.memory import return_freed_memory
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 
@@ -39,6 +40,7 @@ def native_library() -> ModuleType:
 
     ExecutionError says why there is none: no compiler, one that failed or took longer than the setting
     `engine.compile_timeout_s`, a cache that cannot be written, or a torch whose OpenMP is another than libgomp.
+    From then on torch's tensors of the whole process lie in a region of their own.
     """
     built = _cache_folder() / f"{NAME}.so"
     if not built.is_file():
@@ -47,7 +49,19 @@ def native_library() -> ModuleType:
     obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     if obstacle:
         raise ExecutionError(f"the native engine cannot serve torch's OpenMP: {obstacle}")
+    if not module.install_arena():
+        _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
     return module
+
+
+def return_free_memory() -> None:
+    """Give what is free now back to the system, once, from malloc and from the tensors' region.
+
+    For when another pattern of use begins; what is used again is faulted in again.
+    """
+    if native_library.cache_info().currsize:
+        native_library().trim_arena()
+    return_freed_memory()
 
 
 def _cache_folder() -> Path:

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/extension.h>
 
+#include "arena.h"
 #include "dynamic.h"
 #include "engine.h"
 #include "fused.h"
@@ -95,6 +96,8 @@ std::vector<py::object> run(Stepper& engine, const py::list& inputs, const std::
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.def("install_arena", &install_arena);
+  module.def("trim_arena", &trim_arena);
   module.def("take_over_openmp", &take_over_openmp);
   module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
                                 const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
