@@ -1,10 +1,11 @@
-"""What each part contributes to a training step: memory, layout, strategies, critical path first, the search.
+"""What each part contributes to a training step: memory, layout, strategies, critical path first, search, fusion.
 
-    python benchmarks/engine_contributions.py [--networks lstm:small,pathnet:small] [--rounds 20]
+    python benchmarks/engine_contributions.py [--networks lstm:small,pathnet:small] [--rounds 20] [--write]
 
-After Liu et al., Fig. 3, and Graphi's comparison, on real cores: every policy's plan is made from the same curves,
-measured in the step, and replayed by the native engine, all in turns in one process, which keeps freed memory; how
-much that gives by itself is measured in processes of their own (`benchmarks/engine.py`).
+After Liu et al., Fig. 3, and Graphi's comparison, on real cores. First plain PyTorch, each setting in a process of its
+own (`threadcast run --gains` shows the same); then every policy's plan, made from the same curves, measured in the
+step, and replayed by the native engine, all in turns in one process, which keeps freed memory. Fused: the same with
+point-wise operators fused and measured anew.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import date
+from functools import partial
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -28,9 +33,20 @@ from threadcast.scheduler.engine_costs import NATIVE_ENGINE
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
+from threadcast.scheduler.runtime.fusion.fuse import fused
 from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases, slowed_beside_others
-from threadcast.scheduler.runtime.layout import Layouts, converted, layouts_of
+from threadcast.scheduler.runtime.layout import Layout, Layouts, converted, layouts_of
 from threadcast.scheduler.runtime.native.engine import NativeEngine
+from threadcast.scheduler.runtime.plain_gains import measure_plain_gains
+
+PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
+_HEAD = """# What each part of the engine contributes
+
+`python benchmarks/engine_contributions.py --write`, {day}, 2 cores of an {machine} virtual machine, PyTorch 2.13,
+training steps, medians. Plain PyTorch: each setting in a process of its own, in turns; ratios over it as it is run.
+Below, in one process that keeps freed memory: each policy's plan replayed by the native engine, in turns; ratios over
+eager there. Strategies are those of Liu et al.; critical path first is Graphi's.
+"""
 
 POLICIES = {
     "strategies 1 and 2": "strategies_1_2",
@@ -50,6 +66,24 @@ def curves(captured: Captured, machine: Machine) -> Problem:
     first = plan(Problem(captured.graph, NATIVE_ENGINE.added(table), machine))
     table = slowed_beside_others(table, captured.graph, run_traced(captured, first, machine))
     return Problem(captured.graph, NATIVE_ENGINE.added(table), machine)
+
+
+def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured, Plan]]:
+    """What each plan is, its graph, and the plan."""
+    problem = curves(captured, machine)
+    yield "op by op, all threads", captured, sequential(captured.graph, machine, Case(len(machine)))
+    for what, policy in POLICIES.items():
+        yield what, captured, plan(problem, policy=policy)
+    fewer = fused(captured)
+    if fewer is not None:
+        yield "op by op, all threads, fused", fewer, sequential(fewer.graph, machine, Case(len(machine)))
+        yield "ours, fused", fewer, plan(curves(fewer, machine), policy=POLICIES["ours"])
+
+
+def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+    """A step with the model's tensors in this layout."""
+    lying.set(layout)
+    engine.run(inputs)
 
 
 def run_traced(captured: Captured, made: Plan, machine: Machine) -> list[Trace]:
@@ -88,16 +122,9 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
         for layout in layouts_of(work.model, work.inputs):
             lying.set(layout)
             captured = captured_in(work, optimizer, layout)
-            problem = curves(captured, machine)
-            uniform = sequential(captured.graph, machine, Case(len(machine)))
-            plans = {"op by op, all threads": uniform, **{n: plan(problem, policy=p) for n, p in POLICIES.items()}}
-            inputs = captured.bind()
-            for what, made in plans.items():
-                engine = ends.enter_context(NativeEngine(captured, made, machine))
-                steps[f"{what}, {layout}"] = lambda engine=engine, inputs=inputs, layout=layout: (
-                    lying.set(layout),
-                    engine.run(inputs),
-                )  # type: ignore[misc]
+            for what, graph, made in plans(captured, machine):
+                engine = ends.enter_context(NativeEngine(graph, made, machine))
+                steps[f"{what}, {layout}"] = partial(run_lying, lying, layout, engine, graph.bind())
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):
             for what, step in steps.items():
@@ -110,21 +137,41 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
     return [(what, median(seconds)) for what, seconds in taken.items()]
 
 
+def table(name: str, size: str, rounds: int) -> str:
+    """Both tables of one network."""
+    plain = measure_plain_gains(name, size=size, rounds=rounds)
+    lines = [
+        f"\n## {name}, {size}\n",
+        "| plain PyTorch | ms | times as fast | page faults a step |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {timed.setting.name} | {timed.seconds.median * 1e3:.3g} | {timed.gain.median:.2f} | {timed.faults:.0f} |"
+        for timed in plain.timed
+    ]
+    found = contributions(name, size, rounds)
+    first_s = found[0][1]
+    lines += ["", "| in one process, memory kept | ms | eager over it |", "|---|---|---|"]
+    lines += [f"| {what} | {seconds * 1e3:.3g} | {first_s / seconds:.2f} |" for what, seconds in found]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default="lstm:small,inception_block:small,pathnet:small,transformer:small")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--write", action="store_true", help="write docs/engine-contributions.md")
     chosen = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(len(read_machine()))
+    tables = []
     for entry in chosen.networks.split(","):
         name, _, size = entry.partition(":")
         print(f"{name}, {size}", file=sys.stderr, flush=True)
-        found = contributions(name, size or "small", chosen.rounds)
-        first_s = found[0][1]
-        print(f"\n| {name}, {size} | ms | eager over it |\n|---|---|---|")
-        for what, seconds in found:
-            print(f"| {what} | {seconds * 1e3:.3g} | {first_s / seconds:.2f} |")
+        tables.append(table(name, size or "small", chosen.rounds))
+        print(tables[-1], flush=True)
+    if chosen.write:
+        PAGE.write_text(_HEAD.format(day=date.today(), machine=read_machine().name) + "\n".join(tables) + "\n")
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ def test_values_are_freed_after_their_last_use() -> None:
 
         return watched_call
 
-    object.__setattr__(program, "calls", tuple(map(watched, program.calls)))
+    program._made[:] = [tuple(map(watched, program.calls))]
     program.run([torch.ones(3)])
     assert alive == [0, 1, 1, 1]
 
@@ -347,3 +347,18 @@ def test_an_argument_that_is_no_tensor_may_not_change() -> None:
     assert captured.run(torch.ones(2), 3).tolist() == [3.0, 3.0]
     with pytest.raises(CaptureError, match=r"\[3\], not \[4\]"):
         captured.run(torch.ones(2), 4)
+
+
+def test_arguments_that_share_memory_keep_their_order() -> None:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        doubled = b * 2
+        a.add_(1)
+        return doubled
+
+    whole = torch.arange(6.0)
+    captured = capture_forward(function, whole.view(2, 3), whole)
+    assert [(edge.source, edge.target) for edge in captured.graph.edges] == [(0, 1)]
+    apart = capture_forward(function, whole.view(2, 3), whole.clone())
+    assert apart.graph.edges == ()
+    closed_over = capture_forward(lambda a: function(a, whole), whole.view(2, 3))
+    assert [(edge.source, edge.target) for edge in closed_over.graph.edges] == [(0, 1)]

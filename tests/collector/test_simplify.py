@@ -90,3 +90,16 @@ def test_products_of_other_shapes_and_inputs_are_added_as_before() -> None:
         assert targets(captured)["aten.addmm_.default"] == 0
     assert scaled.run().tolist() == [[9.0] * 3] * 3
     assert doubled.run().tolist() == [[6.0] * 3] * 3
+
+
+def test_products_are_not_made_later_than_a_write_to_their_factors() -> None:
+    def function(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        first = x @ a
+        second = x @ b
+        x.relu_()
+        return second + first
+
+    given = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
+    captured = capture_forward(function, given[0].clone(), *given[1:])
+    assert targets(captured)["aten.addmm_.default"] == 0
+    torch.testing.assert_close(captured.run(given[0].clone(), *given[1:]), function(given[0].clone(), *given[1:]))

@@ -199,7 +199,8 @@ def _capture(
         is_tensor = isinstance(leaf, Tensor)
         paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{_FIXED_ARGUMENT}{i}"))
     starts = phases.first_node if phases else {}
-    lowered = lower(module, [*inputs, *paths], structure, split=split, phase_starts=starts)
+    given = [*(tensor for group in groups.values() for tensor in group.values()), *leaves]
+    lowered = lower(module, [*inputs, *paths], given, structure, split=split, phase_starts=starts)
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return Captured(lowered.graph, lowered.program, held, tensors, optimizer)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from threadcast.collector.program import Node
+from threadcast.collector.program import Input, Node
 from threadcast.collector.values import Ref, find_refs
 from threadcast.core.cost import VIEW_KINDS
 from threadcast.core.graph import Edge
@@ -25,10 +25,11 @@ RANDOM_STATE = -1
 """Stands for the random generator among the memories that ops write."""
 
 
-def edges(nodes: Sequence[Node], n_inputs: int) -> tuple[Edge, ...]:
+def edges(nodes: Sequence[Node], inputs: Sequence[Input]) -> tuple[Edge, ...]:
     """Data and ordering edges of a program; an ordering edge that a data edge repeats is left out."""
-    data = {(ref.slot - n_inputs, i) for i, node in enumerate(nodes) for ref in node.refs() if ref.slot >= n_inputs}
-    ordering = _ordering(nodes, n_inputs) - data
+    n = len(inputs)
+    data = {(ref.slot - n, i) for i, node in enumerate(nodes) for ref in node.refs() if ref.slot >= n}
+    ordering = ordered(nodes, inputs) - data
     return tuple(Edge(*pair) for pair in sorted(data)) + tuple(Edge(*pair, True) for pair in sorted(ordering))
 
 
@@ -42,8 +43,9 @@ def is_random(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _ordering(nodes: Sequence[Node], n_inputs: int) -> set[tuple[int, int]]:
-    memory = _memories(nodes, n_inputs)
+def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, int]]:
+    """Pairs of nodes of which the second must wait for the first because of memory or random state."""
+    memory = memories(nodes, inputs)
     last_write: dict[int, int] = {}
     reads_since: dict[int, list[int]] = {}
     found: set[tuple[int, int]] = set()
@@ -62,9 +64,13 @@ def _ordering(nodes: Sequence[Node], n_inputs: int) -> set[tuple[int, int]]:
     return found
 
 
-def _memories(nodes: Sequence[Node], n_inputs: int) -> list[int]:
+def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
     """For every slot the lowest slot whose memory it may share."""
+    n_inputs = len(inputs)
     memory = list(range(n_inputs + len(nodes)))
+    for slot, entry in enumerate(inputs):
+        if entry.shares is not None:
+            memory[slot] = entry.shares
 
     def lowest(slot: int) -> int:
         while memory[slot] != slot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,7 @@ class _Call:
 def lower(
     module: fx.GraphModule,
     inputs: Sequence[Input],
+    values: Sequence[Any],
     structure: pytree.TreeSpec,
     *,
     split: bool,
@@ -77,10 +78,11 @@ def lower(
 ) -> Lowered:
     """Turn a module traced by make_fx into an op graph and its program.
 
-    `inputs` name the placeholders in order. The module returns a flat list, `structure` says of what. `split`
-    separates the gradients that one operator computes. `phase_starts` are positions of traced nodes.
+    `inputs` name the placeholders in order, `values` are what they stood for. The module returns a flat list,
+    `structure` says of what. `split` separates the gradients that one operator computes. `phase_starts` are positions
+    of traced nodes.
     """
-    builder = _Builder(module, list(inputs), split)
+    builder = _Builder(module, list(inputs), values, split)
     phase: Phase = "forward"
     for position, node in enumerate(module.graph.nodes):
         phase = next((name for name, start in phase_starts.items() if start == position), phase)
@@ -89,7 +91,7 @@ def lower(
 
 
 class _Builder:
-    def __init__(self, module: fx.GraphModule, inputs: list[Input], split: bool) -> None:
+    def __init__(self, module: fx.GraphModule, inputs: list[Input], given: Sequence[Any], split: bool) -> None:
         self.module, self.inputs, self.split = module, inputs, split
         self.constants: dict[int, Tensor] = {}
         self.values: dict[str, Any] = {}  # traced node's name -> Ref, or {item: Ref} for a split call's members
@@ -102,6 +104,7 @@ class _Builder:
             self.inputs.append(Input("constant", str(node.target)))
             self.constants[slot] = self._attribute(str(node.target))
             self._define(node, Ref(slot), self.constants[slot])
+        self.inputs = _sharing(self.inputs, [*given, *self.constants.values()])
         self.n_inputs = len(self.inputs)
         self.placeholders = 0
 
@@ -179,7 +182,7 @@ class _Builder:
         return value
 
     def finish(self, structure: pytree.TreeSpec) -> Lowered:
-        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.n_inputs, self.outputs)
+        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, self.outputs)
         simpler.run()
         self.outputs = simpler.outputs
         for call, part in zip(self.calls, simpler.parts, strict=True):
@@ -196,10 +199,12 @@ class _Builder:
             Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase)
             for n in (nodes[i] for i in keep)
         )
-        ops = tuple(self._op(self.calls[i]) for i in keep)
+        distinct: dict[str, Op] = {}
+        made = (self._op(self.calls[i]) for i in keep)
+        ops = tuple(distinct.setdefault(op.key, op) for op in made)
         outputs = pytree.tree_unflatten(map_refs(renumber, self.outputs), structure)
         program = Program(tuple(self.inputs), renumbered, outputs)
-        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.n_inputs))
+        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
         return Lowered(graph, program, self.constants)
 
     def _op(self, call: _Call) -> Op:
@@ -214,6 +219,17 @@ class _Builder:
         results = call.result if isinstance(call.result, list | tuple) else [call.result]
         outputs = tuple(_spec(value, call.name) for value in results if isinstance(value, Tensor))
         return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
+
+
+def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:
+    """The inputs, each with the first whose memory it shares, by their values."""
+    first: dict[int, int] = {}
+    found = []
+    for slot, (entry, value) in enumerate(zip(inputs, values, strict=True)):
+        storage = value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+        shares = first.setdefault(storage, slot) if storage else slot  # empty tensors have no memory
+        found.append(entry if shares == slot else replace(entry, shares=shares))
+    return found
 
 
 def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:

@@ -25,10 +25,14 @@ Phase = Literal["forward", "backward", "update"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One value that a run is given. `state` is the optimizer's, `rate` a learning rate."""
+    """One value that a run is given. `state` is the optimizer's, `rate` a learning rate.
+
+    `shares` is an earlier input whose memory this one shares, None where there is none.
+    """
 
     role: Role
     name: str
+    shares: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,16 +61,22 @@ class Program:
     """How many nodes touch each slot, and one more for being an output."""
     touches: tuple[tuple[int, ...], ...] = field(init=False)
     """The slots that each node reads, writes or fills, each once."""
-    calls: tuple[Call, ...] = field(init=False)
-    """For each node the function of the slots that calls its operator."""
+    _made: list[tuple[Call, ...]] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         touches = tuple(tuple({*(ref.slot for ref in n.refs()), self.slot_of(i)}) for i, n in enumerate(self.nodes))
         object.__setattr__(self, "touches", touches)
-        object.__setattr__(self, "calls", tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
         counts = Counter(slot for touched in touches for slot in touched)
         counts.update({ref.slot for ref in find_refs(self.outputs)})
         object.__setattr__(self, "uses", tuple(counts[slot] for slot in range(len(self.inputs) + len(self.nodes))))
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """For each node the function of the slots that calls its operator; made when first asked for, which native
+        engines never do."""
+        if not self._made:
+            self._made.append(tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
+        return self._made[0]
 
     def slot_of(self, node: int) -> int:
         """The slot that node number `node` fills."""
@@ -93,10 +103,10 @@ class Program:
             raise ExecutionError(
                 f"the order has {len(order)} entries; it must have each of {len(self.nodes)} nodes once"
             )
-        slots, left = self.new_slots(inputs), list(self.uses)
+        slots, left, calls = self.new_slots(inputs), list(self.uses), self.calls
         with below_autograd():
             for index in order:
-                slots[self.slot_of(index)] = self.calls[index](slots)
+                slots[self.slot_of(index)] = calls[index](slots)
                 for slot in self.touches[index]:
                     left[slot] -= 1
                     if left[slot] == 0:

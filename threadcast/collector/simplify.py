@@ -6,7 +6,7 @@ much memory as the weight has; `addmm_` adds while it multiplies, and keeps one 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from threadcast.collector.dependencies import memories, writes
+from threadcast.collector.program import Input, Node
 from threadcast.collector.splitting import Part
 from threadcast.collector.values import Ref, find_refs, map_refs
 
@@ -36,9 +38,9 @@ class Simplifier:
     more are for whoever removes unneeded ones.
     """
 
-    def __init__(self, parts: Sequence[Part], results: Sequence[Any], n_inputs: int, outputs: Any) -> None:
+    def __init__(self, parts: Sequence[Part], results: Sequence[Any], inputs: Sequence[Input], outputs: Any) -> None:
         self.parts, self.outputs = list(parts), outputs
-        self._results, self._n_inputs = results, n_inputs
+        self._results, self._inputs, self._n_inputs = results, inputs, len(inputs)
 
     def run(self) -> None:
         """Change `parts` and `outputs`."""
@@ -69,11 +71,28 @@ class Simplifier:
 
     def _add_in_products(self) -> None:
         uses = self._uses()
+        nodes = [Node(part.target, part.args, part.kwargs, "forward") for part in self.parts]
+        memory = memories(nodes, self._inputs)
+        written: defaultdict[int, list[int]] = defaultdict(list)
+        for i, node in enumerate(nodes):
+            for ref in writes(node):
+                written[memory[ref.slot]].append(i)
+
+        def unchanged(product: Ref, until: int) -> bool:
+            """Whether the factors are the same when the sum is made as when the product was."""
+            made = product.slot - self._n_inputs
+            factors = [memory[factor.slot] for factor in find_refs(self.parts[made].args)]
+            return not any(made < at < until for factor in factors for at in written[factor])
+
         for i, part in enumerate(self.parts):
             if part.target is not aten.add.Tensor or part.kwargs or not uses[self._n_inputs + i]:
                 continue
             for total, product in (part.args, part.args[::-1]):
-                if self._may_be_added_to(total, uses) and self._is_lone_product(product, uses, like=total):
+                if (
+                    self._may_be_added_to(total, uses)
+                    and self._is_lone_product(product, uses, like=total)
+                    and unchanged(product, i)
+                ):
                     factors = self.parts[product.slot - self._n_inputs].args
                     self.parts[i] = Part(aten.addmm_.default, (total, *factors), {})
                     break

@@ -17,6 +17,7 @@ import threadcast
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.runtime.optimize import OptimizedStep
 from threadcast.scheduler.runtime.optimized import MAX_SIGNATURES
+from threadcast.scheduler.runtime.plan_maker import PlanMaker
 
 
 @pytest.fixture(autouse=True)
@@ -233,6 +234,32 @@ def test_arguments_that_cannot_be_captured_run_as_before(argument: Any, reason: 
     call = threadcast.optimize(lambda x: x)
     with pytest.warns(UserWarning, match=reason):
         assert call(argument) is argument
+
+
+def test_what_fails_while_measuring_leaves_steps_as_they_were(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: PlanMaker) -> Any:
+        raise OSError("no space left")
+        yield
+
+    monkeypatch.setattr(PlanMaker, "made", fails)
+    step, mine, _, eager, eager_optimizer = trained
+    for seed in range(4):
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+    same_state(mine, eager)
+    assert (step.reports[0].runs, step.reports[0].reason) == ("default", "no space left")
+
+
+def test_autocast_runs_as_before() -> None:
+    model = nn.Linear(4, 4).eval()
+    x = torch.randn(2, 4)
+    with closing(threadcast.optimize(model, x, backends=False)) as call, torch.no_grad():
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.warns(UserWarning, match="autocast"),
+        ):
+            assert call(x).dtype == torch.bfloat16
+        torch.testing.assert_close(call(x), model(x))
 
 
 def test_an_example_of_training_needs_inputs_and_a_target() -> None:

@@ -37,8 +37,11 @@ def test_what_is_kept_comes_back_for_the_same_graph_only(
     assert found is not None
     assert (found.plan, found.layout, found.step_s) == (kept.plan, "as given", 1e-3)
     assert store.read(capture_forward(lambda x: x * 2, torch.ones(8)).graph) is None
+    assert PlanStore(tmp_path / "plans", machine, among="openvino 2").read(captured.graph) is None
     other = Machine.uniform("other", 3)
     assert PlanStore(tmp_path / "plans", other).read(captured.graph) is None
+    store.drop(captured.graph)
+    assert store.read(captured.graph) is None
 
 
 def test_the_layout_that_was_best_comes_first(tmp_path: Path, captured: Captured, machine: Machine, kept: Kept) -> None:

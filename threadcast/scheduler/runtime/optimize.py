@@ -13,7 +13,7 @@ from threadcast.collector.capture import Captured, capture_forward, capture_trai
 from threadcast.collector.memory import keep_freed_memory
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.runtime.backends.contenders import contenders
+from threadcast.scheduler.runtime.backends.contenders import contenders, installed
 from threadcast.scheduler.runtime.layout import Layout, converted
 from threadcast.scheduler.runtime.optimized import Optimized
 from threadcast.scheduler.runtime.tuning import Contender, Report
@@ -43,7 +43,10 @@ class OptimizedCall:
             return contenders(model, arguments, len(machine)) if backends and model is not None else ()
 
         name = f"inference of {_described(function)}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, None), rivals=rivals)
+        among = installed() if backends else ""
+        self._optimized = Optimized(
+            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)

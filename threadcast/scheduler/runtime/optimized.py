@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from threading import RLock
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
@@ -31,7 +32,7 @@ class Optimized:
     `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
     counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
     caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
-    contenders. `name` tells calls apart between processes.
+    contenders, `among` says which. `name` tells calls apart between processes.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Optimized:
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         rivals: Callable[[tuple[Any, ...]], Iterable[Contender]] = lambda _: (),
+        among: str = "",
     ) -> None:
         self.machine = machine
         self._default, self._capture, self._rivals = default, capture, rivals
@@ -53,7 +55,8 @@ class Optimized:
         self._tunings: dict[Any, Tuning | str] = {}
         """By kind of arguments; why there is none, where there cannot be."""
         settings = Settings.read()
-        self._plans, self._fuse = PlanStore(settings["engine.plans"], machine), settings["engine.fuse"]
+        self._fuse = settings["engine.fuse"]
+        self._plans = PlanStore(settings["engine.plans"], machine, among=f"{among}, fused: {self._fuse}")
         self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
@@ -115,7 +118,11 @@ class Optimized:
         return captured
 
     def _fallback(self, arguments: tuple[Any, ...]) -> str | None:
+        if torch.is_autocast_enabled("cpu"):
+            return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         leaves = pytree.tree_leaves(arguments)
+        if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
+            return "an argument is a sparse tensor"
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
             return "an argument requires a gradient, which a captured step does not compute"
         for leaf in leaves:
@@ -135,8 +142,11 @@ class Optimized:
     def _key(self, arguments: tuple[Any, ...]) -> Any:
         places: dict[int, int] = {}
         tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-        overlaps = tuple([places.setdefault(tensor.data_ptr(), len(places)) for tensor in tensors])
-        return self._described(arguments), overlaps, self._watch.settings() if self._watch else None
+        # What shares memory with what, empty tensors with nothing.
+        storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
+        overlaps = tuple([places.setdefault(storage, len(places)) for storage in storages])
+        settings = self._watch.settings() if self._watch else None
+        return self._described(arguments), overlaps, settings, torch.get_default_dtype()
 
     def _described(self, arguments: tuple[Any, ...]) -> Any:
         """Shapes, types and strides of tensors, and all other arguments."""

@@ -37,11 +37,13 @@ class Kept:
 class PlanStore:
     """Plans by call and by graph, in a folder; one machine and one version of PyTorch see only their own.
 
+    `among` says what the plans have competed with: they count only against the same.
+
     A file that cannot be read or written is as good as none, with a message: plans can always be made anew.
     """
 
-    def __init__(self, folder: Path, machine: Machine) -> None:
-        self._folder, self._machine = folder, machine
+    def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
+        self._folder, self._machine, self._among = folder, machine, among
 
     def layouts_first(self, call: object, layouts: Sequence[Layout]) -> tuple[Layout, ...]:
         """`layouts`, the one that was best for this call first. A call is known by its `repr`."""
@@ -84,8 +86,15 @@ class PlanStore:
         except OSError as error:
             _logger.warning("the plan is not kept: %s", error)
 
+    def drop(self, graph: OpGraph) -> None:
+        """Forget the plan for this graph."""
+        try:
+            self._path(_text(graph), "json").unlink(missing_ok=True)
+        except OSError as error:
+            _logger.warning("an old plan stays: %s", error)
+
     def _path(self, text: str, suffix: str) -> Path:
-        whole = f"{self._machine.fingerprint} {torch.__version__} {text}"
+        whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
 
 

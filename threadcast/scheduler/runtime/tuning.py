@@ -18,7 +18,7 @@ from threadcast.collector.capture import Captured
 from threadcast.core import Machine, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.runtime.engine import Engine
-from threadcast.scheduler.runtime.engines import open_engine
+from threadcast.scheduler.runtime.engines import has_native_engine, open_engine
 from threadcast.scheduler.runtime.fusion.fuse import fused
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.layout import Layout, converted
@@ -129,10 +129,11 @@ class Tuning:
     def _next(self) -> Run:
         try:
             return next(self._runs)
-        except ThreadcastError as error:  # of measuring or planning, not of the step, which has not begun
-            _logger.warning("this step runs as before: %s", error)
+        except Exception as error:  # noqa: BLE001 - of measuring or planning: the step has not begun, and can run as before
+            reason = str(error) or "measuring was broken off"
+            _logger.warning("this step runs as before: %s", reason)
             self.close()
-            self.report.runs, self.report.reason = "default", str(error)
+            self.report.runs, self.report.reason = "default", reason
             self._runs = self._settled(self._default)
             return next(self._runs)
 
@@ -151,6 +152,8 @@ class Tuning:
         planned = [self._planned(candidate) for candidate in candidates]
         eager = [self._eager(layout) for layout in layouts if layout != "as given"]
         champion = yield from self._compared(self._default, chain(planned, eager, self._rivals))
+        if champion.candidate is None:
+            self._plans.drop(first.graph)
         while champion is not self._default:
             yield from self._settled(champion)
             self.report.runs = "measuring"
@@ -270,7 +273,7 @@ def _makespan_s(candidate: Candidate) -> float:
 def _fused(captured: Captured) -> Captured | None:
     """`captured` with fused operators; None where there are none, or where they cannot be made, with a message."""
     try:
-        return fused(captured)
+        return fused(captured) if has_native_engine() else None
     except ThreadcastError as error:
         _logger.warning("operators are not fused: %s", error)
         return None

@@ -22,8 +22,9 @@ from threadcast.collector.capture import Captured, capture_forward, capture_trai
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.scheduler.runtime.fusion import library
+from threadcast.scheduler.runtime.fusion.clusters import Clusters
 from threadcast.scheduler.runtime.fusion.fuse import KIND, fused
-from threadcast.scheduler.runtime.fusion.kernels import Kernel
+from threadcast.scheduler.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 
 pytestmark = needs_compiler
@@ -145,11 +146,59 @@ def test_what_is_written_between_is_read_before(machine: Machine) -> None:
     same(captured.run(x, bound.clone()), function(x, bound.clone()))
 
 
+def mask_reader(x: Tensor) -> Tensor:
+    y = x + 0.0
+    below = y < 0
+    y.masked_fill_(below, 0.0)
+    return torch.where(below, y - 1, y + 1) * 2
+
+
+def mask_writer(x: Tensor) -> Tensor:
+    below = x < 0
+    below[0] = True
+    return torch.where(below, x * 2, x) + 1
+
+
+def constant_writer(x: Tensor) -> Tensor:
+    two = torch.scalar_tensor(2.0)
+    two.add_(1)
+    return (x * two).exp() + x
+
+
+def constant_condition(x: Tensor) -> Tensor:
+    return torch.where(torch.scalar_tensor(1, dtype=torch.bool), x, x * 2) + 1
+
+
+def whole_constant(x: Tensor) -> Tensor:
+    return x * torch.scalar_tensor(1.7, dtype=torch.int64) + 1
+
+
+def constants_alone(x: Tensor) -> Tensor:
+    return torch.scalar_tensor(2.0).sqrt() * x + x
+
+
+@pytest.mark.parametrize(
+    "function", [mask_reader, mask_writer, constant_writer, constant_condition, whole_constant, constants_alone]
+)
+def test_masks_and_constants_that_are_more_than_that_stay_right(
+    function: Callable[[Tensor], Tensor], machine: Machine
+) -> None:
+    x = tensor(5, 9)
+    captured = capture_forward(function, x.clone())
+    found = fused(captured) or captured
+    for seed in range(3):
+        plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=seed)
+        with NativeEngine(found, plan, machine) as engine:
+            same(engine.run(found.bind(x.clone())), function(x.clone()))
+
+
 def test_shapes_other_than_the_captured_are_refused() -> None:
     captured = fused_forward(lambda x: (x * 2).exp(), tensor(4, 9))
     (node,) = captured.program.nodes
     with pytest.raises(RuntimeError, match="other shapes"):
         node.target(tensor(4, 8))
+    with pytest.raises(RuntimeError, match="other shapes"):
+        node.target(tensor(1, 4, 9))
     with pytest.raises(RuntimeError, match="float32"):
         node.target(tensor(4, 9).double())
 
@@ -239,6 +288,21 @@ def test_a_loop_that_does_not_compile_leaves_nothing_behind(monkeypatch: pytest.
         library.compiled([kernel])
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == []
+
+
+def test_a_damaged_loop_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured = capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4))
+    clusters = Clusters(captured)
+    (kernel,) = [kernel_of(clusters, group) for group in clusters.groups]
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
+    folder = library.compiled([kernel])
+    (folder / f"{kernel.symbol}.so").write_bytes(b"no library")
+    with caplog.at_level("WARNING", "threadcast"):
+        (operator,) = library.FusedOperators().of([kernel])
+    assert "made anew" in caplog.text
+    same(operator(tensor(4, 4)), (tensor(4, 4) * 2).exp() - 3)
 
 
 def test_optimised_steps_that_are_fused_say_so(machine: Machine) -> None:

@@ -28,7 +28,7 @@ pytestmark = needs_compiler
 @pytest.fixture
 def uncached() -> Iterator[None]:
     """What is known of the library is forgotten before and after."""
-    caches = (native_library, has_native_engine, engines._say_once)
+    caches = (library._library, has_native_engine, engines._say_once)
     for function in caches:
         function.cache_clear()
     yield

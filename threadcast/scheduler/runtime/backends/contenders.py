@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
 import tempfile
@@ -25,6 +26,12 @@ SCREENED = 5
 """Calls by which a backend's settings are compared with each other; two before them warm up."""
 
 _logger = logging.getLogger("threadcast")
+
+
+def installed() -> str:
+    """The backends that are installed, with their versions."""
+    found = [name for name, needed in NEEDED.items() if all(importlib.util.find_spec(library) for library in needed)]
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in found)
 
 
 def contenders(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], cores: int) -> Iterator[Contender]:

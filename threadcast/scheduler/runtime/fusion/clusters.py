@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from threadcast.collector.capture import Captured
-from threadcast.collector.dependencies import writes
+from threadcast.collector.dependencies import memories, ordered, writes
 from threadcast.collector.program import Node
 from threadcast.collector.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
@@ -62,12 +62,13 @@ class Clusters:
         self.n_inputs = len(captured.program.inputs)
         self.specs = self._all_specs()
         self.before = [set(predecessors) for predecessors in captured.graph.predecessors]
-        self._written = {ref.slot for node in captured.program.nodes for ref in writes(node)}
+        nodes, inputs = captured.program.nodes, captured.program.inputs
+        self._memory = memories(nodes, inputs)
+        self._written = {self._memory[ref.slot] for node in nodes for ref in writes(node)}
         self._ordered: defaultdict[int, set[int]] = defaultdict(set)
-        for edge in captured.graph.edges:
-            if edge.ordering:
-                self._ordered[edge.source].add(edge.target)
-                self._ordered[edge.target].add(edge.source)
+        for first, second in ordered(nodes, inputs):
+            self._ordered[first].add(second)
+            self._ordered[second].add(first)
         self.terms: dict[int, Term] = {}
         for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
             if len(op.outputs) != 1 or op.outputs[0].dtype != "float32":
@@ -111,7 +112,7 @@ class Clusters:
                 return None
             maker = self._maker(given)
             constant = self._constant(maker)
-            if constant is not None:
+            if constant is not None and name != "condition":
                 operands[name] = literal(constant)
                 in_place.add(maker)
             elif name == "condition":
@@ -127,23 +128,23 @@ class Clusters:
                 operands[name] = given
             else:
                 return None
-        return Term(found, operands, frozenset(in_place))
+        reads = any(isinstance(value, Ref) for value in operands.values())
+        return Term(found, operands, frozenset(in_place)) if reads else None
 
     def _constant(self, maker: int) -> float | None:
         """The number that a node makes a tensor of; None where it does not."""
-        node = self.program.nodes[maker] if maker >= 0 else None
-        if (
-            node is None
-            or node.target is not aten.scalar_tensor.default
-            or self.program.slot_of(maker) in self._written
-        ):
+        if maker < 0 or self._is_written(maker) or self.program.nodes[maker].target is not aten.scalar_tensor.default:
             return None
-        value = node.args[0]
-        return float(value) if isinstance(value, bool | int | float) else None
+        value, spec = self.program.nodes[maker].args[0], self.graph.ops[maker].outputs[0]
+        return float(value) if isinstance(value, bool | int | float) and spec.dtype == "float32" else None
+
+    def _is_written(self, node: int) -> bool:
+        """Whether anybody writes to what the node makes."""
+        return self._memory[self.program.slot_of(node)] in self._written
 
     def _condition(self, maker: int, reader: int) -> Term | None:
         """The condition that a node computes, where `reader` may compute it instead: nothing is written in between."""
-        if maker < 0 or self.program.slot_of(maker) in self._written:
+        if maker < 0 or self._is_written(maker):
             return None
         node = self.program.nodes[maker]
         if node.target not in CONDITIONS or any(maker < other <= reader for other in self._ordered[maker]):

@@ -61,7 +61,7 @@ class _Rewriting:
         ids = tuple(self._id(block) for block in self._order)
         ops = tuple(self._op(block) for block in self._order)
         program = Program(old.program.inputs, nodes, map_refs(self._renumbered, old.program.outputs))
-        graph = OpGraph(ids, ops, edges(nodes, len(program.inputs)))
+        graph = OpGraph(ids, ops, edges(nodes, program.inputs))
         return Captured(graph, program, old.held, old.arguments, old.optimizer)
 
     def _block(self, node: int) -> int:

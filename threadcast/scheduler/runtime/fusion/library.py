@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import shlex
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.scheduler.runtime.fusion.kernels import PRELUDE, Kernel
-from threadcast.scheduler.runtime.native.library import native_library, run_compiler
+from threadcast.scheduler.runtime.native.library import compiler, native_library, run_compiler
 
 _ISA_FLAGS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c"),
@@ -34,10 +35,12 @@ class FusedOperators:
 
     def __init__(self) -> None:
         self._defined: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def of(self, kernels: Sequence[Kernel]) -> list[Any]:
         """An operator of the dispatcher for each; compiles those that no process before has. ExecutionError if not."""
-        self._define([kernel for kernel in kernels if kernel.name not in self._defined])
+        with self._lock:
+            self._define([kernel for kernel in kernels if kernel.name not in self._defined])
         return [self._defined[kernel.name] for kernel in kernels]
 
     def _define(self, kernels: Sequence[Kernel]) -> None:
@@ -48,13 +51,27 @@ class FusedOperators:
         for kernel in kernels:
             if kernel.name in self._defined:
                 continue
-            native.define_fused(
-                schema=kernel.schema, name=f"threadcast::{kernel.name}", path=str(folder / f"{kernel.symbol}.so"),
-                symbol=kernel.symbol, sizes=list(kernel.shape), inputs=len(kernel.inputs),
-                outputs=[(list(spec.shape), list(spec.laid_out)) for spec in kernel.outputs],
-                stores=[(s.output, s.offset, list(s.strides)) for s in kernel.stores],
-            )  # fmt: skip
+            path = folder / f"{kernel.symbol}.so"
+            try:
+                _define(native, kernel, path)
+            except RuntimeError as error:  # damaged: made anew once
+                _logger.warning("%s cannot be loaded and is made anew: %s", path, error)
+                path.unlink(missing_ok=True)
+                compiled([kernel])
+                try:
+                    _define(native, kernel, path)
+                except RuntimeError as again:
+                    raise ExecutionError(f"{path} cannot be loaded: {again}") from again
             self._defined[kernel.name] = getattr(torch.ops.threadcast, kernel.name).default
+
+
+def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
+    native.define_fused(
+        schema=kernel.schema, name=f"threadcast::{kernel.name}", path=str(path), symbol=kernel.symbol,
+        sizes=list(kernel.shape), inputs=len(kernel.inputs),
+        outputs=[(list(spec.shape), list(spec.laid_out)) for spec in kernel.outputs],
+        stores=[(s.output, s.offset, list(s.strides)) for s in kernel.stores],
+    )  # fmt: skip
 
 
 def compiled(kernels: Iterable[Kernel]) -> Path:
@@ -77,9 +94,7 @@ def compiled(kernels: Iterable[Kernel]) -> Path:
 
 def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:
     """One shared object, known by the name of each loop in it."""
-    compiler = shlex.split(os.environ.get("CXX", "c++"))
-    if shutil.which(compiler[0]) is None:
-        raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
+    command = compiler()
     from torch.utils import cpp_extension
 
     _logger.warning("compiling %d fused operators into %s, once; this takes some seconds", len(sources), folder)
@@ -87,14 +102,18 @@ def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence
     included = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
     linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"  # its vector functions
     built = draft / "fused.so"
-    command = [*compiler, *flags, *included, str(draft / "fused.cpp"), *linked, "-o", str(built)]
+    command += [*flags, *included, str(draft / "fused.cpp"), *linked, "-o", str(built)]
     run_compiler(command, built, "fused operators")
     for symbol in sources:
-        os.link(built, draft / f"{symbol}.so")
+        try:
+            os.link(built, draft / f"{symbol}.so")
+        except OSError:  # not every file system has hard links
+            shutil.copyfile(built, draft / f"{symbol}.so")
         os.replace(draft / f"{symbol}.so", folder / f"{symbol}.so")
 
 
 def _flags(capability: str) -> tuple[str, ...]:
     # Without contraction: PyTorch's own kernels round every product and sum too.
+    capability = capability if capability in _ISA_FLAGS else "DEFAULT"
     common = ("-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", f"-DCPU_CAPABILITY={capability}")
     return (*common, f"-DCPU_CAPABILITY_{capability}", *_ISA_FLAGS.get(capability, ()))

@@ -149,22 +149,22 @@ class _Held:
 class _LanesOf:
     """The lanes of one process, as long as an engine holds them."""
 
-    def __init__(self) -> None:
-        self.process = 0
+    def __init__(self, process: int) -> None:
+        self.process = process
         self.making = threading.Lock()
         self.lanes: weakref.ref[Any] | None = None
 
 
-_CURRENT = _LanesOf()
+_current = _LanesOf(os.getpid())
 
 
 def _shared_lanes(native: ModuleType) -> Any:
-    if os.getpid() != _CURRENT.process:  # also a fork's: its parent's threads have not come along
-        _CURRENT.__init__()  # type: ignore[misc]
-        _CURRENT.process = os.getpid()
-    with _CURRENT.making:
-        lanes = _CURRENT.lanes() if _CURRENT.lanes is not None else None
+    global _current
+    if os.getpid() != _current.process:  # a fork: its parent's threads have not come along
+        _current = _LanesOf(os.getpid())
+    with _current.making:
+        lanes = _current.lanes() if _current.lanes is not None else None
         if lanes is None:
             lanes = native.Lanes(SPIN_S)
-            _CURRENT.lanes = weakref.ref(lanes)
+            _current.lanes = weakref.ref(lanes)
         return lanes

@@ -7,12 +7,14 @@ import hashlib
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -34,7 +36,9 @@ _TAIL_LINES = 12
 _logger = logging.getLogger("threadcast")
 
 
-@cache
+_loading = threading.Lock()
+
+
 def native_library() -> ModuleType:
     """The loaded library, compiled if it was not: about 40 s on 2 cores, with a message at level WARNING.
 
@@ -42,6 +46,12 @@ def native_library() -> ModuleType:
     `engine.compile_timeout_s`, a cache that cannot be written, or a torch whose OpenMP is another than libgomp.
     From then on torch's tensors of the whole process lie in a region of their own.
     """
+    with _loading:
+        return _library()
+
+
+@cache
+def _library() -> ModuleType:
     built = _cache_folder() / f"{NAME}.so"
     if not built.is_file():
         _build(built)
@@ -59,7 +69,7 @@ def return_free_memory() -> None:
 
     For when another pattern of use begins; what is used again is faulted in again.
     """
-    if native_library.cache_info().currsize:
+    if _library.cache_info().currsize:
         native_library().trim_arena()
     return_freed_memory()
 
@@ -75,8 +85,7 @@ def _cache_folder() -> Path:
 
 
 def _build(built: Path) -> None:
-    if shutil.which(os.environ.get("CXX", "c++")) is None:
-        raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
+    compiler()
     try:
         built.parent.mkdir(parents=True, exist_ok=True)
         lock = (built.parent / "lock").open("w")
@@ -95,6 +104,14 @@ def _build(built: Path) -> None:
 def _compile(folder: Path) -> None:
     command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", *map(str, sorted(SOURCES.glob("*.cpp")))]
     run_compiler(command, folder / f"{NAME}.so", "the native engine")
+
+
+def compiler() -> list[str]:
+    """The C++ compiler's command; ExecutionError where there is none."""
+    command = shlex.split(os.environ.get("CXX", "c++"))
+    if not command or shutil.which(command[0]) is None:
+        raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
+    return command
 
 
 def run_compiler(command: Sequence[str], built: Path, what: str) -> None:

@@ -29,7 +29,8 @@ class Arena : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = bytes >= kLarge ? take((bytes + kUnit - 1) / kUnit * kUnit + kUnit) : nullptr;
+    const bool here = bytes >= kLarge && bytes <= static_cast<size_t>(end_ - begin_);
+    void* data = here ? take((bytes + kUnit - 1) / kUnit * kUnit + kUnit) : nullptr;
     if (data == nullptr) data = small_->raw_allocate(bytes);
     return {data, data, &Arena::release, c10::Device(c10::DeviceType::CPU)};
   }

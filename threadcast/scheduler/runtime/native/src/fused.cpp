@@ -13,7 +13,7 @@
 namespace threadcast {
 namespace {
 
-// Elements below which another thread costs more than it saves, as PyTorch's own grain for a chain of operators.
+// Elements that a thread should have, at least: an eighth of PyTorch's grain, as a loop does the work of several.
 constexpr int64_t kGrain = 4096;
 
 // `operands` start at the first element; `strides` are in elements along the loop.
@@ -96,6 +96,8 @@ class Fused : public c10::OperatorKernel {
       const at::Tensor& input = inputs[k];
       TORCH_CHECK(input.scalar_type() == at::kFloat, "a fused operator takes float32, got ", input.scalar_type());
       walk.operands.push_back(static_cast<char*>(input.data_ptr()));
+      TORCH_CHECK(input.dim() <= static_cast<int64_t>(dims), "a fused operator was made for other shapes than ",
+                  input.sizes());
       const size_t missing = dims - input.dim();
       for (int64_t d = 0; d < input.dim(); ++d) {
         const bool fits = input.size(d) == spec_.sizes[missing + d];

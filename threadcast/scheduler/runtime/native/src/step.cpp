@@ -67,11 +67,11 @@ Values Stepper::run(Values inputs, const std::vector<size_t>& wanted, std::vecto
   prepare();
   ran_ = ran;
   failed_.store(false);
-  lanes_->expect(static_cast<int>(jobs_.size()));
-  for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);
   {
-    Pinned pinned(first_cpu_);
+    Pinned pinned(first_cpu_);  // may throw: before any lane has begun
     Enlisted enlisted;
+    lanes_->expect(static_cast<int>(jobs_.size()));
+    for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);
     play(0);
     lanes_->wait_for_all();
   }
