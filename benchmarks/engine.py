@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -50,14 +51,14 @@ WITHOUT_IMAGES = ("lstm", "phased_lstm", "transformer")
 PAGE = Path(__file__).parents[1] / "docs" / "engine-tables.md"
 _HEAD = """# What optimised steps gain
 
-`make bench-engine`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Every contender runs in a
-process of its own, in turns with the others; medians of all timed steps. *eager*: as people run it, default layout,
-malloc and threads. *best eager*: the fastest of 1 and all threads, both memory formats, malloc as it is and keeping
-memory.
-*best other*: `torch.compile` and, for inference, ONNX Runtime and OpenVINO, as far as they were run (nan: none).
-Ratios above 1: threadcast is faster. *actual / predicted*: steps right after the plan was kept over
-its makespan. *memory*: peak of the process over
-that of eager as people run it. *spread*: between the quartiles of threadcast's steps, of their median.
+`{command}`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Every contender
+runs in a process of its own, in turns with the others; medians of all timed steps.
+
+- *eager*: as people run it, default layout, malloc and threads. *best eager*: the fastest of 1 and all threads, both
+  memory formats, malloc as it is and keeping memory. *best other*: `torch.compile` in either layout and, for
+  inference, ONNX Runtime and OpenVINO, as far as they were run (nan: none). Ratios above 1: threadcast is faster.
+- *actual / predicted*: steps right after the plan was kept over its makespan. *memory*: peak of the process over that
+  of eager as people run it. *spread*: between the quartiles of threadcast's steps, of their median.
 
 """
 
@@ -255,7 +256,9 @@ def main() -> None:
     shown = table([compared(one, cores) for one in found])
     print(shown)
     if chosen.write:
-        PAGE.write_text(_HEAD.format(machine=read_machine().name, cores=cores, day=date.today()) + shown + "\n")
+        command = shlex.join(["python", "benchmarks/engine.py", *sys.argv[1:]])
+        head = _HEAD.format(command=command, machine=read_machine().name, cores=cores, day=date.today())
+        PAGE.write_text(head + shown + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from functools import _lru_cache_wrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +30,7 @@ pytestmark = needs_compiler
 @pytest.fixture
 def uncached() -> Iterator[None]:
     """What is known of the library is forgotten before and after."""
-    caches = (library._library, has_native_engine, engines._say_once)
+    caches: tuple[_lru_cache_wrapper[Any], ...] = (library._library, has_native_engine, engines._say_once)
     for function in caches:
         function.cache_clear()
     yield
