@@ -1,10 +1,11 @@
-"""A curve through known points: straight lines between them, constant beyond them."""
+"""A curve through known points: lines between them, constant beyond them."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,10 @@ from threadcast.core import Affinity, Case, Curve, Measurement, Source
 from threadcast.core.errors import ModelError
 from threadcast.models.intervals import median_interval
 from threadcast.models.measured import by_case, defect_of
+
+Between = Literal["threads", "reciprocal", "log"]
+"""What time is a line of between two points: threads p (the paper's), 1/p, which perfect scaling is, or log p, with log
+time, which every power of p is."""
 
 OTHER_AFFINITY_FACTOR = 2.0
 """How far two affinities may differ at equal thread counts: threads that share a cache or a core's memory path
@@ -39,10 +44,10 @@ def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
     return knots
 
 
-def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case]) -> Curve:
+def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case], *, between: Between = "threads") -> Curve:
     """The curve over `cases` through `knots`, each affinity by itself.
 
-    Between two knots time is linear in threads, `interpolated`, and its interval spans both knots' intervals: it
+    Between two knots time is a line as `between` says, `interpolated`, and its interval spans both knots' intervals: it
     holds where time is monotone in between, and no probability is claimed. Beyond the outermost knot time stays,
     `extrapolated`, and the interval reaches from perfect scaling to its inverse. An affinity without a knot takes
     the other one's curve, `extrapolated` and widened by `OTHER_AFFINITY_FACTOR`. ModelError without any knot.
@@ -50,21 +55,21 @@ def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case]) -> Curve:
     if not knots:
         raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
     lines = {a: sorted((c.threads, k) for c, k in knots.items() if c.affinity is a) for a in Affinity}
-    points = [knots.get(case) or _point(lines, case) for case in cases]
+    points = [knots.get(case) or _point(lines, case, between) for case in cases]
     seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
     return Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
 
 
-def _point(lines: Mapping[Affinity, Sequence[tuple[int, Knot]]], case: Case) -> Knot:
+def _point(lines: Mapping[Affinity, Sequence[tuple[int, Knot]]], case: Case, between: Between) -> Knot:
     line = lines[case.affinity]
     if line:
-        return _on_line(line, case.threads)
+        return _on_line(line, case.threads, between)
     other = next(line for line in lines.values() if line)
-    knot = _on_line(other, case.threads)
+    knot = _on_line(other, case.threads, between)
     return Knot(knot.seconds, knot.low / OTHER_AFFINITY_FACTOR, knot.high * OTHER_AFFINITY_FACTOR, Source.EXTRAPOLATED)
 
 
-def _on_line(line: Sequence[tuple[int, Knot]], threads: int) -> Knot:
+def _on_line(line: Sequence[tuple[int, Knot]], threads: int, between: Between) -> Knot:
     right = bisect_left(line, threads, key=lambda point: point[0])
     if right < len(line) and line[right][0] == threads:
         return line[right][1]
@@ -73,6 +78,12 @@ def _on_line(line: Sequence[tuple[int, Knot]], threads: int) -> Knot:
         stretch = max(count / threads, threads / count)
         return Knot(knot.seconds, knot.low / stretch, knot.high * stretch, Source.EXTRAPOLATED)
     (before, a), (after, b) = line[right - 1], line[right]
-    share = (threads - before) / (after - before)
-    seconds = a.seconds + share * (b.seconds - a.seconds)
+    if between == "log" and a.seconds > 0 and b.seconds > 0:
+        share = math.log(threads / before) / math.log(after / before)
+        seconds = a.seconds * (b.seconds / a.seconds) ** share
+    else:
+        share = (threads - before) / (after - before)
+        if between != "threads":
+            share *= after / threads
+        seconds = a.seconds + share * (b.seconds - a.seconds)
     return Knot(seconds, min(a.low, b.low), max(a.high, b.high), Source.INTERPOLATED)

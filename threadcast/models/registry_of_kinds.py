@@ -85,5 +85,10 @@ REGRESSORS = (
 
 register("roofline", "threadcast.models.roofline:Roofline")
 register("hill_climb", "threadcast.models.hill_climb:HillClimb")
+register("patient_climb", "threadcast.models.patient_climb:PatientClimb")
+register("amdahl", "threadcast.models.amdahl:Amdahl")
+register("overhead_law", "threadcast.models.overhead_law:OverheadLaw")
+register("universal_scalability", "threadcast.models.universal_scalability:UniversalScalability")
+register("roofline_saturation", "threadcast.models.roofline_saturation:RooflineSaturation")
 for _name in REGRESSORS:
     register(_name, "threadcast.models.per_case:PerCase", regressor=_name)

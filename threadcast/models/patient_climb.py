@@ -1,0 +1,113 @@
+"""A climb that looks further than the first rise, in few steps, and reads between its points as time behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self, get_args
+
+from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
+from threadcast.core.errors import InvalidInput
+from threadcast.core.json_reading import member
+from threadcast.models.artefacts import json_bytes, read_json, reading
+from threadcast.models.base import PerformanceModel
+from threadcast.models.interpolation import Between, curve_through, measured_knots
+from threadcast.models.measured import by_case
+
+
+class PatientClimb(PerformanceModel):
+    """A climb by doubling that survives `patience` rises, then halves the gaps beside its fastest point.
+
+    Thread counts double from 1 up to the machine's, in each affinity, until time has not come below the best for
+    `patience` counts in a row; the largest count is measured too. Then `refine` counts halfway (by ratio) between the
+    fastest point and its neighbours are measured, the wider gap first. Between points time is a line in 1/p
+    ("reciprocal": exact for perfect scaling) or in the logarithms of both ("log": exact for any power of p).
+
+    Against the climb of Liu et al. 2018, III-C, whose ladder is even and which stops at the first rise: real curves are
+    jagged (prime counts, edges of sockets), so that first rise is seldom the minimum.
+    """
+
+    name = "patient_climb"
+
+    def __init__(self, *, patience: int = 2, refine: int = 2, between: Between = "log") -> None:
+        for option, value in (("patience", patience), ("refine", refine)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < (option == "patience"):
+                raise InvalidInput(f"{option}={value!r} must be a whole number of at least {int(option == 'patience')}")
+        if between not in get_args(Between):
+            raise InvalidInput(f"between={between!r} is unknown; known: {', '.join(get_args(Between))}")
+        self.patience, self.refine, self.between = patience, refine, between
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The next step of the climb with cache sharing, then of the one without; then of their refinements."""
+        seen = by_case(observed)
+        for affinity in Affinity:
+            counts = [case.threads for case in machine.cases() if case.affinity is affinity]
+            times = {case.threads: m.seconds for case, m in seen.items() if case.affinity is affinity}
+            threads = self._next(counts, times)
+            if threads is not None:
+                return Case(threads, affinity)
+        return None
+
+    def _next(self, counts: Sequence[int], times: Mapping[int, float]) -> int | None:
+        if not counts:
+            return None
+        best, since = float("inf"), 0
+        ladder = doubling(counts)
+        for step in ladder:
+            if since >= self.patience:
+                break
+            if step not in times:
+                return step
+            best, since = (times[step], 0) if times[step] < best else (best, since + 1)
+        if ladder[-1] not in times:
+            return ladder[-1]
+        if sum(count in times for count in counts if count not in ladder) >= self.refine:
+            return None
+        return halfway(counts, times)
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """Measured points, and lines between them; see `interpolation.curve_through`."""
+        return curve_through(measured_knots(observed), cases, between=self.between)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The options."""
+        options = {"patience": self.patience, "refine": self.refine, "between": self.between}
+        return {"model.json": json_bytes(options)}
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Take over the options."""
+        document = read_json(files, "model.json")
+        with reading("patient_climb"):
+            between = member(document, "between", str)
+            PatientClimb.__init__(
+                self,
+                patience=member(document, "patience", int),
+                refine=member(document, "refine", int),
+                between=between,  # type: ignore[arg-type]  # checked there
+            )
+        return self
+
+
+def doubling(counts: Sequence[int]) -> tuple[int, ...]:
+    """Of ascending `counts` the first, each first that is at least twice the one before, and the last."""
+    steps = list(counts[:1])
+    for count in counts:
+        if count >= 2 * steps[-1]:
+            steps.append(count)
+    if steps[-1] != counts[-1]:
+        steps.append(counts[-1])
+    return tuple(steps)
+
+
+def halfway(counts: Sequence[int], times: Mapping[int, float]) -> int | None:
+    """The count nearest the geometric middle of the widest gap beside the fastest point, of equal gaps that to the
+    faster neighbour; None where there is none between."""
+    measured = sorted(times)
+    at = measured.index(min(measured, key=lambda count: (times[count], count)))
+    beside = [measured[i] for i in (at - 1, at + 1) if 0 <= i < len(measured)]
+    best = measured[at]
+    for neighbour in sorted(beside, key=lambda count: (-max(best / count, count / best), times[count])):
+        low, high = sorted((best, neighbour))
+        between = [count for count in counts if low < count < high]
+        if between:
+            return min(between, key=lambda count: abs(count * count - low * high))
+    return None

@@ -1,0 +1,162 @@
+"""What all laws of time over threads have in common: a few terms with weights that are not negative, fitted to samples.
+
+    time(p) = sum of weight[i] * term[i](p)
+
+Errors count relative to the time, outliers by a Huber loss. Laws differ in their terms only.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op, Source
+from threadcast.core.curve import Floats
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.models.artefacts import json_bytes, read_json, reading
+from threadcast.models.base import PerformanceModel
+from threadcast.models.interpolation import OTHER_AFFINITY_FACTOR, Knot, measured_knots
+from threadcast.models.intervals import residual_bounds
+from threadcast.models.measured import by_case, group, usable
+from threadcast.models.sampling import evenly_spread
+
+SCHEMA = "threadcast.scaling_law/1"
+
+UNFITTED_BOUNDS = (-float(np.log(1.5)), float(np.log(1.5)))
+"""Log-time interval of a law before `fit`. A convention: laws are smooth and curves are not."""
+
+HUBER = 0.1
+"""Relative error from which on a sample counts linearly instead of squared: single timed batches scatter less."""
+
+_ROUNDS = 12
+"""Of reweighting; weights settle in fewer."""
+
+
+def fit_weights(terms: Floats, seconds: Floats) -> Floats:
+    """Weights (n_terms,), none negative, of `terms` (n_samples, n_terms) for `seconds` (n_samples,), robustly.
+
+    Iteratively reweighted non-negative least squares with Huber's weights on relative errors.
+    """
+    from scipy.optimize import nnls
+
+    scale = 1 / seconds
+    weight = np.ones_like(seconds)
+    found: Floats = np.zeros(terms.shape[1])
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weight) * scale
+        found, _ = nnls(terms * root[:, None], seconds * root)
+        error = np.abs(terms @ found * scale - 1)
+        renewed = np.where(error <= HUBER, 1.0, HUBER / np.maximum(error, HUBER))
+        if np.allclose(renewed, weight, atol=1e-6):
+            break
+        weight = renewed
+    return found
+
+
+class ScalingLaw(PerformanceModel):
+    """A law fitted to each op's own samples, each affinity by itself.
+
+    `samples` is how many cases it asks for, evenly spread. It says `measured` at samples, `learned` between them and
+    `extrapolated` beyond. `fit` sets the interval: the central 90 % of log residuals over the training ops at cases
+    that were not sampled. An affinity without samples takes the other's law, widened.
+    """
+
+    def __init__(self, *, samples: int = 4) -> None:
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+            raise InvalidInput(f"samples={samples!r} must be a whole number of at least 1")
+        self.samples = samples
+        self._bounds = UNFITTED_BOUNDS
+
+    @abstractmethod
+    def terms(self, threads: Floats, machine: Machine) -> Sequence[Floats]:
+        """Sets of terms, each (n_threads, n_terms); the set that fits best is taken."""
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The next of the evenly spread cases."""
+        seen = by_case(observed)
+        return next((case for case in evenly_spread(machine.cases(), self.samples) if case not in seen), None)
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Set the interval from residuals; nothing else is learned."""
+        entries, _ = usable(group(measurements))
+        residuals = []
+        for entry in entries:
+            sampled = [c for c in evenly_spread(entry.machine.cases(), self.samples) if c in entry.by_case]
+            others = [case for case in entry.by_case if case not in sampled]
+            if not sampled or not others:
+                continue
+            curve = self.predict(entry.op, [entry.by_case[c] for c in sampled], others, machine=entry.machine)
+            residuals += [float(np.log(entry.by_case[c].seconds / s)) for c, s in zip(others, curve.seconds)]
+        if residuals:
+            self._bounds = residual_bounds(np.array(residuals))
+        return self
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """The law through the samples; measured points where there are. ModelError without samples."""
+        knots = measured_knots(observed)
+        if not knots:
+            raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
+        laws = {
+            affinity: self._law({c.threads: k for c, k in knots.items() if c.affinity is affinity}, machine)
+            for affinity in Affinity
+        }
+        points = [knots.get(case) or self._point(laws, case, machine) for case in cases]
+        seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
+        return Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
+
+    def _law(self, knots: Mapping[int, Knot], machine: Machine) -> _Law | None:
+        if not knots:
+            return None
+        counts = np.array(sorted(knots), dtype=np.float64)
+        seconds = np.array([knots[int(count)].seconds for count in counts])
+        best: tuple[float, int, Floats] | None = None
+        for which, terms in enumerate(self.terms(counts, machine)):
+            weights = fit_weights(terms, seconds)
+            error = float(np.sum(np.abs(terms @ weights / seconds - 1)))
+            if best is None or error < best[0] - 1e-12:
+                best = (error, which, weights)
+        assert best is not None
+        return _Law(best[1], best[2], counts[0], counts[-1])
+
+    def _point(self, laws: Mapping[Affinity, _Law | None], case: Case, machine: Machine) -> Knot:
+        own = laws[case.affinity]
+        law = own or next(law for law in laws.values() if law is not None)
+        terms = self.terms(np.array([float(case.threads)]), machine)[law.which][0]
+        seconds = max(float(terms @ law.weights), 1e-12)
+        low, high = np.exp(self._bounds)
+        if own is None:
+            low, high = low / OTHER_AFFINITY_FACTOR, high * OTHER_AFFINITY_FACTOR
+        inside = own is not None and law.first <= case.threads <= law.last
+        return Knot(seconds, seconds * low, seconds * high, Source.LEARNED if inside else Source.EXTRAPOLATED)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The number of samples and the interval."""
+        document = {"schema": SCHEMA, "law": self.name, "samples": self.samples, "log_bounds": list(self._bounds)}
+        return {"model.json": json_bytes(document)}
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Take over what `to_files` gave."""
+        document = read_json(files, "model.json")
+        with reading("model.json"):
+            check_schema(document, SCHEMA)
+            if document["law"] != self.name:
+                raise ArtefactError(f"model.json is of {document['law']!r}, not of {self.name!r}")
+            low, high = (finite(bound, pointer="/log_bounds") for bound in member(document, "log_bounds", list))
+            if low > 0 or high < 0:
+                raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
+            ScalingLaw.__init__(self, samples=member(document, "samples", int))
+        self._bounds = (low, high)
+        return self
+
+
+class _Law:
+    """Weights of one set of terms, and between which thread counts they were fitted."""
+
+    __slots__ = ("first", "last", "weights", "which")
+
+    def __init__(self, which: int, weights: Floats, first: float, last: float) -> None:
+        self.which, self.weights, self.first, self.last = which, weights, first, last
