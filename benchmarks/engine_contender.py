@@ -13,14 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from threadcast import networks, optimize, optimize_training
-from threadcast.collector.memory import keep_freed_memory
+from threadcast.collector.memory import keep_freed_memory, peak_bytes
 from threadcast.collector.openmp import end_idle_workers
 from threadcast.networks import Workload
 from threadcast.scheduler.runtime.backends.contenders import contenders
@@ -129,12 +128,6 @@ def made(setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
     if setting["who"] == "backend":
         return backend(work, setting)
     return eager_training(work, setting) if training else eager_inference(work, setting)
-
-
-def peak_bytes() -> int:
-    """The most memory that this process has had."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Literal
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -49,3 +50,9 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had; ru_maxrss counts that of the one which started it, too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))

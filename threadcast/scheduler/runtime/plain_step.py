@@ -15,8 +15,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from threadcast.collector.memory import peak_bytes
 
 if TYPE_CHECKING:
     from threadcast.networks import Workload
@@ -32,11 +33,11 @@ def answers_to(requests: TextIO) -> Iterator[dict[str, Any]]:
     try:
         import torch  # noqa: F401 - its memory is not the network's
 
-        before_bytes = _peak_bytes()
+        before_bytes = peak_bytes()
         step, info = _made(json.loads(requests.readline()))
         for _ in range(WARM_UP):
             step()
-        yield {**info, "needs_bytes": _peak_bytes() - before_bytes}
+        yield {**info, "needs_bytes": peak_bytes() - before_bytes}
         for line in requests:
             yield _timed(step, int(line))
     except Exception as error:  # noqa: BLE001 - a user's network may raise anything; the caller is told
@@ -87,17 +88,11 @@ def _timed(step: Callable[[], object], steps: int) -> dict[str, Any]:
         seconds.append(time.perf_counter() - started_s)
     faults = _faults() - before
     end_idle_workers()  # they would spin while others are timed
-    return {"seconds": seconds, "faults": faults, "peak_bytes": _peak_bytes()}
+    return {"seconds": seconds, "faults": faults, "peak_bytes": peak_bytes()}
 
 
 def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def _peak_bytes() -> int:
-    """The most memory that this process has had; ru_maxrss counts that of the one which started it, too."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def _main() -> None:
