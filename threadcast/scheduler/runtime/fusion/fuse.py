@@ -43,26 +43,32 @@ class _Rewriting:
         self._captured, self._clusters, self._kernels, self._operators = captured, clusters, kernels, operators
         self._n_nodes = len(captured.program.nodes)
         self._group_of = {i: g for g, group in enumerate(clusters.groups) for i in (*group.nodes, *group.concatenated)}
+        self._order = self._ordered()
+        self._slots = self._new_slots()
 
     def captured(self) -> Captured:
         """The captured program with its groups as operators."""
         old = self._captured
-        self._order = self._ordered()
-        self._slots = {slot: Ref(slot) for slot in range(len(old.program.inputs))}
-        for position, block in enumerate(self._order):
-            slot = len(old.program.inputs) + position
-            if block < self._n_nodes:
-                self._slots[old.program.slot_of(block)] = Ref(slot)
-                continue
-            kept = self._kernels[block - self._n_nodes].nodes
-            for n, node in enumerate(kept):
-                self._slots[old.program.slot_of(node)] = Ref(slot, n if len(kept) > 1 else None)
         nodes = tuple(self._node(block) for block in self._order)
         ids = tuple(self._id(block) for block in self._order)
         ops = tuple(self._op(block) for block in self._order)
         program = Program(old.program.inputs, nodes, map_refs(self._renumbered, old.program.outputs))
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
         return Captured(graph, program, old.held, old.arguments, old.optimizer)
+
+    def _new_slots(self) -> dict[int, Ref]:
+        """Where the value of each slot of the captured program is found."""
+        old = self._captured.program
+        slots = {slot: Ref(slot) for slot in range(len(old.inputs))}
+        for position, block in enumerate(self._order):
+            slot = len(old.inputs) + position
+            if block < self._n_nodes:
+                slots[old.slot_of(block)] = Ref(slot)
+                continue
+            kept = self._kernels[block - self._n_nodes].nodes
+            for n, node in enumerate(kept):
+                slots[old.slot_of(node)] = Ref(slot, n if len(kept) > 1 else None)
+        return slots
 
     def _block(self, node: int) -> int:
         """What the node is part of: itself, or from `_n_nodes` on a group."""
