@@ -134,15 +134,16 @@ class Process:
 def measured(case: str, mode: str, cores: int, rounds: int, *, compiled: bool) -> dict[str, Any]:
     """Seconds of every contender of one case, taken by turns."""
     with ExitStack() as ends:
-        *rivals, ours = contenders(case, mode, cores, compiled=compiled)
         failed: dict[str, str] = {}
-        with ThreadPoolExecutor(cores) as starting:  # they take long, and nothing is timed yet
-            processes = [process for process in starting.map(partial(started, failed), rivals) if process is not None]
+        start = partial(started, failed)
+        everybody = list(contenders(case, mode, cores, compiled=compiled))
+        measuring = [one for one in everybody if one.setting["who"] in ("backend", "threadcast")]
+        with ThreadPoolExecutor(cores) as starting:  # compiling takes long, and nothing is timed yet
+            found_out = list(starting.map(start, [one for one in everybody if one not in measuring]))
+        found_out += map(start, measuring)  # these choose their settings as they start, each alone
+        processes = [process for process in found_out if process is not None]
         for process in processes:
             ends.callback(process.close)
-        if (process := started(failed, ours)) is not None:  # alone: it measures as it starts
-            ends.callback(process.close)
-            processes.append(process)
         first = {process: _first_s(process) for process in processes}
         for _ in range(rounds):
             for process in processes:
@@ -160,6 +161,7 @@ def started(failed: dict[str, str], contender: Contender) -> Process | None:
         process = Process(contender)
     except RuntimeError as error:
         failed[contender.name] = str(error)
+        print(f"    {error}", file=sys.stderr, flush=True)
         return None
     process.turn(1)
     process.seconds.clear()

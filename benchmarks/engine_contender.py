@@ -47,9 +47,9 @@ def eager_inference(work: Workload, setting: dict[str, Any]) -> Callable[[], obj
     """The model without gradients; "compile" compiles it with its weights as constants."""
     model: Any = work.model.eval()
     if setting["who"] == "compile":
-        import torch._inductor.config
+        from torch._inductor import config
 
-        torch._inductor.config.freezing = True
+        config.freezing = True
         model = torch.compile(model)
 
     def step() -> object:

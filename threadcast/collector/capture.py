@@ -1,6 +1,6 @@
 """From a callable and example arguments to an op graph that can be measured, scheduled and executed.
 
-The callable is traced with fake tensors below autograd, so capturing costs no arithmetic and changes nothing.
+The callable is recorded with fake tensors below autograd, so capturing costs no arithmetic and changes nothing.
 A training step is forward, backward and the optimizer's update in one graph. What one operator does for several
 purposes is split (`splitting`), which is the fine-grained task graph of TurboDL: gradients of inputs hold up the
 backward pass, gradients of weights only their own update.
@@ -8,23 +8,21 @@ backward pass, gradients of weights only their own update.
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.collector.lowering import lower
 from threadcast.collector.memory import return_freed_memory
 from threadcast.collector.optimizers import ready_state, updates_of
-from threadcast.collector.program import Input, Phase, Program
+from threadcast.collector.program import Input, Program
+from threadcast.collector.recording import Recorder
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 
@@ -99,7 +97,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
             return state.call(function, parameters, buffers, arguments)
 
     groups = {"parameter": state.parameters, "buffer": state.buffers}
-    return _capture(call, groups, inputs, optimizer=None, split=split)
+    return _capture(call, groups, inputs, Recorder(), optimizer=None, split=split)
 
 
 def capture_training(
@@ -127,7 +125,7 @@ def capture_training(
     flat_moments = {f"{name}.{i}": tensor for name, tensors in moments.items() for i, tensor in enumerate(tensors)}
     group_of = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
     rates = {f"rate{i}": _rate(group) for i, group in enumerate(optimizer.param_groups)}
-    phases = _Phases()
+    recorder = Recorder()
 
     def step(
         parameters: list[Tensor], buffers: list[Tensor], moment_list: list[Tensor], rate_list: list[Tensor], data: Any
@@ -138,9 +136,9 @@ def capture_training(
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
         live = dict(zip(state.parameters, parameters))
-        phases.starts("backward")
+        recorder.phase = "backward"
         found = torch.autograd.grad(value, [live[name] for name, _ in trained], allow_unused=True)
-        phases.starts("update")
+        recorder.phase = "update"
         remaining = dict(zip(flat_moments, moment_list))
         with torch.no_grad():
             for (name, parameter), gradient in zip(trained, found):
@@ -153,7 +151,7 @@ def capture_training(
         return result
 
     groups = {"parameter": state.parameters, "buffer": state.buffers, "state": flat_moments, "rate": rates}
-    return _capture(step, groups, (tuple(inputs), target), optimizer=optimizer, split=split, phases=phases)
+    return _capture(step, groups, (tuple(inputs), target), recorder, optimizer=optimizer, split=split)
 
 
 def _rate(group: Mapping[str, Any]) -> Tensor:
@@ -184,12 +182,12 @@ def _capture(
     function: Callable[..., Any],
     groups: Mapping[str, Mapping[str, Tensor]],
     arguments: tuple[Any, ...],
+    recorder: Recorder,
     *,
     optimizer: Optimizer | None,
     split: bool,
-    phases: _Phases | None = None,
 ) -> Captured:
-    module, structure = _trace(function, [list(group.values()) for group in groups.values()], arguments)
+    recording = recorder.record(function, [*(list(group.values()) for group in groups.values()), arguments])
     inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
     held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
     leaves, paths = pytree.tree_leaves(arguments), []
@@ -198,53 +196,12 @@ def _capture(
             held[len(inputs) + i] = leaf
         is_tensor = isinstance(leaf, Tensor)
         paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{_FIXED_ARGUMENT}{i}"))
-    starts = phases.first_node if phases else {}
     given = [*(tensor for group in groups.values() for tensor in group.values()), *leaves]
-    lowered = lower(module, [*inputs, *paths], given, structure, split=split, phase_starts=starts)
+    lowered = lower(recording, [*inputs, *paths], given, split=split)
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
-    return Captured(lowered.graph, lowered.program, held, tensors, optimizer)
-
-
-class _Phases:
-    """Where in the traced graph each phase begins, noted while tracing."""
-
-    def __init__(self) -> None:
-        self.first_node: dict[Phase, int] = {}
-
-    def starts(self, phase: Phase) -> None:
-        mode = get_proxy_mode()
-        if mode is not None:
-            self.first_node[phase] = len(mode.tracer.graph.nodes)
-
-
-def _trace(
-    function: Callable[..., Any], state: list[list[Tensor]], arguments: tuple[Any, ...]
-) -> tuple[fx.GraphModule, pytree.TreeSpec]:
-    """The traced function, which returns a flat list, and the structure of what it returned."""
-    structure: list[pytree.TreeSpec] = []
-
-    def flat(*inputs: Any) -> list[Any]:
-        leaves, spec = pytree.tree_flatten(function(*inputs))
-        structure.append(spec)
-        return leaves
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*state, arguments)
-    except CaptureError:
-        raise
-    except Exception as error:
-        # Whatever the user's code or the tracer raised is the reason, and comes along as the cause.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise CaptureError(
-            f"cannot capture: {type(error).__name__}: {reason}. Control flow and shapes must not depend on "
-            "tensor values (.item(), if tensor, boolean masks)"
-        ) from error
-    gc.collect()  # tracing leaves cycles, and holes too small for what follows: 60 MB of 4,000 ops
     return_freed_memory()
-    return module, structure[-1]
+    return Captured(lowered.graph, lowered.program, held, tensors, optimizer)
 
 
 def _describe(value: Any) -> str:

@@ -1,32 +1,28 @@
-"""From a traced graph to ops and a program: names, costs, splitting, and leaving out what nobody needs."""
+"""From recorded calls to ops and a program: names, costs, splitting, and leaving out what nobody needs."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from threadcast.collector.argument_json import encode
 from threadcast.collector.dependencies import edges, is_random, writes
 from threadcast.collector.program import Input, Node, Phase, Program
+from threadcast.collector.recording import Recorded, Recording, Result
 from threadcast.collector.simplify import Simplifier
 from threadcast.collector.splitting import Part, split_call
 from threadcast.collector.values import Ref, find_refs, map_refs
-from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
-
-TRANSPARENT = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default}
-"""Operators that return their argument; below autograd they mean nothing and are left out."""
 
 KINDS = {
     "addmm_": "addmm",
@@ -59,136 +55,80 @@ class Lowered:
 
 @dataclass(slots=True)
 class _Call:
-    """A node on its way: the operator call, its id, and the fake tensors that it returns."""
+    """An operator call on its way: its id, and what it returns."""
 
     name: str
     part: Part
     phase: Phase
-    result: Any
+    result: Result
 
 
-def lower(
-    module: fx.GraphModule,
-    inputs: Sequence[Input],
-    values: Sequence[Any],
-    structure: pytree.TreeSpec,
-    *,
-    split: bool,
-    phase_starts: Mapping[Phase, int],
-) -> Lowered:
-    """Turn a module traced by make_fx into an op graph and its program.
+def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
+    """Turn recorded calls into an op graph and its program.
 
-    `inputs` name the placeholders in order, `values` are what they stood for. The module returns a flat list,
-    `structure` says of what. `split` separates the gradients that one operator computes. `phase_starts` are positions
-    of traced nodes.
+    `inputs` name the arguments in order, `values` are what they stood for. `split` separates the gradients that one
+    operator computes.
     """
-    builder = _Builder(module, list(inputs), values, split)
-    phase: Phase = "forward"
-    for position, node in enumerate(module.graph.nodes):
-        phase = next((name for name, start in phase_starts.items() if start == position), phase)
-        builder.visit(node, phase)
-    return builder.finish(structure)
+    builder = _Builder(recording, inputs, values, split)
+    for call in recording.calls:
+        builder.add(call)
+    return builder.finish(recording)
 
 
 class _Builder:
-    def __init__(self, module: fx.GraphModule, inputs: list[Input], given: Sequence[Any], split: bool) -> None:
-        self.module, self.inputs, self.split = module, inputs, split
-        self.constants: dict[int, Tensor] = {}
-        self.values: dict[str, Any] = {}  # traced node's name -> Ref, or {item: Ref} for a split call's members
-        self.specs: dict[Ref, Any] = {}  # Ref -> the fake tensor it stands for
-        self.calls: list[_Call] = []
-        self.outputs: Any = None
-        attributes = [node for node in module.graph.nodes if node.op == "get_attr"]
-        for node in attributes:
-            slot = len(self.inputs)
-            self.inputs.append(Input("constant", str(node.target)))
-            self.constants[slot] = self._attribute(str(node.target))
-            self._define(node, Ref(slot), self.constants[slot])
-        self.inputs = _sharing(self.inputs, [*given, *self.constants.values()])
+    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool) -> None:
+        self.split = split
+        names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
+        self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
+        self.inputs = _sharing(names, [*given, *self.constants.values()])
         self.n_inputs = len(self.inputs)
-        self.placeholders = 0
+        slots = [*range(len(inputs)), *recording.constants]
+        self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
+        """What the recording's refs mean here; None for a result that a mask told its operator to leave out."""
+        self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
+        self.calls: list[_Call] = []
 
-    def visit(self, node: fx.Node, phase: Phase) -> None:
-        if node.op == "placeholder":
-            self._define(node, Ref(self.placeholders), node.meta.get("val"))
-            self.placeholders += 1
-        elif node.op == "call_function":
-            self._call(node, phase)
-        elif node.op == "output":
-            self.outputs = self._resolve(node.args[0])
-        elif node.op != "get_attr":
-            raise CaptureError(f"cannot capture a {node.op} of {node.target}")
-
-    def _call(self, node: fx.Node, phase: Phase) -> None:
-        if node.target is operator.getitem:
-            self._member(node)
-            return
-        if node.target in TRANSPARENT:
-            self.values[node.name] = self._resolve(node.args[0])
-            return
-        if not callable(node.target):
-            raise CaptureError(f"cannot capture a call of {node.target!r}")
-        args, kwargs = tuple(self._resolve(a) for a in node.args), {k: self._resolve(v) for k, v in node.kwargs.items()}
-        parts = split_call(node.target, args, kwargs) if self.split else []
-        result: Any = node.meta.get("val")
+    def add(self, call: Recorded) -> None:
+        """Take a call, or the parts of a split one."""
+        args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
+        parts = split_call(call.target, args, kwargs) if self.split else []
         if not parts:
-            slot = self._append(_Call(node.name, Part(node.target, args, kwargs), phase, result))
-            self._define(node, Ref(slot), result)
+            slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
+            for item, spec in _items(call.result):
+                self._define(Ref(call.number, item), Ref(slot, item), spec)
             return
-        members: dict[int, Ref] = {}
+        assert isinstance(call.result, list)
+        for item, spec in _items(call.result):
+            self._define(Ref(call.number, item), None, spec)
         for part in parts:
-            kept = [value if i in part.members else None for i, value in enumerate(result)]
+            kept = [spec if i in part.members else None for i, spec in enumerate(call.result)]
             returned = kept if part.single is None else kept[part.single]
-            slot = self._append(_Call(f"{node.name}.{part.suffix}", part, phase, returned))
+            slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, returned))
             for item in part.members:
-                members[item] = Ref(slot, item if part.single is None else None)
-                self.specs[members[item]] = result[item]
-        self.values[node.name] = members
-
-    def _member(self, node: fx.Node) -> None:
-        """One result of an operator that returns several; None where a mask told it to leave that one out."""
-        source, item = node.args
-        assert isinstance(source, fx.Node)
-        assert isinstance(item, int)
-        known = self.values[source.name]
-        value = known.get(item) if isinstance(known, dict) else Ref(known.slot, item)
-        self.values[node.name] = value
-        if value is not None:
-            self.specs.setdefault(value, node.meta.get("val"))
+                mine = Ref(slot, item if part.single is None else None)
+                self._define(Ref(call.number, item), mine, call.result[item])
 
     def _append(self, call: _Call) -> int:
         self.calls.append(call)
         return self.n_inputs + len(self.calls) - 1
 
-    def _define(self, node: fx.Node, ref: Ref, value: Any) -> None:
-        self.values[node.name] = ref
-        self.specs[ref] = value
+    def _define(self, recorded: Ref, ref: Ref | None, spec: TensorSpec | None) -> None:
+        self.values[recorded] = ref
+        if ref is not None and spec is not None:
+            self.specs[ref] = spec
 
-    def _resolve(self, argument: Any) -> Any:
-        if isinstance(argument, fx.Node):
-            return self.values[argument.name]
-        if isinstance(argument, list | tuple):
-            return [self._resolve(part) for part in argument]
-        if isinstance(argument, dict):
-            return {key: self._resolve(part) for key, part in argument.items()}
-        return argument
+    def _meant(self, ref: Ref) -> Any:
+        return self.values[ref]
 
-    def _attribute(self, path: str) -> Tensor:
-        value: Any = self.module
-        for name in path.split("."):
-            value = getattr(value, name)
-        if not isinstance(value, Tensor):
-            raise CaptureError(f"cannot capture the attribute {path} of type {type(value).__name__}")
-        return value
-
-    def finish(self, structure: pytree.TreeSpec) -> Lowered:
-        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, self.outputs)
+    def finish(self, recording: Recording) -> Lowered:
+        """What the calls come to once those that nobody needs are left out."""
+        outputs = map_refs(self._meant, recording.outputs)
+        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
         simpler.run()
-        self.outputs = simpler.outputs
         for call, part in zip(self.calls, simpler.parts, strict=True):
             call.part = part
         nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
-        keep = _needed(nodes, self.n_inputs, self.outputs)
+        keep = _needed(nodes, self.n_inputs, simpler.outputs)
         slots = {slot: slot for slot in range(self.n_inputs)}
         slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
 
@@ -202,7 +142,7 @@ class _Builder:
         distinct: dict[str, Op] = {}
         made = (self._op(self.calls[i]) for i in keep)
         ops = tuple(distinct.setdefault(op.key, op) for op in made)
-        outputs = pytree.tree_unflatten(map_refs(renumber, self.outputs), structure)
+        outputs = pytree.tree_unflatten(map_refs(renumber, simpler.outputs), recording.structure)
         program = Program(tuple(self.inputs), renumbered, outputs)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
         return Lowered(graph, program, self.constants)
@@ -215,9 +155,8 @@ class _Builder:
             "args": [encode(arg, positions) for arg in call.part.args],
             "kwargs": {name: encode(value, positions) for name, value in sorted(call.part.kwargs.items())},
         }
-        inputs = tuple(_spec(self.specs[ref], call.name) for ref in refs)
-        results = call.result if isinstance(call.result, list | tuple) else [call.result]
-        outputs = tuple(_spec(value, call.name) for value in results if isinstance(value, Tensor))
+        inputs = tuple(self.specs[ref] for ref in refs)
+        outputs = tuple(spec for _, spec in _items(call.result) if spec is not None)
         return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
 
 
@@ -253,10 +192,6 @@ def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
     return sorted(index for index in needed if index >= 0)
 
 
-def _spec(value: Any, name: str) -> TensorSpec:
-    if not isinstance(value, Tensor):
-        raise CaptureError(f"op {name} takes a value of type {type(value).__name__} that is no tensor")
-    sides = (*value.shape, *value.stride())
-    if any(isinstance(side, torch.SymInt) for side in sides):
-        raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")
-    return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), tuple(value.stride()))
+def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:
+    """Results with their numbers among several; the one result of an operator that returns one has none."""
+    return list(enumerate(result)) if isinstance(result, list) else [(None, result)]

@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from threadcast.collector.dependencies import memories, writes
 from threadcast.collector.program import Input, Node
+from threadcast.collector.recording import Result
 from threadcast.collector.splitting import Part
 from threadcast.collector.values import Ref, find_refs, map_refs
+from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 
@@ -34,11 +35,11 @@ _PRODUCTS = {aten.mm.default, aten.addmm.default, aten.addmm_.default}
 class Simplifier:
     """Parts of a traced program in order, value by value: input slots first, then one a part.
 
-    `results[i]` is the fake tensor of part i, or several. Parts keep their positions; those that nothing refers to any
+    `results[i]` is what part i returns. Parts keep their positions; those that nothing refers to any
     more are for whoever removes unneeded ones.
     """
 
-    def __init__(self, parts: Sequence[Part], results: Sequence[Any], inputs: Sequence[Input], outputs: Any) -> None:
+    def __init__(self, parts: Sequence[Part], results: Sequence[Result], inputs: Sequence[Input], outputs: Any) -> None:
         self.parts, self.outputs = list(parts), outputs
         self._results, self._inputs, self._n_inputs = results, inputs, len(inputs)
 
@@ -107,10 +108,10 @@ class Simplifier:
             return False
         found, wanted = self._results[product.slot - self._n_inputs], self._results[like.slot - self._n_inputs]
         return (
-            isinstance(found, Tensor)
-            and isinstance(wanted, Tensor)
+            isinstance(found, TensorSpec)
+            and isinstance(wanted, TensorSpec)
             and (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            and found.is_floating_point()
+            and getattr(torch, found.dtype).is_floating_point
         )
 
     def _part_of(self, value: Any) -> Part | None:

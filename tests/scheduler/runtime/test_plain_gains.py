@@ -9,6 +9,7 @@ import platform
 import select
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,18 @@ def own(tmp_path: Path) -> str:
     return f"{path}:"
 
 
-def children() -> set[str]:
-    """Processes that this one has started and not reaped."""
+@pytest.fixture
+def children() -> Callable[[], set[str]]:
+    """What tells the processes that this one has started in the test and not reaped."""
+    earlier = _children()  # such as the trackers that multiprocessing keeps until the end
+    return lambda: _children() - earlier
+
+
+def _children() -> set[str]:
     return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
 
 
-def test_a_training_step_is_timed_at_every_setting_in_turns() -> None:
+def test_a_training_step_is_timed_at_every_setting_in_turns(children: Callable[[], set[str]]) -> None:
     told = []
     gains = measure_plain_gains("lenet", batch=2, progress=lambda done, total: told.append((done, total)))
     assert (gains.network, gains.size, gains.batch, gains.mode) == ("lenet", "tiny", 2, "training")
@@ -117,25 +124,27 @@ def test_kept_memory_takes_no_page_faults_and_a_network_that_fails_channels_last
     assert gains.failed["both"].startswith("RuntimeError: view size is not compatible")
 
 
-def test_a_process_that_dies_is_told_with_its_setting_and_last_words(own: str) -> None:
+def test_a_process_that_dies_is_told_with_its_setting_and_last_words(
+    own: str, children: Callable[[], set[str]]
+) -> None:
     with pytest.raises(MeasurementError, match=r"steps with memory kept ended: exit code 7, the last word$"):
         measure_plain_gains(f"{own}ends_with_memory_kept")
     assert not children()
 
 
-def test_a_process_that_is_killed_points_at_memory(own: str) -> None:
+def test_a_process_that_is_killed_points_at_memory(own: str, children: Callable[[], set[str]]) -> None:
     with pytest.raises(MeasurementError, match=r"steps as run now ended: signal SIGKILL, .*choose a smaller"):
         measure_plain_gains(f"{own}ends_now")
     assert not children()
 
 
-def test_a_process_that_does_not_answer_is_ended() -> None:
+def test_a_process_that_does_not_answer_is_ended(children: Callable[[], set[str]]) -> None:
     with pytest.raises(MeasurementError, match=r"as run now took longer than 0\.01 s"):
         measure_plain_gains("lenet", timeout_s=0.01)
     assert not children()
 
 
-def test_an_interrupt_ends_all_processes() -> None:
+def test_an_interrupt_ends_all_processes(children: Callable[[], set[str]]) -> None:
     def interrupt(done: int, total: int) -> None:
         assert len(children()) > 1
         raise KeyboardInterrupt

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from threadcast.collector.program import Program
-from threadcast.collector.values import find_refs
 from threadcast.scheduler.runtime.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """When slots are emptied.
+    """When values are let go, by their numbers.
 
-    `last[op]` are slots that nothing uses once `op` has finished. The users of the others may finish in several
-    orders: `counted[op]` are those that `op` uses, `users[slot]` how many users they have, and whoever is the last
-    empties them.
+    `last[op]` are values that nothing uses once `op` has finished. The users of the others may finish in several
+    orders: `counted[op]` are those that `op` uses, `users[value]` how many users they have, and whoever is the last
+    lets them go.
     """
 
     last: tuple[tuple[int, ...], ...]
@@ -23,26 +22,26 @@ class Lifetimes:
     users: dict[int, int]
 
 
-def lifetimes(program: Program, replay: Replay) -> Lifetimes:
-    """Return when the slots that nodes fill can be emptied under `replay`; outputs never are."""
-    kept = {ref.slot for ref in find_refs(program.outputs)}
-    users: list[list[int]] = [[] for _ in program.nodes]
-    for op, slots in enumerate(program.touches):
-        for slot in slots:
-            if slot >= len(program.inputs):
-                users[slot - len(program.inputs)].append(op)
-    last: list[list[int]] = [[] for _ in program.nodes]
-    counted: list[list[int]] = [[] for _ in program.nodes]
+def lifetimes(touches: Sequence[Collection[int]], kept: Collection[int], replay: Replay) -> Lifetimes:
+    """Return when values can be let go under `replay`; those in `kept` never are.
+
+    `touches[op]` are the values that the op reads, writes or makes.
+    """
+    users: dict[int, list[int]] = {}
+    for op, values in enumerate(touches):
+        for value in values:
+            users.setdefault(value, []).append(op)
+    last: list[list[int]] = [[] for _ in touches]
+    counted: list[list[int]] = [[] for _ in touches]
     counts: dict[int, int] = {}
-    for made, ops in enumerate(users):
-        slot = program.slot_of(made)
-        if slot in kept:
+    for value, ops in users.items():
+        if value in kept:
             continue
         final = next((op for op in reversed(ops) if all(replay.surely_before(other, op) for other in ops)), None)
         if final is not None:
-            last[final].append(slot)
+            last[final].append(value)
             continue
-        counts[slot] = len(ops)
+        counts[value] = len(ops)
         for op in ops:
-            counted[op].append(slot)
+            counted[op].append(value)
     return Lifetimes(tuple(map(tuple, last)), tuple(map(tuple, counted)), counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from threading import RLock
@@ -68,14 +67,17 @@ class Optimized:
 
     def prepare(self, *arguments: Any) -> Tuning | str:
         """Capture what these arguments need, if it was not, and return what runs them, or why nothing can."""
-        reason = self._fallback(arguments)
+        leaves, structure = pytree.tree_flatten(arguments)
+        reason = self._fallback(leaves)
         if reason is not None:
             return reason
-        key = self._key(arguments)
+        described = _described(leaves), structure
+        settings = self._watch.settings() if self._watch else None
+        key = described, _overlaps(leaves), settings, torch.get_default_dtype()
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
                 return f"more than {MAX_SIGNATURES} kinds of arguments were given"
-            self._tunings[key] = self._tuning(arguments)
+            self._tunings[key] = self._tuning(arguments, described)
         return self._tunings[key]
 
     @property
@@ -92,7 +94,7 @@ class Optimized:
             self._tunings.clear()
             self._lie("as given")
 
-    def _tuning(self, arguments: tuple[Any, ...]) -> Tuning | str:
+    def _tuning(self, arguments: tuple[Any, ...], described: object) -> Tuning | str:
         layouts = layouts_of(self._model, arguments)
         try:
             return Tuning(
@@ -101,7 +103,7 @@ class Optimized:
                 self._lie,
                 layouts,
                 self.machine,
-                call=(self._name, self._described(arguments)),
+                call=(self._name, described),
                 plans=self._plans,
                 rivals=self._rivals(arguments),
                 fuse=self._fuse,
@@ -112,15 +114,13 @@ class Optimized:
     def _captured(self, arguments: tuple[Any, ...], layout: Layout) -> Captured:
         self._lie(layout)
         captured = self._capture(arguments, layout)
-        gc.collect()  # of cycles that capturing leaves
         if self._watch is not None:
             self._watch.renew()  # capturing makes an optimizer's missing state
         return captured
 
-    def _fallback(self, arguments: tuple[Any, ...]) -> str | None:
+    def _fallback(self, leaves: list[Any]) -> str | None:
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
-        leaves = pytree.tree_leaves(arguments)
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
             return "an argument is a sparse tensor"
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
@@ -139,26 +139,6 @@ class Optimized:
             self._watch.renew()
         return None
 
-    def _key(self, arguments: tuple[Any, ...]) -> Any:
-        places: dict[int, int] = {}
-        tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-        # What shares memory with what, empty tensors with nothing.
-        storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
-        overlaps = tuple([places.setdefault(storage, len(places)) for storage in storages])
-        settings = self._watch.settings() if self._watch else None
-        return self._described(arguments), overlaps, settings, torch.get_default_dtype()
-
-    def _described(self, arguments: tuple[Any, ...]) -> Any:
-        """Shapes, types and strides of tensors, and all other arguments."""
-        leaves, structure = pytree.tree_flatten(arguments)
-        described = tuple(
-            [
-                (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
-                for leaf in leaves
-            ]
-        )
-        return described, structure
-
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:
             self._warned.add(reason)
@@ -168,3 +148,21 @@ class Optimized:
     def _lie(self, layout: Layout) -> None:
         if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
             self._watch.renew()
+
+
+def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
+    """Shapes, types and strides of tensors, and all other arguments."""
+    return tuple(
+        [
+            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+            for leaf in leaves
+        ]
+    )
+
+
+def _overlaps(leaves: list[Any]) -> tuple[int, ...]:
+    """Which tensors share memory: for each the first that does. Empty ones share with none."""
+    places: dict[int, int] = {}
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
+    return tuple([places.setdefault(storage, len(places)) for storage in storages])

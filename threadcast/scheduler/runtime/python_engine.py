@@ -15,6 +15,7 @@ from typing import Any
 
 from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured
+from threadcast.collector.values import find_refs
 from threadcast.core import Machine, Plan
 from threadcast.scheduler.runtime.executor_engine import ExecutorEngine
 from threadcast.scheduler.runtime.executors import Executors
@@ -36,7 +37,9 @@ class PythonEngine(ExecutorEngine):
     def __init__(self, captured: Captured, plan: Plan, machine: Machine, *, executors: Executors | None = None) -> None:
         self.plan = plan
         program, replay = captured.program, arrange(plan, captured.graph)
-        self._replay, self._lifetimes = replay, lifetimes(program, replay)
+        made = [[slot for slot in slots if slot >= len(program.inputs)] for slots in program.touches]
+        kept = {ref.slot for ref in find_refs(program.outputs)}
+        self._replay, self._lifetimes = replay, lifetimes(made, kept, replay)
         last, counted = self._lifetimes.last, self._lifetimes.counted
         self._instructions: list[list[Instruction]] = [
             [(op, program.slot_of(op), last[op], bool(replay.tells[op] or counted[op])) for op in ops]

@@ -134,7 +134,7 @@ class Tuning:
             _logger.warning("this step runs as before: %s", reason)
             self.close()
             self.report.runs, self.report.reason = "default", reason
-            self._runs = self._settled(self._default)
+            self._runs = self._for_ever(self._default.run)
             return next(self._runs)
 
     def _phases(self, layouts: Sequence[Layout], first: Captured) -> Generator[Run]:
@@ -154,12 +154,16 @@ class Tuning:
         champion = yield from self._compared(self._default, chain(planned, eager, self._rivals))
         if champion.candidate is None:
             self._plans.drop(first.graph)
-        while champion is not self._default:
+        while True:
             yield from self._settled(champion)
             self.report.runs = "measuring"
-            again = [champion] if champion.holds() else [self._planned(candidate) for candidate in candidates]
+            same = champion.holds() and champion is not self._default
+            again = [champion] if same else map(self._planned, candidates)
             champion = yield from self._compared(self._default, again)
-        yield from self._settled(champion)
+
+    def _for_ever(self, run: Run) -> Generator[Run]:
+        while True:
+            yield run
 
     def _with_fused(self, best: Candidate) -> Generator[Run, None, list[Candidate]]:
         """`best` with its point-wise operators fused, planned anew; nothing where that cannot be."""
@@ -202,14 +206,13 @@ class Tuning:
         return champion
 
     def _settled(self, champion: Contender, *, expected_s: float | None = None) -> Generator[Run]:
-        """Steps by `champion`; those by the default for ever, others until they have become much slower, or wrong."""
+        """Steps by `champion`, until they have become much slower, or wrong."""
         plan = champion.candidate
         self._release(but=plan)
         return_free_memory()
         if plan is not None:
             self._report_plan(plan)
-        if not self.report.reason:
-            self.report.runs = champion.name if plan is None else "plan"
+        self.report.runs = champion.name if plan is None else "plan"
         recent: list[float] = []
 
         def timed(*arguments: Any) -> Any:
@@ -219,7 +222,7 @@ class Tuning:
             return result
 
         while champion.holds():
-            yield champion.run if champion is self._default else timed
+            yield timed
             if len(recent) < DRIFT_STEPS:
                 continue
             now_s = median(recent)

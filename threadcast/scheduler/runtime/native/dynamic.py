@@ -7,13 +7,13 @@ is whoever made a tiny op ready. A plan knows more beforehand; this one adapts w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from threadcast.collector.capture import Captured
-from threadcast.collector.values import find_refs
 from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.levels import levels
@@ -59,14 +59,11 @@ class DynamicEngine(NativeStepper):
 
 def _described(captured: Captured, values: Values, seconds: Any) -> dict[str, Any]:
     graph, program = captured.graph, captured.program
-    kept = {ref.slot for ref in find_refs(program.outputs)}
+    kept = values.kept(program)
+    counted = [[value for value in touched if value not in kept] for touched in values.touches(program)]
     users = [0] * values.first[-1]
-    counted: list[list[int]] = []
-    for slots in program.touches:
-        own = [slot for slot in slots if slot >= len(program.inputs) and slot not in kept]
-        counted.append([value for slot in own for value in values.of_slot(slot)])
-        for value in counted[-1]:
-            users[value] += 1
+    for value in chain.from_iterable(counted):
+        users[value] += 1
     return {
         "levels": levels(graph, seconds).tolist(), "tiny": (seconds <= TINY_S).tolist(),
         "waits": [len(graph.predecessors[op]) for op in range(len(graph))],

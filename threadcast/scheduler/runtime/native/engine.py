@@ -88,10 +88,10 @@ class NativeEngine(NativeStepper):
     def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
         self.plan = plan
         replay = arrange(plan, captured.graph)
-        lives = lifetimes(captured.program, replay)
         self._teams = [replay.teams[team] for team in replay.team_of]
 
         def make(native: ModuleType, program: Any, lanes: Any, values: Values) -> Any:
+            lives = lifetimes(values.touches(captured.program), values.kept(captured.program), replay)
             return native.Engine(program, lanes, native.Script(**script_of(replay, lives, values, machine)), SPIN_S)
 
         super().__init__(captured, plan.cores, plan.policy, make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +45,18 @@ class Values:
     def of_slot(self, slot: int) -> range:
         """All values of `slot`."""
         return range(self.first[slot], self.first[slot + 1])
+
+    def touches(self, program: Program) -> list[list[int]]:
+        """The values that each node reads, writes or makes, each once, without the program's inputs."""
+        made = self.first[len(program.inputs)]
+        return [
+            [value for value in {*map(self.of_ref, n.refs()), *self.of_slot(program.slot_of(i))} if value >= made]
+            for i, n in enumerate(program.nodes)
+        ]
+
+    def kept(self, program: Program) -> set[int]:
+        """The values that the program returns."""
+        return {self.of_ref(ref) for ref in find_refs(program.outputs)}
 
 
 def _results(node: Node) -> int:
@@ -105,17 +116,9 @@ def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine
     order = sorted(lanes)  # the calling thread takes the first, in every plan the same where it can
     number = {seat: i for i, seat in enumerate(order)}
     crews = [[number[seat] for seat in team] for team in seats]
-
-    def flat(slots: Sequence[int]) -> list[int]:
-        return [value for slot in slots for value in values.of_slot(slot)]
-
-    users = [0] * values.first[-1]
-    for slot, count in lives.users.items():
-        for value in values.of_slot(slot):
-            users[value] = count
     return {
         "seats": order, "lanes": [lanes[seat] for seat in order], "crews": [crews[team] for team in replay.team_of],
         "waits": [len(ops) for ops in replay.waits], "tells": [list(ops) for ops in replay.tells],
-        "last": [flat(slots) for slots in lives.last], "counted": [flat(slots) for slots in lives.counted],
-        "users": users,
+        "last": list(map(list, lives.last)), "counted": list(map(list, lives.counted)),
+        "users": [lives.users.get(value, 0) for value in range(values.first[-1])],
     }  # fmt: skip

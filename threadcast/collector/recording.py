@@ -1,0 +1,201 @@
+"""Which operators a callable calls below autograd, found out on fake tensors: shapes without arithmetic.
+
+PyTorch's own tracer, `make_fx`, builds a graph of Python objects around each call, which takes three times as long as
+finding the shapes; a first step by a kept plan waits for this.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+
+from threadcast.collector.program import Phase
+from threadcast.collector.values import Ref
+from threadcast.core.errors import CaptureError, InvalidInput
+from threadcast.core.tensor import TensorSpec
+
+aten = torch.ops.aten
+
+TRANSPARENT = {aten.detach.default, aten.alias.default, aten.lift.default}
+"""Operators that return their argument; below autograd they mean nothing and are left out."""
+
+_METADATA = {aten.size.default, aten.stride.default, aten.storage_offset.default}
+"""Operators that ask for what fake tensors know; the answer is part of the graph."""
+
+Result = TensorSpec | None | list[TensorSpec | None]
+"""What a call returns: a tensor, no tensor, or several results."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """One call of an operator. `args` and `kwargs` hold a `Ref` for each tensor.
+
+    `number` is the slot that refs to its results have.
+    """
+
+    number: int
+    name: str
+    target: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    phase: Phase
+    result: Result
+
+
+@dataclass(slots=True, eq=False)
+class Recording:
+    """Calls in the order in which they were made; what they take are arguments, by position, constants and results.
+
+    `constants` are tensors that the callable had closed over, by the slot of their refs. `outputs` is a flat list of
+    refs and constants, which `structure` gives its form.
+    """
+
+    specs: dict[Ref, TensorSpec] = field(default_factory=dict)
+    calls: list[Recorded] = field(default_factory=list)
+    constants: dict[int, Tensor] = field(default_factory=dict)
+    outputs: list[Any] = field(default_factory=list)
+    structure: pytree.TreeSpec = field(default_factory=lambda: pytree.tree_structure(()))
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what is called in its context. `phase` is where in a step that is; whoever is recorded may set it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: Phase = "forward"
+        self.recording = Recording()
+        self._slots = 0
+        self._of: dict[int, Ref] = {}  # by id
+        self._alive: list[Tensor] = []  # so that no id is used twice
+        self._names: Counter[str] = Counter()
+        self._decomposes: dict[OpOverload, bool] = {}
+
+    def record(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Recording:
+        """What `function(*arguments)` calls; each leaf of the arguments has a slot, in order.
+
+        CaptureError says why a callable cannot be recorded, whatever it raised.
+        """
+        try:
+            with warnings.catch_warnings(), ExitStack() as end:
+                warnings.simplefilter("ignore")
+                # Autocast keeps no casts of weights meanwhile: they would outlive the fake tensors.
+                end.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+                torch.set_autocast_cache_enabled(False)
+                fakes = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+                leaves, structure = pytree.tree_flatten(tuple(arguments))
+                given = [fakes.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                for leaf in given:
+                    self._define(leaf, Ref(self._new_slot()))
+                with fakes, self:
+                    outputs = function(*pytree.tree_unflatten(given, structure))
+        except CaptureError:
+            raise
+        except Exception as error:
+            # Whatever the user's code or the tracer raised is the reason, and comes along as the cause.
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            raise CaptureError(
+                f"cannot capture: {type(error).__name__}: {reason}. Control flow and shapes must not depend on "
+                "tensor values (.item(), if tensor, boolean masks)"
+            ) from error
+        found, self.recording.structure = pytree.tree_flatten(outputs)
+        self.recording.outputs = self._with_refs(found)
+        return self.recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            raise CaptureError(f"cannot capture a call of {func}")
+        if func.namespace == "prim" or func in _METADATA:
+            return func(*args, **kwargs)
+        if self._is_made_of_others(func, (args, kwargs)):
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        result = func(*args, **kwargs) if func._schema.returns else None
+        if func in TRANSPARENT:
+            self._define(result, self._ref(args[0]))
+            return result
+        if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
+            func = aten.lift_fresh_copy.default
+        taken, named = tuple(self._with_refs(args)), self._with_refs(kwargs)  # before its results have their refs
+        slot, base = self._new_slot(), func._schema.name.split("::")[-1]
+        specs: Result
+        if isinstance(result, list | tuple):
+            for item, one in enumerate(result):
+                self._define(one, Ref(slot, item))
+            specs = [_spec(one, base) for one in result]
+        else:
+            self._define(result, Ref(slot))
+            specs = _spec(result, base)
+        self.recording.calls.append(Recorded(slot, self._name(base), func, taken, named, self.phase, specs))
+        return result
+
+    def _new_slot(self) -> int:
+        self._slots += 1
+        return self._slots - 1
+
+    def _define(self, value: Any, ref: Ref) -> None:
+        if isinstance(value, Tensor):
+            self._of[id(value)] = ref
+            self._alive.append(value)
+            self.recording.specs.setdefault(ref, _spec(value, "an argument"))  # type: ignore[arg-type]
+
+    def _ref(self, tensor: Tensor) -> Ref:
+        known = self._of.get(id(tensor))
+        if known is not None:
+            return known
+        if isinstance(tensor, FakeTensor):
+            raise CaptureError("cannot capture: a tensor comes from a call that was not seen")
+        ref = Ref(self._new_slot())
+        self.recording.constants[ref.slot] = tensor
+        self._define(tensor, ref)
+        return ref
+
+    def _with_refs(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._ref(value)
+        if isinstance(value, list | tuple):
+            return [self._with_refs(part) for part in value]
+        if isinstance(value, dict):
+            return {name: self._with_refs(part) for name, part in value.items()}
+        return value
+
+    def _is_made_of_others(self, func: OpOverload, arguments: Any) -> bool:
+        """Whether PyTorch defines the operator by calls of others, which autograd would have made."""
+        known = self._decomposes.get(func)
+        if known is None:
+            known = autograd_would_have_decomposed(func, pytree.tree_leaves(arguments))
+            self._decomposes[func] = known
+        return known
+
+    def _name(self, base: str) -> str:
+        self._names[base] += 1
+        count = self._names[base] - 1
+        return f"{base}_{count}" if count else base
+
+
+def _spec(value: Any, name: str) -> TensorSpec | None:
+    """Shape, type and strides of a tensor as it is now; None for what is none."""
+    if not isinstance(value, Tensor):
+        return None
+    sides = (*value.shape, *value.stride())
+    if any(isinstance(side, torch.SymInt) for side in sides):
+        raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")
+    try:
+        return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), tuple(value.stride()))
+    except InvalidInput as error:
+        raise CaptureError(f"cannot capture {name}: {error}") from error
