@@ -42,8 +42,11 @@ bench-planner: $(READY)
 	CURVES=$(CURVES) $(BIN)/python benchmarks/planner.py --write
 
 # Optimised steps against eager PyTorch at every setting, torch.compile and other backends: docs/engine-tables.md. Hours.
+# Then what each part of the engine adds (docs/engine-contributions.md), and a first step by a kept plan.
 bench-engine: $(READY)
 	$(BIN)/python benchmarks/engine.py --write
+	$(BIN)/python benchmarks/engine_contributions.py --write
+	$(BIN)/python benchmarks/engine_warm_start.py
 
 clean:
 	rm -rf build $(VENV)

@@ -4,8 +4,8 @@
 
 After Liu et al., Fig. 3, and Graphi's comparison, on real cores. First plain PyTorch, each setting in a process of its
 own (`threadcast run --gains` shows the same); then every policy's plan, made from the same curves, measured in the
-step, and replayed by the native engine, all in turns in one process, which keeps freed memory. Fused: the same with
-point-wise operators fused and measured anew.
+step as `optimize_training` does, and replayed by the native engine, all in turns in one process, which keeps freed
+memory. Fused: the same with point-wise operators fused and measured anew.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from threadcast import networks
 from threadcast.collector.capture import Captured, capture_training
 from threadcast.collector.memory import keep_freed_memory
 from threadcast.collector.openmp import end_idle_workers
-from threadcast.core import Case, Machine, Plan, Trace, read_machine
+from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
-from threadcast.scheduler.engine_costs import NATIVE_ENGINE
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.fusion.fuse import fused
-from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases, slowed_beside_others
 from threadcast.scheduler.runtime.layout import Layout, Layouts, converted, layouts_of
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.plain_gains import measure_plain_gains
+from threadcast.scheduler.runtime.plan_maker import PlanMaker
 
 PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
 _HEAD = """# What each part of the engine contributes
@@ -53,44 +52,38 @@ POLICIES = {
     "strategies 1 to 3": "strategies_1_2_3",
     "strategies 1 to 4": "strategies",
     "critical path first (Graphi)": "critical_path",
-    "ours": "auto",
 }
-
-
-def curves(captured: Captured, machine: Machine) -> Problem:
-    """The problem of this step, by times measured in it."""
-    traces: dict[Case, list[Trace]] = {}
-    for case in probe_cases(machine):
-        traces[case] = run_traced(captured, sequential(captured.graph, machine, case), machine)
-    table = curves_in_step(captured.graph, traces)
-    first = plan(Problem(captured.graph, NATIVE_ENGINE.added(table), machine))
-    table = slowed_beside_others(table, captured.graph, run_traced(captured, first, machine))
-    return Problem(captured.graph, NATIVE_ENGINE.added(table), machine)
 
 
 def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured, Plan]]:
     """What each plan is, its graph, and the plan."""
-    problem = curves(captured, machine)
+    problem, ours = best(captured, machine)
     yield "op by op, all threads", captured, sequential(captured.graph, machine, Case(len(machine)))
     for what, policy in POLICIES.items():
         yield what, captured, plan(problem, policy=policy)
+    yield "ours", captured, ours
     fewer = fused(captured)
     if fewer is not None:
         yield "op by op, all threads, fused", fewer, sequential(fewer.graph, machine, Case(len(machine)))
-        yield "ours, fused", fewer, plan(curves(fewer, machine), policy=POLICIES["ours"])
+        yield "ours, fused", fewer, best(fewer, machine)[1]
+
+
+def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
+    """What `threadcast.optimize_training` plans, and of which curves."""
+    maker = PlanMaker(captured, machine, before=lambda: None)
+    making = maker.made()
+    try:
+        while True:
+            next(making)()
+    except StopIteration as end:
+        assert maker.problem is not None
+        return maker.problem, end.value
 
 
 def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:
     """A step with the model's tensors in this layout."""
     lying.set(layout)
     engine.run(inputs)
-
-
-def run_traced(captured: Captured, made: Plan, machine: Machine) -> list[Trace]:
-    """Traces of warm steps."""
-    inputs = captured.bind()
-    with NativeEngine(captured, made, machine) as engine:
-        return [engine.run_traced(inputs)[1] for _ in range(WARM_UP + STEPS)][WARM_UP:]
 
 
 def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: str) -> Captured:

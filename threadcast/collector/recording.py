@@ -1,7 +1,6 @@
 """Which operators a callable calls below autograd, found out on fake tensors: shapes without arithmetic.
 
-PyTorch's own tracer, `make_fx`, builds a graph of Python objects around each call, which takes three times as long as
-finding the shapes; a first step by a kept plan waits for this.
+PyTorch's own tracer, `make_fx`, makes a graph of Python objects besides; the first step by a kept plan waits for this.
 """
 
 from __future__ import annotations
@@ -75,6 +74,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.recording = Recording()
+        self._fakes = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
         self._slots = 0
         self._of: dict[int, Ref] = {}  # by id
         self._alive: list[Tensor] = []  # so that no id is used twice
@@ -92,12 +92,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 # Autocast keeps no casts of weights meanwhile: they would outlive the fake tensors.
                 end.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
                 torch.set_autocast_cache_enabled(False)
-                fakes = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
-                given = [fakes.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                given = [self._fakes.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
                 for leaf in given:
                     self._define(leaf, Ref(self._new_slot()))
-                with fakes, self:
+                with self._fakes, self:
                     outputs = function(*pytree.tree_unflatten(given, structure))
         except CaptureError:
             raise
@@ -109,7 +108,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "tensor values (.item(), if tensor, boolean masks)"
             ) from error
         found, self.recording.structure = pytree.tree_flatten(outputs)
-        self.recording.outputs = self._with_refs(found)
+        self.recording.outputs = self._with_refs(self._faked(found))
         return self.recording
 
     def __torch_dispatch__(
@@ -125,6 +124,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        if func is not aten.lift_fresh.default:
+            args, kwargs = tuple(self._faked(args)), self._faked(kwargs)
         result = func(*args, **kwargs) if func._schema.returns else None
         if func in TRANSPARENT:
             self._define(result, self._ref(args[0]))
@@ -154,15 +155,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._alive.append(value)
             self.recording.specs.setdefault(ref, _spec(value, "an argument"))  # type: ignore[arg-type]
 
+    def _faked(self, value: Any) -> Any:
+        """`value` with a fake for each tensor that the callable had closed over: what would write to it must not."""
+        if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
+            fake = self._fakes.from_tensor(value)
+            if id(fake) not in self._of:
+                self._define(fake, self._constant(value))
+            return fake
+        if isinstance(value, list | tuple):
+            return [self._faked(part) for part in value]
+        if isinstance(value, dict):
+            return {name: self._faked(part) for name, part in value.items()}
+        return value
+
+    def _constant(self, tensor: Tensor) -> Ref:
+        ref = Ref(self._new_slot())
+        self.recording.constants[ref.slot] = tensor
+        return ref
+
     def _ref(self, tensor: Tensor) -> Ref:
         known = self._of.get(id(tensor))
         if known is not None:
             return known
         if isinstance(tensor, FakeTensor):
             raise CaptureError("cannot capture: a tensor comes from a call that was not seen")
-        ref = Ref(self._new_slot())
-        self.recording.constants[ref.slot] = tensor
-        self._define(tensor, ref)
+        self._define(tensor, ref := self._constant(tensor))
         return ref
 
     def _with_refs(self, value: Any) -> Any:

@@ -51,33 +51,44 @@ def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> Cu
     return CurveTable(tuple(traces), middle, low, high, source, "in-step")
 
 
-def slowed_beside_others(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
-    """`alone` with the cases that leave cores to others as slow as the ops were in `traces` of a plan.
+def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
+    """`alone` corrected by how long ops took in `traces` of a plan, side by side with others.
 
-    An op's kind decides by how much: seconds of all its ops that left cores idle or to others, over what `alone` says
-    of them. Kinds that never did are slowed as all others together.
+    What an op had decides, its kind and whether it took all cores: seconds of all such ops in the plan, over what
+    `alone` says of them. Kinds that the plan did not run so count as all others that it did; where it ran nothing so,
+    as all ops.
     """
     cores = max(case.threads for case in alone.cases)
     column: dict[int, int] = {}
     for position, case in enumerate(alone.cases):
         column.setdefault(case.threads, position)
-    taken: defaultdict[str, float] = defaultdict(float)
-    expected: defaultdict[str, float] = defaultdict(float)
+    taken: defaultdict[tuple[bool, str], float] = defaultdict(float)
+    expected: defaultdict[tuple[bool, str], float] = defaultdict(float)
     ran = traces[0].by_id()
     seconds = np.median([_seconds(graph, trace) for trace in traces], axis=0)
     for i, (op_id, op) in enumerate(zip(graph.ids, graph.ops, strict=True)):
         threads = ran[op_id].threads
-        if threads < cores and threads in column:
-            taken[op.kind] += float(seconds[i])
-            expected[op.kind] += float(alone.seconds[i, column[threads]])
+        if threads not in column:
+            continue
+        at_s = float(alone.seconds[i, column[threads]])
+        for kind in (op.kind, _ANY):
+            taken[threads == cores, kind] += float(seconds[i])
+            expected[threads == cores, kind] += at_s
     if not expected:
         return alone
     overall = sum(taken.values()) / sum(expected.values())
-    by_kind = {kind: taken[kind] / expected[kind] for kind in expected}
-    factors = np.array([by_kind.get(op.kind, overall) for op in graph.ops])
-    narrow = np.array([case.threads < cores for case in alone.cases])
-    slowed = np.where(narrow[None, :], factors[:, None], 1.0)
-    return replace(alone, seconds=alone.seconds * slowed, low=alone.low * slowed, high=alone.high * slowed)
+
+    def factor(kind: str, all_cores: bool) -> float:
+        known = next(((all_cores, name) for name in (kind, _ANY) if (all_cores, name) in expected), None)
+        return taken[known] / expected[known] if known else overall
+
+    by_case = [[factor(op.kind, case.threads == cores) for case in alone.cases] for op in graph.ops]
+    scale = np.array(by_case).reshape(alone.seconds.shape)
+    return replace(alone, seconds=alone.seconds * scale, low=alone.low * scale, high=alone.high * scale)
+
+
+_ANY = ""
+"""Stands for all kinds."""
 
 
 def _seconds(graph: OpGraph, trace: Trace) -> list[float]:

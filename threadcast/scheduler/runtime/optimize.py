@@ -56,6 +56,11 @@ class OptimizedCall:
         """What runs each kind of arguments, in the order in which they first came."""
         return self._optimized.reports
 
+    @property
+    def kept(self) -> list[Contender]:
+        """What ran fastest when last compared, of each kind of arguments that could be captured."""
+        return self._optimized.kept
+
     def close(self) -> None:
         """End its threads; a later call measures anew."""
         self._optimized.close()

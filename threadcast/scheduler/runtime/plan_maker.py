@@ -13,11 +13,16 @@ from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.engines import engine_costs, open_engine
-from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, curves_in_step, probe_cases, slowed_beside_others
+from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, as_seen, curves_in_step, probe_cases
 from threadcast.scheduler.runtime.native.library import return_free_memory
 from threadcast.scheduler.runtime.planning import Planning
 
 _logger = logging.getLogger("threadcast")
+
+CLOSE = 0.05
+"""Share by which steps may differ from what a plan says of them before it is made anew, and by which of two plans the
+better-informed one may be slower: medians of a few steps are no better than that."""
+MOST_PLANS = 4
 
 Run = Callable[..., Any]
 Steps = Generator[Run, None, Plan]
@@ -32,24 +37,36 @@ class PlanMaker:
 
     def __init__(self, captured: Captured, machine: Machine, *, before: Callable[[], None]) -> None:
         self._captured, self._machine, self._before = captured, machine, before
+        self.problem: Problem | None = None
+        """What the last plan was made of; None before."""
 
     def made(self) -> Steps:
         """Measure every op at several thread counts, plan, run the plan, and plan again with what it showed.
 
-        Side by side ops are slower than alone, by what they share; how much is only seen when they are.
+        Side by side ops are slower than alone, by what they share; how much is only seen when they are. This ends once
+        a plan takes as long as it says.
         """
+        graph = self._captured.graph
         traces: dict[Case, list[Trace]] = {}
         for case in probe_cases(self._machine):
             traces[case] = []
-            yield from self._traced(sequential(self._captured.graph, self._machine, case), traces[case])
-        fastest = min(traces, key=lambda case: median(trace.makespan_s for trace in traces[case]))
-        alone = curves_in_step(self._captured.graph, traces)
-        first = yield from self._planned(alone, sequential(self._captured.graph, self._machine, fastest))
-        if all(op.threads == len(self._machine) for op in first.ops):
-            return first
-        seen: list[Trace] = []
-        yield from self._traced(first, seen)
-        return (yield from self._planned(slowed_beside_others(alone, self._captured.graph, seen), first))
+            yield from self._traced(sequential(graph, self._machine, case), traces[case])
+        fastest = min(traces, key=lambda case: _makespan_s(traces[case]))
+        curves = alone = curves_in_step(graph, traces)
+        meanwhile = sequential(graph, self._machine, fastest)
+        made: list[tuple[float, Plan]] = []
+        for _ in range(MOST_PLANS):
+            plan = yield from self._planned(curves, meanwhile)
+            seen: list[Trace] = []
+            yield from self._traced(plan, seen)
+            took_s = _makespan_s(seen)
+            made.append((took_s, plan))
+            _logger.info("a step by this plan takes %.3g s", took_s)
+            if abs(took_s - plan.makespan_s) <= CLOSE * took_s:
+                break
+            curves, meanwhile = as_seen(alone, graph, seen), plan
+        least_s = min(took_s for took_s, _ in made)
+        return next(plan for took_s, plan in reversed(made) if took_s <= (1 + CLOSE) * least_s)
 
     def _traced(self, plan: Plan, traces: list[Trace]) -> Generator[Run]:
         """Steps by `plan`; the traces of the warm ones go to `traces`."""
@@ -68,7 +85,7 @@ class PlanMaker:
 
     def _planned(self, curves: CurveTable, meanwhile: Plan) -> Steps:
         """The plan for these curves; until it is made, steps by another."""
-        problem = Problem(self._captured.graph, engine_costs().added(curves), self._machine)
+        problem = self.problem = Problem(self._captured.graph, engine_costs().added(curves), self._machine)
         with (
             closing(Planning(problem)) as planning,
             open_engine(self._captured, meanwhile, self._machine) as engine,
@@ -83,3 +100,7 @@ class PlanMaker:
                 yield run
         _logger.info("planned %.3g s a step, at least %.3g s", plan.makespan_s, plan.lower_bound_s)
         return plan
+
+
+def _makespan_s(traces: list[Trace]) -> float:
+    return median(trace.makespan_s for trace in traces)

@@ -114,6 +114,8 @@ class Tuning:
         self._capture, self._lie, self._machine, self._rivals = capture, lie, machine, rivals
         self._eagerly = default
         self._default = Contender("default", partial(self._run_eagerly, "as given"))
+        self.kept = self._default
+        """What ran fastest when last compared."""
         self._engines: dict[Candidate, Engine] = {}
         layouts = plans.layouts_first(call, layouts)
         self._runs = self._phases(layouts, capture(layouts[0]))
@@ -134,6 +136,7 @@ class Tuning:
             _logger.warning("this step runs as before: %s", reason)
             self.close()
             self.report.runs, self.report.reason = "default", reason
+            self.kept = self._default
             self._runs = self._for_ever(self._default.run)
             return next(self._runs)
 
@@ -207,6 +210,7 @@ class Tuning:
 
     def _settled(self, champion: Contender, *, expected_s: float | None = None) -> Generator[Run]:
         """Steps by `champion`, until they have become much slower, or wrong."""
+        self.kept = champion
         plan = champion.candidate
         self._release(but=plan)
         return_free_memory()

@@ -22,8 +22,8 @@ from threadcast.scheduler.runtime.tuning import Contender
 NEEDED = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
 """Libraries that a backend needs; the extra `backends` brings all of them."""
 
-SCREENED = 5
-"""Calls by which a backend's settings are compared with each other; two before them warm up."""
+TURNS, TURN_S = 3, 0.1
+"""How often each of a backend's settings has its turn when they are compared with each other, and for how long."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -65,17 +65,20 @@ def _unchanged(module: nn.Module) -> Callable[[], bool]:
 
 
 def _fastest(flat: FlatModule, settings: Iterator[tuple[str, TensorCall]]) -> tuple[str, TensorCall]:
-    found: list[tuple[float, str, TensorCall]] = []
+    """The setting that took least, of turns of several calls each: a busy moment then meets all of them."""
     inputs = flat.tensors(flat.example)
-    for setting, run in settings:
-        taken = []
-        for _ in range(2 + SCREENED):
-            started_s = time.perf_counter()
-            run(inputs)
-            taken.append(time.perf_counter() - started_s)
-        found.append((median(taken[2:]), setting, run))
-    _, setting, run = min(found, key=lambda entry: entry[0])
-    return setting, run
+    made = list(settings)
+    taken: list[list[float]] = [[] for _ in made]
+    for _ in range(TURNS):
+        for (_, run), own in zip(made, taken, strict=True):
+            run(inputs)  # finds its threads asleep and its caches cold
+            began_s = now_s = time.perf_counter()
+            while now_s - began_s < TURN_S:
+                run(inputs)
+                before_s, now_s = now_s, time.perf_counter()
+                own.append(now_s - before_s)
+    _, best = min((median(own[len(own) // TURNS :]), i) for i, own in enumerate(taken))  # the first turn warms up
+    return made[best]
 
 
 def _onnx_runtime(flat: FlatModule, cores: int) -> Iterator[tuple[str, TensorCall]]:
