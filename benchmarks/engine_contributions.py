@@ -4,8 +4,9 @@
 
 After Liu et al., Fig. 3, and Graphi's comparison, on real cores. First plain PyTorch, each setting in a process of its
 own (`threadcast run --gains` shows the same); then every policy's plan, made from the same curves, measured in the
-step as `optimize_training` does, and replayed by the native engine, all in turns in one process, which keeps freed
-memory. Fused: the same with point-wise operators fused and measured anew.
+step as `optimize_training` does (of up to four plans, corrected by what their steps showed), and replayed by the native
+engine, all in turns in one process, which keeps freed memory. Fused: the same with point-wise operators fused and
+measured anew.
 """
 
 from __future__ import annotations
@@ -70,14 +71,12 @@ def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured,
 
 def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     """What `threadcast.optimize_training` plans, and of which curves."""
-    maker = PlanMaker(captured, machine, before=lambda: None)
-    making = maker.made()
+    making = PlanMaker(captured, machine, before=lambda: None).made()
     try:
         while True:
             next(making)()
     except StopIteration as end:
-        assert maker.problem is not None
-        return maker.problem, end.value
+        return end.value.problem, end.value.plan
 
 
 def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:

@@ -62,21 +62,6 @@ def test_a_tensor_that_is_closed_over_is_written_by_runs_and_not_by_capturing() 
         assert (count.item(), counted.item(), scaled.tolist(), shown.tolist()) == (i, i, [5.0 * i] * 3, [5.0] * 3)
 
 
-def test_a_tensor_whose_shape_is_changed_in_place_had_another_before() -> None:
-    def function(x: Tensor) -> Tensor:
-        y = x + 1
-        y.unsqueeze_(0)
-        return y.sum(0)
-
-    recording = Recorder().record(function, (torch.ones(2, 3),))
-    add, unsqueeze, total = recording.calls
-    assert (add.result, unsqueeze.result) == (TensorSpec((2, 3)), TensorSpec((1, 2, 3)))
-    assert total.args[0] == Ref(unsqueeze.number)
-    assert torch.equal(
-        capture_forward(function, torch.ones(2, 3)).run(torch.full((2, 3), 4.0)), torch.full((2, 3), 5.0)
-    )
-
-
 def test_a_constant_made_of_numbers_is_new_in_every_run() -> None:
     def function(x: Tensor) -> Tensor:
         total = torch.tensor([1.0, 2.0])

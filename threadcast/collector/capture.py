@@ -8,7 +8,8 @@ backward pass, gradients of weights only their own update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,17 @@ from torch.utils import _pytree as pytree
 
 from threadcast.collector.lowering import lower
 from threadcast.collector.memory import return_freed_memory
+from threadcast.collector.module_state import ModuleState
 from threadcast.collector.optimizers import ready_state, updates_of
 from threadcast.collector.program import Input, Program
 from threadcast.collector.recording import Recorder
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
+
+
+class ModuleChanged(CaptureError):
+    """A call sets an attribute of its module. Where that is a cache that the first call fills, the next does not."""
+
 
 _FIXED_ARGUMENT = "fixed argument "
 """Begins the names of arguments that are no tensors: their values are part of the graph."""
@@ -97,7 +104,8 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
             return state.call(function, parameters, buffers, arguments)
 
     groups = {"parameter": state.parameters, "buffer": state.buffers}
-    return _capture(call, groups, inputs, Recorder(), optimizer=None, split=split)
+    with state.left_alone():
+        return _capture(call, groups, inputs, Recorder(), optimizer=None, split=split)
 
 
 def capture_training(
@@ -118,6 +126,8 @@ def capture_training(
     """
     state = _State(model)
     updates = updates_of(optimizer)
+    own = set(map(id, state.parameters.values()))
+    strange = [parameter for parameter in updates if parameter.requires_grad and id(parameter) not in own]
     trained = [(n, p) for n, p in state.parameters.items() if p.requires_grad and p in updates]
     if not trained:
         raise CaptureError("no parameter requires a gradient and belongs to the optimizer: there is nothing to train")
@@ -137,7 +147,10 @@ def capture_training(
             raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
         live = dict(zip(state.parameters, parameters))
         recorder.phase = "backward"
-        found = torch.autograd.grad(value, [live[name] for name, _ in trained], allow_unused=True)
+        wanted_of = [*(live[name] for name, _ in trained), *strange]
+        found = torch.autograd.grad(value, wanted_of, allow_unused=True)
+        if any(gradient is not None for gradient in found[len(trained) :]):
+            raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
         recorder.phase = "update"
         remaining = dict(zip(flat_moments, moment_list))
         with torch.no_grad():
@@ -151,7 +164,8 @@ def capture_training(
         return result
 
     groups = {"parameter": state.parameters, "buffer": state.buffers, "state": flat_moments, "rate": rates}
-    return _capture(step, groups, (tuple(inputs), target), recorder, optimizer=optimizer, split=split)
+    with state.left_alone():
+        return _capture(step, groups, (tuple(inputs), target), recorder, optimizer=optimizer, split=split)
 
 
 def _rate(group: Mapping[str, Any]) -> Tensor:
@@ -164,9 +178,9 @@ class _State:
     """The parameters and buffers of a module, shared ones once; none for a plain function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        module = function if isinstance(function, nn.Module) else nn.Module()
-        self.parameters: dict[str, Tensor] = dict(module.named_parameters())
-        self.buffers: dict[str, Tensor] = dict(module.named_buffers())
+        self.module = function if isinstance(function, nn.Module) else nn.Module()
+        self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
+        self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
 
     def call(
         self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
@@ -175,7 +189,23 @@ class _State:
         if not isinstance(function, nn.Module):
             return function(*arguments)
         values = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
-        return functional_call(function, values, arguments)
+        given = dict(values)
+        result = functional_call(function, values, arguments)
+        for name, value in values.items():
+            if value is not given[name]:
+                raise CaptureError(f"cannot capture: {name} is exchanged for another tensor instead of written to")
+        return result
+
+    @contextmanager
+    def left_alone(self) -> Iterator[None]:
+        """Put the module's attributes back at the end; ModuleChanged where it sets any."""
+        kept = ModuleState(self.module)
+        try:
+            yield
+        finally:
+            changed = kept.restore()
+        if changed is not None:
+            raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
 
 
 def _capture(
@@ -198,6 +228,8 @@ def _capture(
         paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{_FIXED_ARGUMENT}{i}"))
     given = [*(tensor for group in groups.values() for tensor in group.values()), *leaves]
     lowered = lower(recording, [*inputs, *paths], given, split=split)
+    if not lowered.program.nodes:
+        raise CaptureError("cannot capture: nothing is computed")
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()

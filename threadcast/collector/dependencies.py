@@ -19,7 +19,10 @@ from threadcast.core.graph import Edge
 
 UNDECLARED_WRITES = {"aten::native_batch_norm": ("running_mean", "running_var")}
 """Arguments that an operator writes although its schema does not say so."""
-UNDECLARED_VIEWS = {"aten::_unsafe_view": "self", "aten::_reshape_alias": "self"}
+UNDECLARED_VIEWS = dict.fromkeys(
+    ("aten::_unsafe_view", "aten::_reshape_alias", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
+     "aten::unsafe_chunk"), "self",
+)  # fmt: skip
 """Arguments whose memory an operator returns although its schema does not say so."""
 RANDOM_STATE = -1
 """Stands for the random generator among the memories that ops write."""
@@ -107,13 +110,13 @@ def _returned(node: Node) -> list[Ref]:
     """Values whose memory the node's result may share."""
     if not isinstance(node.target, OpOverload):
         return []
-    aliased: set[str] = set()
-    for result in node.target._schema.returns:
-        if result.alias_info is not None:
-            aliased |= result.alias_info.before_set
+    returned = [result.alias_info for result in node.target._schema.returns if result.alias_info is not None]
+    aliased = {name for info in returned for name in info.before_set}
     shared: list[Ref] = []
     for argument, (name, value, _) in zip(node.target._schema.arguments, _arguments(node)):
-        declared = argument.alias_info is not None and (argument.alias_info.before_set & aliased)
+        given = argument.alias_info
+        # "Tensor(a -> *)" stands for what is returned in a list: split, chunk, unbind.
+        declared = given is not None and (given.before_set & aliased or (returned and "*" in given.after_set))
         if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
             shared.extend(find_refs(value))
     return shared

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from threadcast.collector.argument_json import encode
 from threadcast.collector.dependencies import edges, is_random, writes
@@ -122,7 +121,7 @@ class _Builder:
 
     def finish(self, recording: Recording) -> Lowered:
         """What the calls come to once those that nobody needs are left out."""
-        outputs = map_refs(self._meant, recording.outputs)
+        outputs = [self._meant(output) if isinstance(output, Ref) else output for output in recording.outputs]
         simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
         simpler.run()
         for call, part in zip(self.calls, simpler.parts, strict=True):
@@ -142,8 +141,8 @@ class _Builder:
         distinct: dict[str, Op] = {}
         made = (self._op(self.calls[i]) for i in keep)
         ops = tuple(distinct.setdefault(op.key, op) for op in made)
-        outputs = pytree.tree_unflatten(map_refs(renumber, simpler.outputs), recording.structure)
-        program = Program(tuple(self.inputs), renumbered, outputs)
+        kept = tuple(renumber(output) if isinstance(output, Ref) else output for output in simpler.outputs)
+        program = Program(tuple(self.inputs), renumbered, kept, recording.structure)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
         return Lowered(graph, program, self.constants)
 
@@ -182,14 +181,20 @@ def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
-    """Nodes that the outputs need, that write memory or that draw random numbers, and what these need."""
+    """Nodes that the outputs need, that write, draw random numbers or check something, and what these need."""
     needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        if index in needed or is_random(node) or writes(node):
+        if index in needed or is_random(node) or writes(node) or _checks(node):
             needed.add(index)
             needed.update(ref.slot - n_inputs for ref in node.refs())
     return sorted(index for index in needed if index >= 0)
+
+
+def _checks(node: Node) -> bool:
+    """Whether the node is there for what it does or raises, not for a result."""
+    returns = isinstance(node.target, OpOverload) and node.target._schema.returns
+    return not returns or node.target is aten._linalg_check_errors.default
 
 
 def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:

@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from threadcast.collector.calls import Call, compiled
-from threadcast.collector.values import Ref, find_refs, is_ref
+from threadcast.collector.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError, InvalidInput
 
 Role = Literal["parameter", "buffer", "state", "rate", "input", "constant"]
@@ -55,8 +55,10 @@ class Program:
 
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
-    outputs: Any
-    """A pytree of `Ref`s and constants."""
+    outputs: tuple[Any, ...]
+    """`Ref`s and constants, flat."""
+    structure: pytree.TreeSpec
+    """What the outputs are the leaves of."""
     uses: tuple[int, ...] = field(init=False)
     """How many nodes touch each slot, and one more for being an output."""
     touches: tuple[tuple[int, ...], ...] = field(init=False)
@@ -90,7 +92,8 @@ class Program:
 
     def collect(self, slots: Sequence[Any]) -> Any:
         """The outputs of a finished run."""
-        return pytree.tree_map_only(Ref, lambda ref: ref.value(slots), self.outputs, is_leaf=is_ref)
+        found = [output.value(slots) if isinstance(output, Ref) else output for output in self.outputs]
+        return pytree.tree_unflatten(found, self.structure)
 
     def run(self, inputs: Sequence[Any], *, order: Sequence[int] | None = None) -> Any:
         """Execute every node once on the calling thread and return the outputs.

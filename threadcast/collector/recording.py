@@ -5,15 +5,19 @@ PyTorch's own tracer, `make_fx`, makes a graph of Python objects besides; the fi
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch_config
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -26,11 +30,17 @@ from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 
-TRANSPARENT = {aten.detach.default, aten.alias.default, aten.lift.default}
+TRANSPARENT = {aten.detach.default, aten.detach_.default, aten.alias.default, aten.lift.default}
 """Operators that return their argument; below autograd they mean nothing and are left out."""
 
-_METADATA = {aten.size.default, aten.stride.default, aten.storage_offset.default}
-"""Operators that ask for what fake tensors know; the answer is part of the graph."""
+_UNKEPT = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
+"""Operators that give a tensor other memory."""
+
+PLAIN = (
+    bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.Size,
+)  # fmt: skip
+"""What arguments and results may be that are no tensors: a graph has them built in, so they must not change."""
 
 Result = TensorSpec | None | list[TensorSpec | None]
 """What a call returns: a tensor, no tensor, or several results."""
@@ -57,7 +67,7 @@ class Recording:
     """Calls in the order in which they were made; what they take are arguments, by position, constants and results.
 
     `constants` are tensors that the callable had closed over, by the slot of their refs. `outputs` is a flat list of
-    refs and constants, which `structure` gives its form.
+    refs and plain values, which `structure` gives its form.
     """
 
     specs: dict[Ref, TensorSpec] = field(default_factory=dict)
@@ -68,16 +78,19 @@ class Recording:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what is called in its context. `phase` is where in a step that is; whoever is recorded may set it."""
+    """Records one callable. `phase` is where in a step it is; whoever is recorded may set it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.recording = Recording()
-        self._fakes = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+        with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+            self._fakes = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
         self._slots = 0
         self._of: dict[int, Ref] = {}  # by id
         self._alive: list[Tensor] = []  # so that no id is used twice
+        self._storages: dict[int, int] = {}  # by id of the tensor
+        self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
         self._names: Counter[str] = Counter()
         self._decomposes: dict[OpOverload, bool] = {}
 
@@ -93,11 +106,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 end.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
                 torch.set_autocast_cache_enabled(False)
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
-                given = [self._fakes.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-                for leaf in given:
-                    self._define(leaf, Ref(self._new_slot()))
+                given = [self._given(leaf) for leaf in leaves]
+                random_state = end.enter_context(_RandomState())
                 with self._fakes, self:
                     outputs = function(*pytree.tree_unflatten(given, structure))
+                random_state.check(self.recording)
         except CaptureError:
             raise
         except Exception as error:
@@ -108,7 +121,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "tensor values (.item(), if tensor, boolean masks)"
             ) from error
         found, self.recording.structure = pytree.tree_flatten(outputs)
-        self.recording.outputs = self._with_refs(self._faked(found))
+        strange = next((leaf for leaf in found if not isinstance(leaf, (Tensor, *PLAIN))), None)
+        if strange is not None:
+            raise CaptureError(f"cannot capture: a {type(strange).__name__} is returned, in which tensors may be")
+        self.recording.outputs = [self._ref(self._faked(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in found]
+        for leaf in given:
+            if isinstance(leaf, Tensor):
+                self._ref(leaf)  # whether it has been given other memory
         return self.recording
 
     def __torch_dispatch__(
@@ -117,8 +136,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):
             raise CaptureError(f"cannot capture a call of {func}")
-        if func.namespace == "prim" or func in _METADATA:
+        if func.namespace == "prim":  # asks for what fake tensors know
             return func(*args, **kwargs)
+        if func in _UNKEPT or (torch.Tag.inplace_view in func.tags and func not in TRANSPARENT):
+            raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
         if self._is_made_of_others(func, (args, kwargs)):
             with self:
                 made = func.decompose(*args, **kwargs)
@@ -126,14 +147,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return made
         if func is not aten.lift_fresh.default:
             args, kwargs = tuple(self._faked(args)), self._faked(kwargs)
-        result = func(*args, **kwargs) if func._schema.returns else None
+        base = func._schema.name.split("::")[-1]
+        result = None if base.startswith("_fused_") and not func._schema.returns else func(*args, **kwargs)
+        for tensor in _written(func, args, kwargs):
+            tensor.constant = None  # its value is not known from here on, which FakeTensorMode misses in lists
         if func in TRANSPARENT:
             self._define(result, self._ref(args[0]))
             return result
         if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
             func = aten.lift_fresh_copy.default
         taken, named = tuple(self._with_refs(args)), self._with_refs(kwargs)  # before its results have their refs
-        slot, base = self._new_slot(), func._schema.name.split("::")[-1]
+        slot = self._new_slot()
         specs: Result
         if isinstance(result, list | tuple):
             for item, one in enumerate(result):
@@ -149,24 +173,38 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._slots += 1
         return self._slots - 1
 
+    def _given(self, leaf: Any) -> Any:
+        value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
+        self._define(value, Ref(self._new_slot()))
+        return value
+
     def _define(self, value: Any, ref: Ref) -> None:
         if isinstance(value, Tensor):
             self._of[id(value)] = ref
             self._alive.append(value)
-            self.recording.specs.setdefault(ref, _spec(value, "an argument"))  # type: ignore[arg-type]
+            self.recording.specs.setdefault(ref, _spec(value, "a tensor"))  # type: ignore[arg-type]
+            self._storages[id(value)] = value.untyped_storage()._cdata
 
     def _faked(self, value: Any) -> Any:
         """`value` with a fake for each tensor that the callable had closed over: what would write to it must not."""
         if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
-            fake = self._fakes.from_tensor(value)
-            if id(fake) not in self._of:
-                self._define(fake, self._constant(value))
-            return fake
+            if id(value) not in self._closed_over:
+                self._closed_over[id(value)] = self._fake(value)
+                self._define(self._closed_over[id(value)], self._constant(value))
+            return self._closed_over[id(value)]
         if isinstance(value, list | tuple):
             return [self._faked(part) for part in value]
         if isinstance(value, dict):
             return {name: self._faked(part) for name, part in value.items()}
         return value
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        """A fake of its own, also where the same tensor or its memory is met again."""
+        fake: Tensor = self._fakes.from_tensor(tensor)
+        if id(fake) not in self._of:
+            return fake
+        with self._fakes:
+            return fake.detach()
 
     def _constant(self, tensor: Tensor) -> Ref:
         ref = Ref(self._new_slot())
@@ -176,6 +214,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _ref(self, tensor: Tensor) -> Ref:
         known = self._of.get(id(tensor))
         if known is not None:
+            if self._storages[id(tensor)] != tensor.untyped_storage()._cdata:
+                raise CaptureError("cannot capture: the memory of a tensor is exchanged (.data = ...)")
             return known
         if isinstance(tensor, FakeTensor):
             raise CaptureError("cannot capture: a tensor comes from a call that was not seen")
@@ -205,10 +245,63 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"{base}_{count}" if count else base
 
 
+def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
+    """The tensors that a call declares to write."""
+    if not func._schema.is_mutable:
+        return []
+    values = [*args, *(kwargs.get(argument.name) for argument in func._schema.arguments[len(args) :])]
+    written = [
+        value
+        for argument, value in zip(func._schema.arguments, values, strict=True)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, FakeTensor)]
+
+
+class _RandomState:
+    """Notices who sets or takes random numbers otherwise than by operators, which a run could not repeat."""
+
+    def __enter__(self) -> Self:
+        self._set = False
+        self._before = self._others()
+        self._patches = [
+            patch.object(module, name, self._noticed(getattr(module, name)))
+            for module in (torch, torch.random)
+            for name in ("set_rng_state", "manual_seed")
+        ]
+        for one in self._patches:
+            one.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._patches:
+            one.stop()
+
+    def check(self, recording: Recording) -> None:
+        """CaptureError where runs would draw other numbers."""
+        if self._set and any(torch.Tag.nondeterministic_seeded in call.target.tags for call in recording.calls):
+            raise CaptureError("cannot capture: random numbers are drawn, and the generator's state is set")
+        if self._others() != self._before:
+            raise CaptureError("cannot capture: random numbers of Python or NumPy are drawn")
+
+    def _noticed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            self._set = True
+            return function(*arguments, **named)
+
+        return called
+
+    @staticmethod
+    def _others() -> tuple[Any, ...]:
+        return random.getstate(), repr(np.random.get_state(legacy=False))
+
+
 def _spec(value: Any, name: str) -> TensorSpec | None:
     """Shape, type and strides of a tensor as it is now; None for what is none."""
     if not isinstance(value, Tensor):
         return None
+    if value.layout is not torch.strided:
+        raise CaptureError(f"cannot capture: {name} is sparse")
     sides = (*value.shape, *value.stride())
     if any(isinstance(side, torch.SymInt) for side in sides):
         raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")

@@ -28,7 +28,7 @@ _VIEWS = {
 }  # fmt: skip
 """Operators that only describe memory: two alike on one value are one."""
 
-_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.addmm_.default}
+_PRODUCTS = {aten.mm.default, aten.addmm.default}
 """Operators whose result is a matrix of its own, which may be written where nobody else reads it."""
 
 
@@ -39,9 +39,12 @@ class Simplifier:
     more are for whoever removes unneeded ones.
     """
 
-    def __init__(self, parts: Sequence[Part], results: Sequence[Result], inputs: Sequence[Input], outputs: Any) -> None:
-        self.parts, self.outputs = list(parts), outputs
+    def __init__(
+        self, parts: Sequence[Part], results: Sequence[Result], inputs: Sequence[Input], outputs: Sequence[Any]
+    ) -> None:
+        self.parts, self.outputs = list(parts), list(outputs)
         self._results, self._inputs, self._n_inputs = results, inputs, len(inputs)
+        self._sums: set[int] = set()  # parts that this pass has made sums of products
 
     def run(self) -> None:
         """Change `parts` and `outputs`."""
@@ -68,7 +71,7 @@ class Simplifier:
             known = seen.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
             if known != mine:
                 same[mine] = known
-        self.outputs = map_refs(swapped, self.outputs)
+        self.outputs = [swapped(output) if isinstance(output, Ref) else output for output in self.outputs]
 
     def _add_in_products(self) -> None:
         uses = self._uses()
@@ -96,11 +99,14 @@ class Simplifier:
                 ):
                     factors = self.parts[product.slot - self._n_inputs].args
                     self.parts[i] = Part(aten.addmm_.default, (total, *factors), {})
+                    self._sums.add(i)
                     break
 
     def _may_be_added_to(self, total: Any, uses: Counter[int]) -> bool:
         part = self._part_of(total)
-        return part is not None and part.target in _PRODUCTS and uses[total.slot] == 1
+        if part is None or uses[total.slot] != 1:
+            return False
+        return part.target in _PRODUCTS or total.slot - self._n_inputs in self._sums
 
     def _is_lone_product(self, product: Any, uses: Counter[int], *, like: Ref) -> bool:
         part = self._part_of(product)

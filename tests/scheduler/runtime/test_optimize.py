@@ -218,6 +218,56 @@ def test_hooks_are_called(trained: Any) -> None:
     assert len(called) == 2
 
 
+def test_hooks_of_parameters_that_come_later_are_noticed(trained: Any) -> None:
+    step, mine, *_ = trained
+    x, y = batch(0)
+    step(x, y)
+    called: list[int] = []
+    handle = mine.mix.weight.register_hook(lambda _: called.append(1))
+    with pytest.warns(UserWarning, match="a parameter has hooks"):
+        step(x, y)
+    assert called == [1]
+    handle.remove()
+    step(x, y)
+    assert called == [1]
+
+
+def test_a_cache_that_the_first_call_fills_is_no_obstacle() -> None:
+    class Cached(nn.Module):
+        factors: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.factors is None:
+                self.factors = torch.arange(4.0).cos()
+            return x * self.factors
+
+    with closing(threadcast.optimize(Cached().eval(), backends=False)) as call, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for i in range(40):
+            torch.testing.assert_close(call(torch.full((4,), float(i))), i * torch.arange(4.0).cos())
+        assert call.reports[0].reason == ""
+
+
+def test_other_layers_and_other_tensors_than_at_first_count() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval()
+    with closing(threadcast.optimize(model, backends=False)) as call:
+        x = torch.ones(2, 4)
+        torch.testing.assert_close(call(x), model(x))
+        model[0] = nn.Linear(4, 4)
+        torch.testing.assert_close(call(x), model(x))
+        model.append(nn.ReLU())
+        torch.testing.assert_close(call(x), model(x))
+    rows = torch.randn(2, 4)
+    with closing(threadcast.optimize(lambda a, b: (a - b).tanh())) as call:
+        assert call(rows[0], rows[0]).tolist() == [0] * 4
+        torch.testing.assert_close(call(rows[0], rows[1]), (rows[0] - rows[1]).tanh())
+
+
+def test_a_model_without_shapes_must_be_called_before() -> None:
+    with pytest.raises(InvalidInput, match="call it once"):
+        threadcast.optimize(nn.LazyLinear(3))
+
+
 def test_more_kinds_of_arguments_than_the_limit_run_as_before() -> None:
     with closing(threadcast.optimize(lambda x: x + 1)) as call:
         for size in range(MAX_SIGNATURES):

@@ -15,7 +15,7 @@ from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime import plan_maker
 from threadcast.scheduler.runtime.in_step import STEPS, WARM_UP, probe_cases
-from threadcast.scheduler.runtime.plan_maker import MOST_PLANS, PlanMaker
+from threadcast.scheduler.runtime.plan_maker import MOST_PLANS, Made, PlanMaker
 
 
 @pytest.fixture
@@ -30,16 +30,14 @@ def captured() -> tuple[Captured, Tensor]:
     return capture_forward(function, torch.ones(64, 64)), runs
 
 
-def driven(maker: PlanMaker, x: Tensor) -> tuple[Plan, int]:
-    """The plan, and how many steps it took."""
-    making, steps = maker.made(), 0
+def driven(maker: PlanMaker, x: Tensor) -> tuple[Made, list[Tensor]]:
+    """What was made, and what each step on the way returned."""
+    making, results = maker.made(), []
     try:
         while True:
-            result = next(making)(x)
-            steps += 1
-            assert torch.allclose(result, (x @ x).tanh() + (x.t() @ x).sin())
+            results.append(next(making)(x))
     except StopIteration as end:
-        return end.value, steps
+        return end.value, results
 
 
 def test_every_step_is_a_whole_one_and_the_plan_is_of_the_graph(
@@ -53,12 +51,14 @@ def test_every_step_is_a_whole_one_and_the_plan_is_of_the_graph(
         laid += 1
 
     maker = PlanMaker(graph, machine, before=before)
-    plan, steps = driven(maker, torch.eye(64) / 2)
-    assert steps == laid == runs.item()
-    assert steps >= (len(probe_cases(machine)) + 1) * (WARM_UP + STEPS)
-    assert {op.id for op in plan.ops} == set(graph.graph.ids)
-    assert maker.problem is not None
-    check_schedule(graph.graph, plan, machine=machine)
+    x = torch.eye(64) / 2
+    made, results = driven(maker, x)
+    assert all(torch.allclose(result, (x @ x).tanh() + (x.t() @ x).sin()) for result in results)
+    assert len(results) == laid == runs.item()
+    assert laid >= (len(probe_cases(machine)) + 1) * (WARM_UP + STEPS)
+    assert made.step_s > 0
+    assert made.problem.graph is graph.graph
+    check_schedule(graph.graph, made.plan, machine=machine)
 
 
 @pytest.mark.parametrize(
@@ -96,18 +96,15 @@ def test_plans_are_made_until_one_holds_and_a_much_slower_one_is_not_kept(
         ops = tuple(replace(op, start_s=op.start_s * scale, finish_s=op.finish_s * scale) for op in plan.ops)
         return replace(plan, policy=f"plan {number}", ops=ops)
 
-    def run_traced(self: PlanMaker, plan: Plan, traces: list[Trace]) -> Iterator[Callable[..., None]]:
+    def run_traced(self: PlanMaker, plan: Plan, traces: list[Trace]) -> Iterator[Callable[..., Tensor]]:
         traced.append(plan)
         took_s = taken_s[len(traced) - probes - 1] if len(traced) > probes else 1.0
         scale = took_s / plan.makespan_s
         ops = tuple(replace(op, start_s=op.start_s * scale, finish_s=op.finish_s * scale) for op in plan.ops)
         traces.append(Trace(plan.cores, plan.policy, ops))
-        yield lambda x: None
+        yield lambda x: x
 
     monkeypatch.setattr(plan_maker, "Planning", Planned)
     monkeypatch.setattr(PlanMaker, "_traced", run_traced)
-    making = PlanMaker(graph, machine, before=lambda: None).made()
-    with pytest.raises(StopIteration) as end:
-        while True:
-            next(making)
-    assert (len(made), end.value.value.policy) == (plans, f"plan {kept}")
+    found, _ = driven(PlanMaker(graph, machine, before=lambda: None), torch.ones(64, 64))
+    assert (len(made), found.plan.policy, found.step_s) == (plans, f"plan {kept}", pytest.approx(taken_s[kept]))

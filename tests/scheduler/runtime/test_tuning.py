@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,8 +45,8 @@ class _Maker:
     def __init__(self, captured: Captured, machine: Machine, *, before: Callable[[], None]) -> None:
         self._plan = sequential(captured.graph, machine, Case(1))
 
-    def made(self) -> Iterator[Callable[..., Any]]:
-        return self._plan
+    def made(self) -> Generator[Callable[..., Any], None, SimpleNamespace]:
+        return SimpleNamespace(plan=self._plan, step_s=1.0)
         yield
 
 

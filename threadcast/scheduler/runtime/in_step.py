@@ -46,7 +46,7 @@ def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> Cu
             for of_case in traces.values()
         ]
     )  # (cases, 3, ops)
-    low, middle, high = np.maximum(times, 1e-9).transpose(1, 2, 0)
+    low, middle, high = np.maximum(times, _LEAST_S).transpose(1, 2, 0)
     source = np.full(middle.shape, list(Source).index(Source.MEASURED), dtype=np.int8)
     return CurveTable(tuple(traces), middle, low, high, source, "in-step")
 
@@ -84,9 +84,12 @@ def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> Curve
 
     by_case = [[factor(op.kind, case.threads == cores) for case in alone.cases] for op in graph.ops]
     scale = np.array(by_case).reshape(alone.seconds.shape)
-    return replace(alone, seconds=alone.seconds * scale, low=alone.low * scale, high=alone.high * scale)
+    scaled = {name: np.maximum(getattr(alone, name) * scale, _LEAST_S) for name in ("seconds", "low", "high")}
+    return replace(alone, **scaled)
 
 
+_LEAST_S = 1e-9
+"""Seconds that an op takes at least: clocks see no less."""
 _ANY = ""
 """Stands for all kinds."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from threadcast.collector.capture import Captured, capture_forward, capture_training
@@ -160,6 +161,8 @@ def _described(function: Callable[..., Any]) -> str:
     """What tells a model from others, in the next process too."""
     if not isinstance(function, nn.Module):
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    if any(map(is_lazy, function.parameters())):
+        raise InvalidInput("the model has parameters that have no shape yet: call it once before it is optimised")
     parameters = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in function.named_parameters()]
     return f"{type(function).__qualname__} {parameters} {function.training}"
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from threadcast.collector.capture import Captured
+from threadcast.collector.capture import Captured, ModuleChanged
+from threadcast.collector.recording import PLAIN
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
@@ -61,27 +62,38 @@ class Optimized:
         self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
+        self._changing: set[Hashable] = set()
+        """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
 
     def __call__(self, *arguments: Any) -> Any:
         with self._lock:
             found = self.prepare(*arguments)
+            if found is None:
+                return self._default(*arguments)
             return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
 
-    def prepare(self, *arguments: Any) -> Tuning | str:
-        """Capture what these arguments need, if it was not, and return what runs them, or why nothing can."""
+    def prepare(self, *arguments: Any) -> Tuning | str | None:
+        """Capture what these arguments need, if it was not, and return what runs them, or why nothing can.
+
+        None where that shows after a first call by the default.
+        """
         leaves, structure = pytree.tree_flatten(arguments)
         reason = self._fallback(leaves)
         if reason is not None:
             return reason
         described = _described(leaves), structure
         settings = self._watch.settings() if self._watch else None
-        key = described, _overlaps(leaves), settings, torch.get_default_dtype()
+        held = self._watch.storages if self._watch else frozenset()
+        key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
                 return f"more than {MAX_SIGNATURES} kinds of arguments were given"
-            self._tunings[key] = self._tuning(arguments, described)
+            tuning = self._tuning(arguments, described)
+            if tuning is None:
+                return None
+            self._tunings[key] = tuning
         self._last = key, self._tunings[key]
         return self._tunings[key]
 
@@ -105,7 +117,7 @@ class Optimized:
             self._last = None
             self._lie("as given")
 
-    def _tuning(self, arguments: tuple[Any, ...], described: object) -> Tuning | str:
+    def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
         layouts = layouts_of(self._model, arguments)
         try:
             return Tuning(
@@ -119,6 +131,11 @@ class Optimized:
                 rivals=self._rivals(arguments),
                 fuse=self._fuse,
             )
+        except ModuleChanged as error:
+            if described in self._changing:
+                return str(error)
+            self._changing.add(described)
+            return None
         except CaptureError as error:
             return str(error)
 
@@ -136,9 +153,9 @@ class Optimized:
             return "an argument is a sparse tensor"
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
             return "an argument requires a gradient, which a captured step does not compute"
-        for leaf in leaves:
-            if not isinstance(leaf, Hashable):
-                return f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
+        strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
+        if strange is not None:
+            return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
         if self._watch is None:
             return None
         hooked = self._watch.hooks()
@@ -171,9 +188,9 @@ def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
     )
 
 
-def _overlaps(leaves: list[Any]) -> tuple[int, ...]:
-    """Which tensors share memory: for each the first that does. Empty ones share with none."""
+def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
+    """Which tensors share memory: for each the first that does, and what of the model's does. Empty ones share none."""
     places: dict[int, int] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
-    return tuple([places.setdefault(storage, len(places)) for storage in storages])
+    return tuple([(places.setdefault(at, len(places)), at if at in held else None) for at in storages])

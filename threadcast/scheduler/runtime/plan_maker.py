@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from threadcast.collector.capture import Captured
-from threadcast.core import Case, CurveTable, Machine, Plan, Trace
+from threadcast.core import Case, Machine, Plan, Trace
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
 from threadcast.scheduler.runtime.engines import engine_costs, open_engine
@@ -25,8 +26,15 @@ better-informed one may be slower: medians of a few steps are no better than tha
 MOST_PLANS = 4
 
 Run = Callable[..., Any]
-Steps = Generator[Run, None, Plan]
-"""Yields what runs each of the caller's next steps, and returns a plan."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A plan, what it was made of, and the seconds that its traced steps took."""
+
+    plan: Plan
+    problem: Problem
+    step_s: float
 
 
 class PlanMaker:
@@ -37,10 +45,8 @@ class PlanMaker:
 
     def __init__(self, captured: Captured, machine: Machine, *, before: Callable[[], None]) -> None:
         self._captured, self._machine, self._before = captured, machine, before
-        self.problem: Problem | None = None
-        """What the last plan was made of; None before."""
 
-    def made(self) -> Steps:
+    def made(self) -> Generator[Run, None, Made]:
         """Measure every op at several thread counts, plan, run the plan, and plan again with what it showed.
 
         Side by side ops are slower than alone, by what they share; how much is only seen when they are. This ends once
@@ -54,19 +60,21 @@ class PlanMaker:
         fastest = min(traces, key=lambda case: _makespan_s(traces[case]))
         curves = alone = curves_in_step(graph, traces)
         meanwhile = sequential(graph, self._machine, fastest)
-        made: list[tuple[float, Plan]] = []
+        made: list[Made] = []
         for _ in range(MOST_PLANS):
-            plan = yield from self._planned(curves, meanwhile)
+            problem = Problem(graph, engine_costs().added(curves), self._machine)
+            plan = yield from self._planned(problem, meanwhile)
             seen: list[Trace] = []
             yield from self._traced(plan, seen)
-            took_s = _makespan_s(seen)
-            made.append((took_s, plan))
-            _logger.info("a step by this plan takes %.3g s", took_s)
-            if abs(took_s - plan.makespan_s) <= CLOSE * took_s:
+            made.append(Made(plan, problem, _makespan_s(seen)))
+            _logger.info("a step by this plan takes %.3g s", made[-1].step_s)
+            if abs(made[-1].step_s - plan.makespan_s) <= CLOSE * made[-1].step_s:
                 break
             curves, meanwhile = as_seen(alone, graph, seen), plan
-        least_s = min(took_s for took_s, _ in made)
-        return next(plan for took_s, plan in reversed(made) if took_s <= (1 + CLOSE) * least_s)
+            if curves is alone:
+                break
+        least_s = min(one.step_s for one in made)
+        return next(one for one in reversed(made) if one.step_s <= (1 + CLOSE) * least_s)
 
     def _traced(self, plan: Plan, traces: list[Trace]) -> Generator[Run]:
         """Steps by `plan`; the traces of the warm ones go to `traces`."""
@@ -83,9 +91,8 @@ class PlanMaker:
                 yield run
         del traces[:WARM_UP]
 
-    def _planned(self, curves: CurveTable, meanwhile: Plan) -> Steps:
-        """The plan for these curves; until it is made, steps by another."""
-        problem = self.problem = Problem(self._captured.graph, engine_costs().added(curves), self._machine)
+    def _planned(self, problem: Problem, meanwhile: Plan) -> Generator[Run, None, Plan]:
+        """A plan of `problem`; until it is made, steps by another."""
         with (
             closing(Planning(problem)) as planning,
             open_engine(self._captured, meanwhile, self._machine) as engine,

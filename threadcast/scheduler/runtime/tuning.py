@@ -65,6 +65,8 @@ class Candidate:
     plan: Plan
     unfused: OpGraph
     """The graph as it was captured."""
+    step_s: float
+    """What its steps took when last timed."""
 
     @property
     def fused(self) -> bool:
@@ -146,18 +148,18 @@ class Tuning:
         candidates = []
         for layout in layouts:
             captured = first if layout == layouts[0] else self._capture(layout)
-            plan = yield from PlanMaker(captured, self._machine, before=partial(self._lie, layout)).made()
-            candidates.append(Candidate(layout, captured, plan, captured.graph))
-        candidates += yield from self._with_fused(min(candidates, key=_makespan_s))
-        candidates.sort(key=_makespan_s)
-        self.report.predicted_s = {candidate.name: _makespan_s(candidate) for candidate in candidates}
+            made = yield from PlanMaker(captured, self._machine, before=partial(self._lie, layout)).made()
+            candidates.append(Candidate(layout, captured, made.plan, captured.graph, made.step_s))
+        candidates += yield from self._with_fused(min(candidates, key=_step_s))
+        candidates.sort(key=_step_s)
+        self.report.predicted_s = {candidate.name: candidate.plan.makespan_s for candidate in candidates}
         self._report_plan(candidates[0])
         planned = [self._planned(candidate) for candidate in candidates]
         eager = [self._eager(layout) for layout in layouts if layout != "as given"]
         champion = yield from self._compared(self._default, chain(planned, eager, self._rivals))
-        if champion.candidate is None:
-            self._plans.drop(first.graph)
         while True:
+            if champion.candidate is None:
+                self._plans.drop(first.graph)
             yield from self._settled(champion)
             self.report.runs = "measuring"
             same = champion.holds() and champion is not self._default
@@ -165,6 +167,7 @@ class Tuning:
             champion = yield from self._compared(self._default, again)
 
     def _for_ever(self, run: Run) -> Generator[Run]:
+        """What `close` can end, as `itertools.repeat` cannot be."""
         while True:
             yield run
 
@@ -173,8 +176,8 @@ class Tuning:
         captured = _fused(best.captured) if self._fuse else None
         if captured is None:
             return []
-        plan = yield from PlanMaker(captured, self._machine, before=partial(self._lie, best.layout)).made()
-        return [Candidate(best.layout, captured, plan, best.unfused)]
+        made = yield from PlanMaker(captured, self._machine, before=partial(self._lie, best.layout)).made()
+        return [Candidate(best.layout, captured, made.plan, best.unfused, made.step_s)]
 
     def _by_kept_plan(self, first: Captured, layout: Layout) -> Generator[Run]:
         """Steps by the plan that an earlier process kept, as long as it is as fast as it was."""
@@ -183,7 +186,7 @@ class Tuning:
             return
         try:
             captured = fused(first) if kept.fused else first
-            candidate = Candidate(kept.layout, captured or first, kept.plan, first.graph)
+            candidate = Candidate(kept.layout, captured or first, kept.plan, first.graph, kept.step_s)
             planned = self._planned(candidate)
         except ThreadcastError as error:
             _logger.warning("a kept plan does not run and is made anew: %s", error)
@@ -273,8 +276,8 @@ class Tuning:
             self._engines.pop(candidate).close()
 
 
-def _makespan_s(candidate: Candidate) -> float:
-    return candidate.plan.makespan_s
+def _step_s(candidate: Candidate) -> float:
+    return candidate.step_s
 
 
 def _fused(captured: Captured) -> Captured | None:

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Watch:
@@ -37,12 +36,20 @@ class Watch:
         self._owners = [owner for owner, _ in hooked]
         self._hooks = [table for _, table in hooked]
         self._places = list(map(Tensor.data_ptr, self._tensors))
+        self._strides = list(map(Tensor.stride, self._tensors))
+        self._sizes = list(map(len, self._holders))
+        self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
 
     def holds(self) -> bool:
         """Whether every tensor is still the one it was, in the same place."""
         # Every call asks: loops in C take 0.1 us a tensor.
         found = map(dict.get, self._holders, self._names)
-        return all(map(is_, found, self._values)) and list(map(Tensor.data_ptr, self._tensors)) == self._places
+        return (
+            all(map(is_, found, self._values))
+            and list(map(len, self._holders)) == self._sizes
+            and list(map(Tensor.data_ptr, self._tensors)) == self._places
+            and list(map(Tensor.stride, self._tensors)) == self._strides
+        )
 
     def settings(self) -> tuple[Any, ...]:
         """What else a graph has built in: modes, which parameters are trained, the optimizer's settings but rates."""
@@ -60,6 +67,9 @@ class Watch:
 
     def hooks(self) -> str | None:
         """Whose hooks there are, which a graph would not call; None without any."""
+        tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)
+        if any(map(any, tables)):
+            return "a parameter"
         if not any(self._hooks):
             return None
         return next(owner for owner, table in zip(self._owners, self._hooks, strict=True) if table)
@@ -70,15 +80,13 @@ class Watch:
         yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
         if self.optimizer is not None:
             yield from (("the optimizer", getattr(self.optimizer, name, None)) for name in _OPTIMIZER_HOOKS)
-        for tensor in self._tensors:
-            yield from (("a parameter", getattr(tensor, name, None)) for name in _TENSOR_HOOKS)
 
     def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
         for module in self._modules:
-            for held in (module._parameters, module._buffers):
-                for name, tensor in held.items():
-                    if tensor is not None:
-                        yield held, name, tensor
+            yield vars(module), "forward", vars(module).get("forward")
+            for held in (module._parameters, module._buffers, module._modules):
+                for name, value in held.items():
+                    yield held, name, value
         if self.optimizer is not None:
             yield vars(self.optimizer), "state", self.optimizer.state
             for parameter, state in self.optimizer.state.items():

@@ -1,0 +1,60 @@
+"""What a module's attributes hold, so that capturing leaves nothing of its fake tensors behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+Contents = tuple[Any, ...] | dict[Any, Any]
+
+
+class ModuleState:
+    """The attributes of a module and all below it as they are now, and what the lists, sets and dictionaries hold."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._owners = {id(vars(part)): type(part).__name__ for part in module.modules()}
+        self._held: list[tuple[Any, str, Contents]] = []
+        for part in module.modules():
+            self._keep(vars(part), type(part).__name__)
+            for name, value in vars(part).items():
+                if isinstance(value, list | dict | set):
+                    self._keep(value, f"{type(part).__name__}.{name}")
+        self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+
+    def restore(self) -> str | None:
+        """Put everything back; what was changed first, None where nothing was."""
+        changed = None
+        for container, name, contents in self._held:
+            if _same(container, contents):
+                continue
+            changed = changed or self._described(container, name, contents)
+            container.clear()
+            if isinstance(container, list):
+                container.extend(contents)
+            else:
+                container.update(contents)
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not gradient:
+                changed = changed or "a parameter's gradient"
+                parameter.grad = gradient
+        return changed
+
+    def _keep(self, container: Any, name: str) -> None:
+        self._held.append((container, name, dict(container) if isinstance(container, dict) else tuple(container)))
+
+    def _described(self, container: Any, name: str, contents: Contents) -> str:
+        if id(container) not in self._owners or not isinstance(contents, dict):
+            return name
+        attribute = next(key for key in {**contents, **container} if container.get(key) is not contents.get(key))
+        return f"{name}.{attribute}"
+
+
+def _same(container: Any, contents: Contents) -> bool:
+    if len(container) != len(contents):
+        return False
+    if isinstance(contents, dict):
+        return all(key in container and container[key] is value for key, value in contents.items())
+    if isinstance(container, set):
+        return all(value in container for value in contents)
+    return all(now is before for now, before in zip(container, contents, strict=True))
