@@ -63,6 +63,8 @@ def own_product(x: Tensor) -> tuple[Tensor, Tensor]:
         lambda x: (x * 2, x.shape, 7, None),
         lambda x: {"a": [x.sin(), 3], "b": (x,)},
         lambda x: torch.linalg.inv(x + 3 * torch.eye(4)),
+        lambda x: (x * 1).unsqueeze_(0) + x,
+        lambda x: nn.functional.adaptive_avg_pool2d(x.reshape(1, 4, 2, 2).to(memory_format=torch.channels_last), 1),
         lambda x: nn.functional.layer_norm(x.detach().clone(), (4,)).sort()[0],
     ],
 )  # fmt: skip
@@ -106,6 +108,12 @@ def reseeded(x: Tensor) -> Tensor:
     return x + torch.rand(4, 4)
 
 
+def changed_late(x: Tensor) -> Tensor:
+    y = x * 1
+    total = y.sum(0)
+    return y.unsqueeze_(0) + total
+
+
 SHARED = torch.zeros(2, 3)
 
 
@@ -119,7 +127,9 @@ SHARED = torch.zeros(2, 3)
         (lambda x: UserDict(a=x * 2), "a UserDict is returned"),
         (lambda x: {x * 2}, "a set is returned"),
         (lambda x: x[:2, :3] * SHARED.t_().shape[0], "t_"),
-        (lambda x: (x * 1).unsqueeze_(0), "unsqueeze_"),
+        (changed_late, "unsqueeze_"),
+        (lambda x: (x * 1).detach().unsqueeze_(0), "unsqueeze_"),
+        (lambda x: (x * 1).view(16).unsqueeze_(0), "unsqueeze_"),
         (lambda x: x.detach().t_(), "t_"),
         (lambda x: setattr(x, "data", x * 3) or x + 1, "exchanged"),
         (filled, "cannot capture"),

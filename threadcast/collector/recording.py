@@ -91,6 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: list[Tensor] = []  # so that no id is used twice
         self._storages: dict[int, int] = {}  # by id of the tensor
         self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
+        self._doubles: set[Ref] = set()  # refs that several tensors have
         self._names: Counter[str] = Counter()
         self._decomposes: dict[OpOverload, bool] = {}
 
@@ -138,7 +139,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CaptureError(f"cannot capture a call of {func}")
         if func.namespace == "prim":  # asks for what fake tensors know
             return func(*args, **kwargs)
-        if func in _UNKEPT or (torch.Tag.inplace_view in func.tags and func not in TRANSPARENT):
+        reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
+        if func in _UNKEPT or (reshapes and not self._is_new(args[0])):
             raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
         if self._is_made_of_others(func, (args, kwargs)):
             with self:
@@ -153,6 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensor.constant = None  # its value is not known from here on, which FakeTensorMode misses in lists
         if func in TRANSPARENT:
             self._define(result, self._ref(args[0]))
+            self._doubles.add(self._ref(args[0]))
             return result
         if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
             func = aten.lift_fresh_copy.default
@@ -168,6 +171,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             specs = _spec(result, base)
         self.recording.calls.append(Recorded(slot, self._name(base), func, taken, named, self.phase, specs))
         return result
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        """Whether the last call made the tensor, in memory of its own: nobody else can see what becomes of it."""
+        ref, last = self._of.get(id(tensor)), self.recording.calls[-1] if self.recording.calls else None
+        if ref is None or last is None or ref.slot != last.number or ref in self._doubles:
+            return False
+        return all(result.alias_info is None for result in last.target._schema.returns)
 
     def _new_slot(self) -> int:
         self._slots += 1

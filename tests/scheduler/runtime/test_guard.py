@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -132,6 +133,28 @@ def test_a_step_after_a_change_is_not_timed() -> None:
         guard()
     assert guard.verdict is not None
     assert guard.verdict.gain == 1.0
+
+
+def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_them() -> None:
+    world = World(lambda step: 1e-3, lambda step: 1e-3)
+    since: dict[str, float] = {}
+
+    def slow_beside_the_other(name: str, other: str) -> Callable[[int], float]:
+        def seconds(step: int) -> float:
+            spinning = other in since and world.now_s - since[other] < 4e-3
+            since[name] = world.now_s + 1e-3
+            return 5e-3 if spinning and name == "plan" else 1e-3
+
+        return seconds
+
+    world._times.update(default=slow_beside_the_other("default", "plan"), plan=slow_beside_the_other("plan", "default"))
+    guard = world.guard()
+    while guard.verdict is None:
+        guard()
+    assert guard.verdict.gain == pytest.approx(1.0)
+    ran = [name for name in world.ran if name != "rest"]
+    runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
+    assert min(runs[:-1]) >= 6, "five milliseconds of steps that count after one or more that do not"
 
 
 def test_without_a_difference_the_default_is_kept_in_the_end() -> None:

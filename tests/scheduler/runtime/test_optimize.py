@@ -246,6 +246,8 @@ def test_a_cache_that_the_first_call_fills_is_no_obstacle() -> None:
         for i in range(40):
             torch.testing.assert_close(call(torch.full((4,), float(i))), i * torch.arange(4.0).cos())
         assert call.reports[0].reason == ""
+    with closing(threadcast.optimize(Cached().eval(), torch.ones(4), backends=False)) as call:
+        assert call.reports[0].runs in ("plan", "default")
 
 
 def test_other_layers_and_other_tensors_than_at_first_count() -> None:
@@ -261,6 +263,21 @@ def test_other_layers_and_other_tensors_than_at_first_count() -> None:
     with closing(threadcast.optimize(lambda a, b: (a - b).tanh())) as call:
         assert call(rows[0], rows[0]).tolist() == [0] * 4
         torch.testing.assert_close(call(rows[0], rows[1]), (rows[0] - rows[1]).tanh())
+
+
+def test_a_model_that_fails_channels_last_is_planned_as_it_is() -> None:
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolve = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.convolve(x).view(len(x), -1)
+
+    model, x = Viewed().eval(), torch.ones(2, 3, 8, 8)
+    with closing(threadcast.optimize(model, x, backends=False)) as call:
+        assert (call.reports[0].reason, set(call.reports[0].predicted_s)) == ("", {"as given"})
+        torch.testing.assert_close(call(x), model(x))
 
 
 def test_a_model_without_shapes_must_be_called_before() -> None:

@@ -28,9 +28,11 @@ MAX_PAIRS = 15
 a ratio of 1.02 from 1. It looks after every pair from the sixth on, so it finds a difference where there is none more
 often than in 1 of 20 runs; the price is as small as the difference."""
 
-BLOCK = 2
-"""Timed steps of a block. One step before them, after the change, is not timed: it makes thread teams anew and finds
-the caches full of the other's data."""
+BLOCK, BLOCK_S = 2, 0.005
+"""Timed steps of a block, and seconds that they take together, at least."""
+QUIET_S = 0.005
+"""Seconds after a change in which steps are not timed, one step at least: it makes thread teams anew and finds the
+caches full of the other's data, and threads of the other's may go on spinning beside it for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Guard:
         self._blocks: dict[Kept, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
         self._last: Kept | None = None
+        self._changed_s = 0.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step and return what it returns."""
@@ -118,9 +121,11 @@ class Guard:
         if kept == "default" and kept != self._last:
             self._rest()
         started_s = self._clock()
+        if kept != self._last:
+            self._changed_s = started_s
         result = self._steps[kept](*args, **kwargs)
         took_s = self._clock() - started_s
-        if self.verdict is None and kept == self._last:
+        if self.verdict is None and kept == self._last and started_s - self._changed_s >= QUIET_S:
             self._note(kept, took_s)
         self._last = kept
         return result
@@ -132,7 +137,7 @@ class Guard:
 
     def _note(self, kept: Kept, took_s: float) -> None:
         self._timed.append(took_s)
-        if len(self._timed) < BLOCK:
+        if len(self._timed) < BLOCK or sum(self._timed) < BLOCK_S:
             return
         self._blocks[kept].append(median(self._timed))
         self._timed.clear()

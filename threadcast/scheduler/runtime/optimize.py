@@ -126,7 +126,8 @@ def optimize(
     """
     made = OptimizedCall(function, _machine(cores), backends=backends)
     if example:
-        made(*example)
+        for _ in range(2):  # the first call may fill caches of the model's
+            made(*example)
         while any(report.runs == "measuring" for report in made.reports):
             made(*example)
     return made

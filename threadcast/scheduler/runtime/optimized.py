@@ -77,7 +77,7 @@ class Optimized:
 
         None where that shows after a first call by the default.
         """
-        leaves, structure = pytree.tree_flatten(arguments)
+        leaves, structure = _flattened(arguments)
         reason = self._fallback(leaves)
         if reason is not None:
             return reason
@@ -176,6 +176,16 @@ class Optimized:
     def _lie(self, layout: Layout) -> None:
         if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
             self._watch.renew()
+
+
+def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
+    """The leaves of arguments, and what tells how they were nested: quickly where they are tensors, one by one."""
+    plain = arguments
+    if len(arguments) == 2 and type(arguments[0]) is tuple and not arguments[1] and type(arguments[1]) is dict:
+        plain = arguments[0]  # of a call without keywords
+    if all(isinstance(value, Tensor) for value in plain):
+        return list(plain), (plain is arguments, len(plain))
+    return pytree.tree_flatten(arguments)
 
 
 def _described(leaves: list[Any]) -> tuple[Hashable, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from threadcast.collector.capture import Captured
 from threadcast.core import Machine, OpGraph, Plan
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.engines import has_native_engine, open_engine
 from threadcast.scheduler.runtime.fusion.fuse import fused
@@ -147,7 +147,11 @@ class Tuning:
         yield from self._by_kept_plan(first, layouts[0])
         candidates = []
         for layout in layouts:
-            captured = first if layout == layouts[0] else self._capture(layout)
+            try:
+                captured = first if layout == layouts[0] else self._capture(layout)
+            except CaptureError as error:
+                _logger.info("%s: %s", layout, error)
+                continue
             made = yield from PlanMaker(captured, self._machine, before=partial(self._lie, layout)).made()
             candidates.append(Candidate(layout, captured, made.plan, captured.graph, made.step_s))
         candidates += yield from self._with_fused(min(candidates, key=_step_s))
@@ -155,7 +159,8 @@ class Tuning:
         self.report.predicted_s = {candidate.name: candidate.plan.makespan_s for candidate in candidates}
         self._report_plan(candidates[0])
         planned = [self._planned(candidate) for candidate in candidates]
-        eager = [self._eager(layout) for layout in layouts if layout != "as given"]
+        possible = [layout for layout in layouts if any(candidate.layout == layout for candidate in candidates)]
+        eager = [self._eager(layout) for layout in possible if layout != "as given"]
         champion = yield from self._compared(self._default, chain(planned, eager, self._rivals))
         while True:
             if champion.candidate is None:

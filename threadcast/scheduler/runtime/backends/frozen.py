@@ -33,7 +33,10 @@ class FlatModule(nn.Module):
             raise CaptureError("the module returns something else than tensors")
 
     def tensors(self, arguments: Any) -> list[Tensor]:
-        """The tensors among nested arguments, in order."""
+        """The tensors among nested arguments (positional ones and keywords), in order."""
+        args, kwargs = arguments
+        if not kwargs and all(isinstance(value, Tensor) for value in args):
+            return list(args)
         return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -44,7 +47,7 @@ class FlatModule(nn.Module):
 
     def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         """`run` with the module's arguments and results; CaptureError where its answers are not the module's."""
-        found = run(self.tensors(self._leaves))
+        found = run(self.tensors(self.example))
         for got, wanted in zip(found, self.expected, strict=True):
             scale = float(wanted.abs().max()) if wanted.numel() else 0.0
             if not torch.allclose(got.to(wanted.dtype), wanted, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True):
@@ -53,4 +56,7 @@ class FlatModule(nn.Module):
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return pytree.tree_unflatten(run(self.tensors((args, kwargs))), self.result_structure)
 
-        return called
+        def called_for_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return run(self.tensors((args, kwargs)))[0]
+
+        return called_for_one if self.result_structure.is_leaf() else called
