@@ -280,6 +280,19 @@ def test_a_model_that_fails_channels_last_is_planned_as_it_is() -> None:
         torch.testing.assert_close(call(x), model(x))
 
 
+def test_a_training_step_takes_a_tuple_of_tensors_as_an_input() -> None:
+    class Paired(nn.Linear):
+        def forward(self, pair: Any) -> torch.Tensor:
+            return super().forward(pair[0] + pair[1])
+
+    model = Paired(4, 2)
+    step = threadcast.optimize_training(model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))
+    with closing(step):
+        losses = [float(step((torch.ones(3, 4), torch.ones(3, 4)), torch.zeros(3, 2))) for _ in range(5)]
+        assert losses == sorted(losses, reverse=True)
+        assert step.reports[0].reason == ""
+
+
 def test_a_model_without_shapes_must_be_called_before() -> None:
     with pytest.raises(InvalidInput, match="call it once"):
         threadcast.optimize(nn.LazyLinear(3))

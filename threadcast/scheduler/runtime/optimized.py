@@ -181,7 +181,7 @@ class Optimized:
 def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
     """The leaves of arguments, and what tells how they were nested: quickly where they are tensors, one by one."""
     plain = arguments
-    if len(arguments) == 2 and type(arguments[0]) is tuple and not arguments[1] and type(arguments[1]) is dict:
+    if len(arguments) == 2 and [type(part) for part in arguments] == [tuple, dict] and not arguments[1]:
         plain = arguments[0]  # of a call without keywords
     if all(isinstance(value, Tensor) for value in plain):
         return list(plain), (plain is arguments, len(plain))
