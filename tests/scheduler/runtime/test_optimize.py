@@ -259,6 +259,13 @@ def test_other_layers_and_other_tensors_than_at_first_count() -> None:
         torch.testing.assert_close(call(x), model(x))
         model.append(nn.ReLU())
         torch.testing.assert_close(call(x), model(x))
+        model[0].weight.data = torch.randn(4, 4)  # of a layer that came later
+        torch.testing.assert_close(call(x), model(x))
+        hooked = nn.Linear(4, 4)
+        hooked.register_forward_hook(lambda module, given, result: result + 1)
+        model[0] = hooked
+        with pytest.warns(UserWarning, match="module Linear has hooks"):
+            torch.testing.assert_close(call(x), model(x))
     rows = torch.randn(2, 4)
     with closing(threadcast.optimize(lambda a, b: (a - b).tanh())) as call:
         assert call(rows[0], rows[0]).tolist() == [0] * 4

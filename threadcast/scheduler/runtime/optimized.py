@@ -158,14 +158,12 @@ class Optimized:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
         if self._watch is None:
             return None
-        hooked = self._watch.hooks()
-        if hooked is not None:
-            return f"{hooked} has hooks, which a captured step does not call"
         if not self._watch.holds():  # the graphs hold other tensors: capture again
             self.close()
             self._layouts = Layouts(self._watch.model, self._watch.optimizer)
             self._watch.renew()
-        return None
+        hooked = self._watch.hooks()  # of the layers that there are now
+        return None if hooked is None else f"{hooked} has hooks, which a captured step does not call"
 
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:

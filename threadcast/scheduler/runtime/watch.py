@@ -19,13 +19,13 @@ class Watch:
     """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-        self._modules = list(model.modules())
         self.model = model
         self.optimizer = optimizer
         self.renew()
 
     def renew(self) -> None:
         """Take what is there now for granted."""
+        self._modules = list(self.model.modules())
         held = list(self._held())
         self._holders = [holder for holder, _, _ in held]
         self._names = [name for _, name, _ in held]
@@ -37,7 +37,8 @@ class Watch:
         self._hooks = [table for _, table in hooked]
         self._places = list(map(Tensor.data_ptr, self._tensors))
         self._strides = list(map(Tensor.stride, self._tensors))
-        self._sizes = list(map(len, self._holders))
+        self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
+        self._sizes = list(map(len, self._tables))
         self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
 
     def holds(self) -> bool:
@@ -46,7 +47,7 @@ class Watch:
         found = map(dict.get, self._holders, self._names)
         return (
             all(map(is_, found, self._values))
-            and list(map(len, self._holders)) == self._sizes
+            and list(map(len, self._tables)) == self._sizes
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
             and list(map(Tensor.stride, self._tensors)) == self._strides
         )
