@@ -121,7 +121,7 @@ class _Builder:
 
     def finish(self, recording: Recording) -> Lowered:
         """What the calls come to once those that nobody needs are left out."""
-        outputs = [self._meant(output) if isinstance(output, Ref) else output for output in recording.outputs]
+        outputs = map_refs(self._meant, recording.outputs)
         simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
         simpler.run()
         for call, part in zip(self.calls, simpler.parts, strict=True):
@@ -141,7 +141,7 @@ class _Builder:
         distinct: dict[str, Op] = {}
         made = (self._op(self.calls[i]) for i in keep)
         ops = tuple(distinct.setdefault(op.key, op) for op in made)
-        kept = tuple(renumber(output) if isinstance(output, Ref) else output for output in simpler.outputs)
+        kept = tuple(map_refs(renumber, simpler.outputs))
         program = Program(tuple(self.inputs), renumbered, kept, recording.structure)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
         return Lowered(graph, program, self.constants)

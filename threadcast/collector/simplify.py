@@ -71,7 +71,7 @@ class Simplifier:
             known = seen.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
             if known != mine:
                 same[mine] = known
-        self.outputs = [swapped(output) if isinstance(output, Ref) else output for output in self.outputs]
+        self.outputs = map_refs(swapped, self.outputs)
 
     def _add_in_products(self) -> None:
         uses = self._uses()

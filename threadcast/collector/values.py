@@ -18,11 +18,6 @@ class Ref(NamedTuple):
         return held if self.item is None else held[self.item]
 
 
-def is_ref(value: Any) -> bool:
-    """Whether `value` is a `Ref`, for pytree functions, which would take it for a tuple."""
-    return isinstance(value, Ref)
-
-
 def find_refs(template: Any) -> Iterator[Ref]:
     """Every `Ref` in nested lists, tuples and dictionaries."""
     if isinstance(template, Ref):
@@ -41,7 +36,7 @@ def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
         return change(template)
     if isinstance(template, list):
         return [map_refs(change, part) for part in template]
-    if isinstance(template, tuple):
+    if type(template) is tuple:  # not torch.Size, which stays one
         return tuple(map_refs(change, part) for part in template)
     if isinstance(template, dict):
         return {key: map_refs(change, part) for key, part in template.items()}

@@ -52,7 +52,7 @@ class _Rewriting:
         nodes = tuple(self._node(block) for block in self._order)
         ids = tuple(self._id(block) for block in self._order)
         ops = tuple(self._op(block) for block in self._order)
-        outputs = tuple(self._renumbered(out) if isinstance(out, Ref) else out for out in old.program.outputs)
+        outputs = map_refs(self._renumbered, old.program.outputs)
         program = Program(old.program.inputs, nodes, outputs, old.program.structure)
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
         return Captured(graph, program, old.held, old.arguments, old.optimizer)
