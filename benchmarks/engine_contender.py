@@ -36,7 +36,7 @@ def eager_training(work: Workload, setting: dict[str, Any]) -> Callable[[], obje
     def step() -> object:
         optimizer.zero_grad()
         value = loss(model(*work.inputs), work.target)
-        value.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(value)
         optimizer.step()
         return value
 

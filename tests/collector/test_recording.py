@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -101,10 +102,10 @@ def test_operators_made_of_others_are_recorded_as_these_also_without_autograd() 
         (lambda x: x if x.sum() > 0 else -x, "DataDependentOutput"),
         (lambda x: x.numpy(), "RuntimeError"),
         (lambda x: x.tolist(), "DataDependentOutput"),
-        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), ""),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond"),
         (lambda x: x.to(torch.uint16) + 1, "uint16"),
     ],
 )  # fmt: skip
-def test_what_depends_on_values_is_refused_with_the_reason(function: object, reason: str) -> None:
+def test_what_depends_on_values_is_refused_with_the_reason(function: Callable[..., object], reason: str) -> None:
     with pytest.raises(CaptureError, match=f"cannot capture.*{re.escape(reason)}"):
-        Recorder().record(function, (torch.ones(3),))  # type: ignore[arg-type]
+        Recorder().record(function, (torch.ones(3),))

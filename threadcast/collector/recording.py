@@ -163,12 +163,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         slot = self._new_slot()
         specs: Result
         if isinstance(result, list | tuple):
-            for item, one in enumerate(result):
-                self._define(one, Ref(slot, item))
-            specs = [_spec(one, base) for one in result]
+            specs = [self._define(one, Ref(slot, item), base) for item, one in enumerate(result)]
         else:
-            self._define(result, Ref(slot))
-            specs = _spec(result, base)
+            specs = self._define(result, Ref(slot), base)
         self.recording.calls.append(Recorded(slot, self._name(base), func, taken, named, self.phase, specs))
         return result
 
@@ -188,12 +185,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._define(value, Ref(self._new_slot()))
         return value
 
-    def _define(self, value: Any, ref: Ref) -> None:
-        if isinstance(value, Tensor):
-            self._of[id(value)] = ref
-            self._alive.append(value)
-            self.recording.specs.setdefault(ref, _spec(value, "a tensor"))  # type: ignore[arg-type]
-            self._storages[id(value)] = value.untyped_storage()._cdata
+    def _define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
+        """Know what `value` is from here on, and return what it is like; None for what is no tensor."""
+        if not isinstance(value, Tensor):
+            return None
+        if ref not in self.recording.specs:
+            self.recording.specs[ref] = _spec(value, name)
+        self._of[id(value)] = ref
+        self._alive.append(value)
+        self._storages[id(value)] = value.untyped_storage()._cdata
+        return self.recording.specs[ref]
 
     def _faked(self, value: Any) -> Any:
         """`value` with a fake for each tensor that the callable had closed over: what would write to it must not."""
@@ -306,10 +307,8 @@ class _RandomState:
         return random.getstate(), repr(np.random.get_state(legacy=False))
 
 
-def _spec(value: Any, name: str) -> TensorSpec | None:
-    """Shape, type and strides of a tensor as it is now; None for what is none."""
-    if not isinstance(value, Tensor):
-        return None
+def _spec(value: Tensor, name: str) -> TensorSpec:
+    """Shape, type and strides of a tensor as it is now."""
     if value.layout is not torch.strided:
         raise CaptureError(f"cannot capture: {name} is sparse")
     sides = (*value.shape, *value.stride())
