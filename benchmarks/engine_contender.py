@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -92,10 +93,9 @@ def _by_turns(ours: Callable[[], object], direct: Callable[[], object]) -> float
 def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
     """ONNX Runtime, OpenVINO or torch.compile with frozen weights, each at its fastest setting."""
     cores = setting["threads"]
-    for contender in contenders(work.model.eval(), (tuple(work.inputs), {}), cores):
-        if contender.name.startswith(setting["backend"]):
-            info["runs"] = contender.name
-            return lambda: contender.run(tuple(work.inputs), {})
+    for contender in contenders(work.model.eval(), (tuple(work.inputs), {}), cores, among=[setting["backend"]]):
+        info["runs"] = contender.name
+        return partial(contender.run, tuple(work.inputs), {})
     raise RuntimeError(f"{setting['backend']} does not run {work.name}")
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +18,7 @@ from torch import Tensor, nn
 import threadcast
 from tests.scheduler.runtime.compiler import needs_compiler
 from threadcast.core.errors import CaptureError
-from threadcast.scheduler.runtime.backends.contenders import contenders
+from threadcast.scheduler.runtime.backends.contenders import BACKENDS, contenders
 from threadcast.scheduler.runtime.backends.frozen import FlatModule
 
 
@@ -42,25 +47,72 @@ ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (
 
 
 @needs_compiler  # as torch.compile does
-def test_every_installed_backend_answers_as_the_module(module: Two) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_installed_backend_answers_as_the_module(module: Two, backend: str) -> None:
     args, kwargs = ARGUMENTS
     changed = ({"a": args[0]["a"] * 3, "b": args[0]["b"] - 2},)
-    names = []
-    for contender in contenders(module, ARGUMENTS, 1):
-        names.append(contender.name.partition(",")[0])
-        with torch.no_grad():
-            found, wanted = contender.run(changed, kwargs), module(*changed, **kwargs)
-        torch.testing.assert_close(found["y"], wanted["y"], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found["parts"], wanted["parts"], rtol=1e-4, atol=1e-5)
-        assert contender.holds()
-    assert names == ["onnxruntime", "openvino", "torch.compile"]
-
-
-def test_a_backend_no_longer_holds_once_a_parameter_has_changed(module: Two) -> None:
-    contender = next(contenders(module, ARGUMENTS, 1))
+    (contender,) = contenders(module, ARGUMENTS, 1, among=[backend])
+    assert contender.name.partition(",")[0] == backend
+    with torch.no_grad():
+        found, wanted = contender.run(changed, kwargs), module(*changed, **kwargs)
+    torch.testing.assert_close(found["y"], wanted["y"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found["parts"], wanted["parts"], rtol=1e-4, atol=1e-5)
+    assert contender.holds()
     with torch.no_grad():
         module.mix.bias.add_(1)
     assert not contender.holds()
+
+
+@needs_compiler
+def test_only_the_fastest_backends_come_into_the_process_and_others_are_compared_elsewhere(module: Two) -> None:
+    code = """
+import sys, torch
+from tests.scheduler.runtime.test_backends import ARGUMENTS, Two
+from threadcast.scheduler.runtime.backends.contenders import BACKENDS, contenders
+torch.manual_seed(0)
+names = [contender.name.partition(",")[0] for contender in contenders(Two().eval(), ARGUMENTS, 1)]
+assert names, names
+assert ("onnxruntime" in names) == ("onnxruntime" in sys.modules), names
+assert ("openvino" in names) == ("openvino" in sys.modules), names
+assert "onnxscript" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+
+
+def test_a_module_that_cannot_be_pickled_is_compared_in_this_process(module: Two) -> None:
+    module.lock = threading.Lock()  # type: ignore[assignment]
+    (contender,) = contenders(module, ARGUMENTS, 1, among=["onnxruntime"])
+    args, kwargs = ARGUMENTS
+    with torch.no_grad():
+        torch.testing.assert_close(contender.run(args, kwargs)["y"], module(*args, **kwargs)["y"])
+
+
+def test_a_class_of_a_script_goes_to_the_other_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import logging, torch
+from threadcast.scheduler.runtime.backends.contenders import BACKENDS, contenders
+logging.basicConfig(level=logging.INFO)
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+print([c.run((torch.ones(2),), {}).tolist() for c in contenders(Double().eval(), ((torch.ones(2),), {}), 1,
+                                                                 among=["onnxruntime"])])
+""")
+    done = subprocess.run(
+        [sys.executable, script], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[[2.0, 2.0]]"
+    assert "compared in this process" not in done.stderr
+
+
+def test_backends_that_take_too_long_are_left_out_with_a_message(
+    module: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_COMPILE_TIMEOUT_S", "1")
+    assert not list(contenders(module, ARGUMENTS, 1))
+    assert "not made within 1 s" in caplog.text
 
 
 def test_a_module_in_training_mode_has_no_backends(module: Two) -> None:
@@ -82,9 +134,9 @@ def test_other_answers_than_the_modules_are_refused(module: Two) -> None:
         return [found + 0.01 for found in flat(*tensors)]
 
     with torch.no_grad():
-        flat.call(lambda tensors: flat(*tensors))
+        flat.check(lambda tensors: flat(*tensors))
         with pytest.raises(CaptureError, match="differ"):
-            flat.call(wrong)
+            flat.check(wrong)
 
 
 def test_an_optimised_call_follows_its_parameters_whatever_runs_it(module: Two) -> None:

@@ -14,7 +14,8 @@ from threadcast.collector.capture import Captured, capture_forward, capture_trai
 from threadcast.collector.memory import keep_freed_memory
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.runtime.backends.contenders import contenders, installed
+from threadcast.scheduler.runtime.backends.contenders import contenders
+from threadcast.scheduler.runtime.backends.ways import installed
 from threadcast.scheduler.runtime.layout import Layout, converted
 from threadcast.scheduler.runtime.optimized import Optimized
 from threadcast.scheduler.runtime.tuning import Contender, Report

@@ -82,7 +82,7 @@ class Optimized:
         if reason is not None:
             return reason
         described = _described(leaves), structure
-        settings = self._watch.settings() if self._watch else None
+        settings = self._watch.look().settings if self._watch else None
         held = self._watch.storages if self._watch else frozenset()
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
@@ -158,11 +158,11 @@ class Optimized:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
         if self._watch is None:
             return None
-        if not self._watch.holds():  # the graphs hold other tensors: capture again
+        if self._watch.look().moved:  # the graphs hold other tensors: capture again
             self.close()
             self._layouts = Layouts(self._watch.model, self._watch.optimizer)
             self._watch.renew()
-        hooked = self._watch.hooks()  # of the layers that there are now
+        hooked = self._watch.look().hooked
         return None if hooked is None else f"{hooked} has hooks, which a captured step does not call"
 
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter, is_
 from typing import Any
 
@@ -10,13 +11,30 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer
 
+from threadcast.scheduler.runtime.native.library import loaded_library
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A model and an optimizer at one moment."""
+
+    moved: bool
+    """Whether a tensor is another or in another place than when it was taken for granted."""
+    hooked: str | None
+    """Whose hooks there are, which a graph would not call; None without any."""
+    settings: tuple[Any, ...]
+    """What else a graph has built in: modes, which parameters are trained, the optimizer's settings but rates."""
+
+
 class Watch:
-    """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in."""
+    """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in.
+
+    Every call asks. Once the native library is loaded, a look at what did not change costs a few loads a tensor.
+    """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         self.model = model
@@ -32,28 +50,44 @@ class Watch:
         self._values = [value for _, _, value in held]
         self._tensors = [value for value in self._values if isinstance(value, Tensor)]
         self._parameters = list(self.model.parameters())
-        hooked = list(self._hook_tables())
-        self._owners = [owner for owner, _ in hooked]
-        self._hooks = [table for _, table in hooked]
         self._places = list(map(Tensor.data_ptr, self._tensors))
-        self._strides = list(map(Tensor.stride, self._tensors))
+        self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
         self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
         self._sizes = list(map(len, self._tables))
         self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
+        self._untouched: Any = None
+        self._seen: Seen | None = None
 
-    def holds(self) -> bool:
-        """Whether every tensor is still the one it was, in the same place."""
-        # Every call asks: loops in C take 0.1 us a tensor.
+    def look(self) -> Seen:
+        """What there is now."""
+        if self._seen is not None and self._untouched is not None and self._untouched.holds():
+            return self._seen
+        self._note_touches()  # first: what another thread changes while this looks then counts as touched
+        self._seen = Seen(not self._holds(), self._hooked(), self._settings())
+        return self._seen
+
+    def _note_touches(self) -> None:
+        library = loaded_library()
+        if self._untouched is not None:
+            self._untouched.renew()
+        elif library is not None and library.tagged:
+            groups = self.optimizer.param_groups if self.optimizer is not None else []
+            tables = [*map(vars, self._modules), *self._tables, *(table for _, table in self._hook_tables())]
+            if self.optimizer is not None:
+                tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values(), *groups]
+            lists = [groups, *(group["params"] for group in groups)]
+            self._untouched = library.Untouched(tables, lists, [*self._tensors, *self._parameters])
+
+    def _holds(self) -> bool:
         found = map(dict.get, self._holders, self._names)
         return (
             all(map(is_, found, self._values))
             and list(map(len, self._tables)) == self._sizes
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
-            and list(map(Tensor.stride, self._tensors)) == self._strides
+            and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
         )
 
-    def settings(self) -> tuple[Any, ...]:
-        """What else a graph has built in: modes, which parameters are trained, the optimizer's settings but rates."""
+    def _settings(self) -> tuple[Any, ...]:
         modes = tuple(map(attrgetter("training"), self._modules))
         if self.optimizer is None:
             return (modes,)
@@ -66,21 +100,20 @@ class Watch:
         )
         return modes, trained, groups, tuple([len(group["params"]) for group in self.optimizer.param_groups])
 
-    def hooks(self) -> str | None:
-        """Whose hooks there are, which a graph would not call; None without any."""
+    def _hooked(self) -> str | None:
         tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)
         if any(map(any, tables)):
             return "a parameter"
-        if not any(self._hooks):
-            return None
-        return next(owner for owner, table in zip(self._owners, self._hooks, strict=True) if table)
+        owner = next((owner for owner, table in self._hook_tables() if table), None)
+        return f"module {type(owner).__name__}" if isinstance(owner, nn.Module) else owner
 
-    def _hook_tables(self) -> Iterator[tuple[str, Any]]:
+    def _hook_tables(self) -> Iterator[tuple[nn.Module | str, Any]]:
         for module in self._modules:
-            yield from ((f"module {type(module).__name__}", getattr(module, name)) for name in _HOOKS)
+            yield from ((module, getattr(module, name)) for name in _HOOKS)
         yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
         if self.optimizer is not None:
-            yield from (("the optimizer", getattr(self.optimizer, name, None)) for name in _OPTIMIZER_HOOKS)
+            found = (getattr(self.optimizer, name, None) for name in _OPTIMIZER_HOOKS)
+            yield from (("the optimizer", table) for table in found if table is not None)
 
     def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
         for module in self._modules:

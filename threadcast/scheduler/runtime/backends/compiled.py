@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
-import torch._inductor.config as inductor
 from torch import Tensor
 
 from threadcast.scheduler.runtime.backends.frozen import FlatModule, TensorCall
@@ -13,12 +13,16 @@ from threadcast.scheduler.runtime.backends.frozen import FlatModule, TensorCall
 
 def compiled_call(module: FlatModule) -> TensorCall:
     """The module compiled by Inductor, with its weights folded in."""
-    compiled = torch.compile(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Inductor's modules warn of each other when they are imported
+        import torch._inductor.config as inductor
 
-    def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        with torch.no_grad(), inductor.patch(freezing=True):
-            result: Sequence[Tensor] = compiled(*tensors)
-            return result
+        compiled = torch.compile(module)
 
-    run(module.tensors(module.example))  # compiles
+        def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            with torch.no_grad(), inductor.patch(freezing=True):
+                result: Sequence[Tensor] = compiled(*tensors)
+                return result
+
+        run(module.tensors(module.example))  # compiles
     return run

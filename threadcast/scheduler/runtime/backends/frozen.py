@@ -45,13 +45,16 @@ class FlatModule(nn.Module):
         args, kwargs = pytree.tree_unflatten(leaves, self._structure)
         return tuple(pytree.tree_leaves(self.module(*args, **kwargs)))
 
-    def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """`run` with the module's arguments and results; CaptureError where its answers are not the module's."""
+    def check(self, run: TensorCall) -> None:
+        """CaptureError where `run` answers the example otherwise than the module."""
         found = run(self.tensors(self.example))
         for got, wanted in zip(found, self.expected, strict=True):
             scale = float(wanted.abs().max()) if wanted.numel() else 0.0
             if not torch.allclose(got.to(wanted.dtype), wanted, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True):
                 raise CaptureError("the answers differ from the module's")
+
+    def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """`run` with the module's arguments and results."""
 
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return pytree.tree_unflatten(run(self.tensors((args, kwargs))), self.result_structure)

@@ -24,6 +24,7 @@ def write_onnx(module: FlatModule, path: Path) -> None:
             torch.onnx.export(module, inputs, str(path), input_names=names, dynamo=True, verbose=False)
     except Exception as error:
         # The exporter raises a dozen kinds of errors; each means that this module has no ONNX form.
+        path.unlink(missing_ok=True)
         raise CaptureError(f"cannot be exported to ONNX: {type(error).__name__}") from error
     finally:
         logging.disable(before)

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-import onnxruntime
 import torch
 from torch import Tensor
 
 from threadcast.scheduler.runtime.backends.frozen import TensorCall
 
 
-def sessions(path: Path, cores: int) -> Iterator[tuple[str, TensorCall]]:
-    """(setting, call) of each way to run the model at `path`."""
-    for setting, threads, parallel in (
-        (f"{cores} threads", cores, False), ("1 thread", 1, False), (f"parallel, {cores} threads", cores, True)
-    ):  # fmt: skip
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        if parallel:
-            options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-            options.inter_op_num_threads = threads
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        yield setting, _call(session)
+def sessions(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
+    """Makes a call, for each setting in which to run the model at `path`."""
+    return {
+        f"{cores} threads": partial(_session, path, cores, parallel=False),
+        "1 thread": partial(_session, path, 1, parallel=False),
+        f"parallel, {cores} threads": partial(_session, path, cores, parallel=True),
+    }
 
 
-def _call(session: onnxruntime.InferenceSession) -> TensorCall:
+def _session(path: Path, threads: int, *, parallel: bool) -> TensorCall:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    if parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
 
     def run(tensors: Sequence[Tensor]) -> list[Tensor]:

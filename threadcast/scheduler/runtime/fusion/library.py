@@ -18,7 +18,7 @@ import torch
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.scheduler.runtime.fusion.kernels import PRELUDE, Kernel
-from threadcast.scheduler.runtime.native.library import compiler, native_library, run_compiler
+from threadcast.scheduler.runtime.native.library import compiler, make_file, native_library
 
 _ISA_FLAGS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c"),
@@ -103,7 +103,7 @@ def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence
     linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"  # its vector functions
     built = draft / "fused.so"
     command += [*flags, *included, str(draft / "fused.cpp"), *linked, "-o", str(built)]
-    run_compiler(command, built, "fused operators")
+    make_file(command, built, "fused operators")
     for symbol in sources:
         try:
             os.link(built, draft / f"{symbol}.so")

@@ -64,13 +64,18 @@ def _library() -> ModuleType:
     return module
 
 
+def loaded_library() -> ModuleType | None:
+    """The library where this process has it already."""
+    return native_library() if _library.cache_info().currsize else None
+
+
 def return_free_memory() -> None:
     """Give what is free now back to the system, once, from malloc and from the tensors' region.
 
     For when another pattern of use begins; what is used again is faulted in again.
     """
-    if _library.cache_info().currsize:
-        native_library().trim_arena()
+    if (library := loaded_library()) is not None:
+        library.trim_arena()
     return_freed_memory()
 
 
@@ -103,7 +108,7 @@ def _build(built: Path) -> None:
 
 def _compile(folder: Path) -> None:
     command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", *map(str, sorted(SOURCES.glob("*.cpp")))]
-    run_compiler(command, folder / f"{NAME}.so", "the native engine")
+    make_file(command, folder / f"{NAME}.so", "the native engine")
 
 
 def compiler() -> list[str]:
@@ -114,8 +119,8 @@ def compiler() -> list[str]:
     return command
 
 
-def run_compiler(command: Sequence[str], built: Path, what: str) -> None:
-    """Run a compiler in a process group of its own, which ends with this. ExecutionError where `built` is not made."""
+def make_file(command: Sequence[str], built: Path, what: str) -> None:
+    """Run what makes `built` in a process group of its own, which ends with this. ExecutionError where it does not."""
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
@@ -128,12 +133,12 @@ def run_compiler(command: Sequence[str], built: Path, what: str) -> None:
             os.killpg(running.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ExecutionError(
-                    f"{what}: not compiled within {timeout_s:g} s; raise engine.compile_timeout_s"
+                    f"{what}: not made within {timeout_s:g} s; raise engine.compile_timeout_s"
                 ) from None
             raise
     if running.returncode != 0 or not built.is_file():
         tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
-        raise ExecutionError(f"{what} cannot be compiled:\n{tail}")
+        raise ExecutionError(f"{what} cannot be made:\n{tail}")
 
 
 _SCRIPT = """

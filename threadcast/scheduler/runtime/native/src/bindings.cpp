@@ -8,6 +8,7 @@
 #include "engine.h"
 #include "fused.h"
 #include "openmp.h"
+#include "untouched.h"
 
 namespace py = pybind11;
 
@@ -108,6 +109,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     define_fused(schema, name, path, symbol, std::move(spec));
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
       py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
+  module.attr("tagged") = kTagged;
+  py::class_<Untouched>(module, "Untouched")
+      .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
+           py::arg("tables"), py::arg("lists"), py::arg("tensors"))
+      .def("holds", &Untouched::holds)
+      .def("renew", &Untouched::renew);
+  py::class_<Unwritten>(module, "Unwritten")
+      .def(py::init<std::vector<at::Tensor>>(), py::arg("tensors"))
+      .def("holds", &Unwritten::holds);
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program))
       .def("run", torch::wrap_pybind_function(loop));
