@@ -28,7 +28,7 @@ from threadcast.scheduler.runtime.native.library import make_file
 TURNS, TURN_S = 5, 0.15
 """How often each way has its turn when they are compared with each other, and for how long."""
 CLOSE = 1.3
-"""Times the fastest's seconds, up to which others are compared in the caller's process too: the same backend at the same
+"""Times the fastest's seconds, up to which others are compared in the caller's process too: the same backend at one
 setting differs by 10 to 20 % between two processes."""
 
 _logger = logging.getLogger("threadcast")
