@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner bench-engine clean
+.PHONY: setup demo test lint bench bench-planner bench-engine bench-models clean
 
 setup: $(READY)
 
@@ -47,6 +47,11 @@ bench-engine: $(READY)
 	$(BIN)/python benchmarks/engine.py --write
 	$(BIN)/python benchmarks/engine_contributions.py --write
 	$(BIN)/python benchmarks/engine_warm_start.py
+
+# Models on curves of large machines, by held-out ops, single samples and five seeds: docs/model-tables.md. CURVES=folder
+# adds ADSALA's.
+bench-models: $(READY)
+	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
 clean:
 	rm -rf build $(VENV)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.commands import invoke
 from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
-from threadcast.core import Case, OpGraph, Sample
+from threadcast.core import Case, Machine, OpGraph, Sample
 from threadcast.models.registry import ModelRegistry
 from threadcast.store import Store
 from threadcast.store.long_form import write_long_form
@@ -264,3 +264,64 @@ def test_a_registered_model_that_was_tampered_with_is_refused(folder):
     path = folder / "threadcast" / "models" / "versions" / "ols@1" / "model.json"
     path.write_bytes(path.read_bytes() + b" ")
     assert "ols@1/model.json" in refused("predict", OPS[0].key, "--machine", MACHINE.fingerprint)
+
+
+def test_a_comparison_has_a_page_with_plots_and_says_what_no_model_can_beat(folder):
+    result = invoke("compare", *FAST, "--samples", "1", "--samples", "4", "--draw", "3", "--html", "models.html")
+    assert result.exit_code == 0, result.output
+    assert "noise floor" in result.stdout
+    assert "all threads: regret" in " ".join(result.stdout.split())
+    page = (folder / "models.html").read_text()
+    assert page.count("<svg") == 2
+    assert all(name in page for name in ("hill_climb", "ols", "roofline"))
+    assert 'class="best"' in page
+    refused("compare", *FAST, "--html", "missing/models.html", code=2)
+
+
+def test_machines_can_be_left_out_with_some_of_their_ops_known(folder):
+    other = Machine.uniform("other", 8, group_size=2)
+    write_long_form([*measure_all(OPS), *measure_all(OPS, machine=other)], "two.csv")
+    split = ("compare", "two.csv", "--model", "hill_climb", "--jobs", "1", "--split", "new_machine")
+    assert document(*split)["rows"][0]["ops"] == 2 * len(OPS)
+    assert document(*split, "--known", "5")["rows"][0]["ops"] == 2 * (len(OPS) - 5)
+    refused("compare", "two.csv", "--model", "hill_climb", "--known", "5", code=2)
+
+
+def test_a_model_that_cannot_do_without_samples_is_not_compared_without(folder):
+    rows = document("compare", "--model", "ols", "--model", "amdahl", "--samples", "0", "--samples", "3")["rows"]
+    assert [(row["model"], row["samples"]) for row in rows] == [("ols", 3.0), ("amdahl", 3.0)]
+
+
+def test_training_on_a_dask_cluster_gives_the_same_models(folder):
+    from distributed import LocalCluster
+
+    local = document("train", "--model", "ols", "--model", "xgboost", "--jobs", "1")["models"]
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        there = document("train", "--model", "ols", "--model", "xgboost", "--backend", "dask", "--address", address)
+    for mine, theirs in zip(local, there["models"], strict=True):
+        for what in ("model", "accuracy", "regret_mean", "coverage_90"):
+            assert mine[what] == theirs[what]
+    registry = ModelRegistry(folder / "threadcast" / "models")
+    curves = [
+        registry.load(version).predict(OPS[0], observed_of(registry, version), MACHINE.cases(), machine=MACHINE)
+        for version in ("ols@1", "ols@2")
+    ]
+    assert curves[0].seconds.tolist() == curves[1].seconds.tolist()
+
+
+def observed_of(registry, version):
+    model, entry = registry.load(version), measure_all(OPS[:1])
+    observed = []
+    while (case := model.propose(OPS[0], observed, MACHINE)) is not None:
+        observed.append(next(m for m in entry if m.case == case))
+    return observed
+
+
+def test_a_cluster_that_does_not_answer_is_named(folder, monkeypatch):
+    monkeypatch.setattr("threadcast.models.parallel.CONNECT_S", 0.5)
+    assert "tcp://127.0.0.1:9" in refused(
+        "train", "--model", "ols", "--backend", "dask", "--address", "tcp://127.0.0.1:9"
+    )
+    refused("train", "--model", "ols", "--backend", "dask", code=2)
+    refused("train", "--model", "ols", "--address", "tcp://127.0.0.1:9", code=2)

@@ -92,7 +92,7 @@ def test_regret_is_that_of_the_case_with_the_least_forecast():
 
 def test_every_model_is_judged_on_the_same_folds_in_the_order_given():
     models = [("climb", HillClimb(interval=2)), ("roofline", Roofline()), ("oracle", Oracle())]
-    result = evaluate(MEASUREMENTS, models, split=new_kind, split_name="kind")
+    result = evaluate(MEASUREMENTS, models, split=new_kind(), split_name="kind")
     assert [row.model for row in result.rows] == ["climb", "roofline", "oracle"]
     assert {row.fold for row in result.rows} == {ALL_FOLDS}
     assert [(row.model, row.fold) for row in result.by_fold] == [

@@ -8,7 +8,7 @@ from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
 from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.models.measured import group
-from threadcast.models.splits import Fold, new_kind, new_network, new_shape
+from threadcast.models.splits import Fold, new_kind, new_machine, new_network, new_shape
 
 OPS = make_ops(9)
 ENTRIES = group(measure_all(OPS))
@@ -44,7 +44,7 @@ def test_no_fold_learns_from_an_op_of_the_network_it_judges_by(networks):
 
 
 def test_each_kind_is_left_out_once():
-    folds = new_kind(ENTRIES)
+    folds = new_kind()(ENTRIES)
     assert [fold.name for fold in folds] == ["add", "mm", "softmax"]
     for fold in folds:
         assert {ENTRIES[i].op.kind for i in fold.test} == {fold.name}
@@ -62,6 +62,35 @@ def test_each_shape_is_left_out_once_on_all_its_machines():
         assert {entries[i].machine for i in fold.test} == {MACHINE, other}
 
 
+def test_each_machine_is_left_out_once():
+    other = Machine.uniform("other", 2)
+    entries = group([*measure_all(OPS), *measure_all(OPS, machine=other)])
+    folds = new_machine()(entries)
+    assert {fold.name for fold in folds} == {MACHINE.fingerprint, other.fingerprint}
+    for fold in folds:
+        assert {entries[i].machine.fingerprint for i in fold.test} == {fold.name}
+        assert len(fold.train) == len(fold.test) == len(OPS)
+
+
+def test_some_ops_of_what_is_left_out_can_be_learned_from():
+    for split in (new_kind, new_machine):
+        entries = group([*measure_all(OPS), *measure_all(OPS, machine=Machine.uniform("other", 2))])
+        plain, some = split()(entries), split(known=2)(entries)
+        for before, after in zip(plain, some, strict=True):
+            assert len(after.train) == len(before.train) + 2
+            assert set(after.test) < set(before.test)
+    assert new_kind(known=2, seed=1)(entries) != new_kind(known=2, seed=2)(entries)
+
+
+def test_a_part_that_would_be_known_whole_is_not_left_out():
+    kinds = {entry.op.kind for entry in ENTRIES}
+    with pytest.raises(ModelError, match="two op kinds"):
+        new_kind(known=len(ENTRIES))(ENTRIES)
+    assert {fold.name for fold in new_kind(known=2)(ENTRIES)} <= kinds
+    with pytest.raises(InvalidInput, match="known=-1"):
+        new_kind(known=-1)(ENTRIES)
+
+
 def test_more_folds_than_ops_leave_one_out():
     assert len(new_shape(folds=50)(ENTRIES)) == len(ENTRIES)
 
@@ -77,7 +106,7 @@ def test_a_table_that_does_not_allow_the_split_is_refused():
     with pytest.raises(ModelError, match="two networks; there are: only"):
         new_network({op.key: ["only"] for op in OPS})(ENTRIES)
     with pytest.raises(ModelError, match="two op kinds; there are: mm"):
-        new_kind([entry for entry in ENTRIES if entry.op.kind == "mm"])
+        new_kind()([entry for entry in ENTRIES if entry.op.kind == "mm"])
 
 
 def test_folds_that_leak_or_are_empty_cannot_be_made():

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from threadcast.cli.comparison_page import comparison_page
 from threadcast.cli.model_table import SPLITS, choose_split, judge, make_models, models_asked_for, shown
-from threadcast.cli.options import common, setting
+from threadcast.cli.options import NewFile, common, setting
 from threadcast.cli.output import Output
+from threadcast.core.atomic_file import replacing
 from threadcast.core.settings import Settings
 
 
@@ -19,26 +21,35 @@ from threadcast.core.settings import Settings
 )
 @click.option(
     "--samples",
-    type=click.IntRange(1),
+    type=click.IntRange(0),
     multiple=True,
-    help="Samples of the regressors; may be repeated [default: 4, or a quarter of the cases].",
+    help="Samples of the models that take a number of them; may be repeated [default: 4, or a quarter of the cases].",
 )
 @click.option(
     "--split", type=click.Choice(SPLITS), default="auto", show_default=True, help="What models are judged by."
 )
+@click.option(
+    "--known", type=click.IntRange(0), default=0, help="Ops of a left-out kind or machine to learn from nevertheless."
+)
+@click.option(
+    "--draw", type=click.IntRange(0), help="Show models one of a case's samples, drawn by this seed, instead of all."
+)
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
+@click.option("--html", type=NewFile(), help="Also write the table, with plots, to this file.")
 @setting("train.jobs", "--jobs")
 @setting("store", "--store")
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, by_fold: bool,
+    split: str, known: int, draw: int | None, by_fold: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Compare models on the measurements of long-form FILEs, or of the store, by ops that they have not learned from.
 
-    A model sees of each op only the cases that it asks for, and is not scored on those. accuracy is 1 - mean(|forecast
-    - measured| / measured); regret is how much longer than the best case the chosen one takes; "in 90 %" is the
-    share of times within the 90 % interval; "lost" counts ops that lack a case that the model asks for.
+    A model sees of each op only the cases that it asks for (n), and is not scored on those. accuracy is 1 -
+    mean(|forecast - measured| / measured), "=" where it may be that of the best; "<10%" is the share of forecasts off
+    by at most 10 %, "in 90%" that of times within the 90 % interval; regret is how much longer than the best case the
+    chosen one takes, on average and for the worst twentieth; "lost" counts ops that lack a case that the model asks
+    for.
     """
     if files:
         from threadcast.store.long_form import read_long_form
@@ -51,8 +62,8 @@ def command(
         with Store.open(settings["store"], create=False) as store:
             measurements, networks_of = store.measurements(), store.networks_of()
     made = make_models(names, samples, measurements)
-    chosen = choose_split(split, measurements, networks_of)
-    evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
+    chosen = choose_split(split, measurements, networks_of, known=known)
+    evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"], draw=draw)
     document = {
         "split": chosen[1], "rows": [row.to_json() for row in evaluation.rows],
         "by_fold": [row.to_json() for row in evaluation.by_fold], "left_out": dict(evaluation.left_out),
@@ -63,4 +74,7 @@ def command(
             shown([row for row in evaluation.by_fold if row.fold == fold], title=f"judged by {fold}")
             for fold in dict.fromkeys(row.fold for row in evaluation.by_fold)
         ]
+    if html:
+        with replacing(html) as draft:
+            draft.write_text(comparison_page(evaluation, title=f"judged by {chosen[1]}"), encoding="utf-8")
     output.result(document, *tables)

@@ -8,23 +8,9 @@ from html import escape
 from typing import Any
 
 from threadcast.cli.charts import CurvePlot, colours_of, curve_plot, timeline
+from threadcast.cli.html_page import html_page, html_table
 from threadcast.cli.output import duration, significant
 from threadcast.core import OpGraph, Plan, Trace
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8888; --soft: #8882; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font-size: 1rem; margin-bottom: .2rem }
-table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
-td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
-tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
-height: .8em; margin-right: .35em; border-radius: 2px }
-.key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
-svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { font-weight: 600 }
-.track { fill: var(--soft) } .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); }
-.band { fill: #4477aa40 } .line { fill: none; stroke: #4477aa; stroke-width: 2 } circle { fill: #ee6677 }
-.axis { stroke: var(--line) }
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +37,7 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
         f"<p class=note>{escape(machine)}. Times are medians of interleaved steps on this machine.</p>",
         "<ul>" + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>",
         "<h2>Step times</h2>",
-        _table(
+        html_table(
             [
                 "network",
                 "ops",
@@ -88,10 +74,7 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
     ]
     for run in runs:
         body += _run_section(run)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>threadcast demo</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
-    )
+    return html_page("threadcast demo", body)
 
 
 def _model_table(models: Sequence[dict[str, Any]]) -> str:
@@ -100,7 +83,7 @@ def _model_table(models: Sequence[dict[str, Any]]) -> str:
     for row in models:
         numbers = [row.get(column) for column in columns[1:]]
         rows.append([str(row["model"]), *("-" if n is None or n != n else significant(float(n)) for n in numbers)])
-    return _table(columns, rows)
+    return html_table(columns, rows)
 
 
 def _run_section(run: RunReport) -> list[str]:
@@ -125,9 +108,3 @@ def _run_section(run: RunReport) -> list[str]:
         "<h3>Curves of its heaviest operations: line predicted, dots measured, threads to the right</h3>",
         '<div class="curves">' + "".join(curve_plot(plot) for plot in run.plots) + "</div>",
     ]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

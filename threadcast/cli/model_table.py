@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from threadcast.cli.output import Output, table
-from threadcast.core.errors import ModelError
+from threadcast.cli.output import Output, significant, table
+from threadcast.core.errors import InvalidInput, ModelError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from threadcast.core import Measurement
     from threadcast.models.base import PerformanceModel
-    from threadcast.models.evaluation import Evaluation, Row
+    from threadcast.models.evaluation import Evaluation
+    from threadcast.models.judgement import Row
     from threadcast.models.splits import Split
 
-SPLITS = ("auto", "new_network", "new_shape", "new_kind")
+SPLITS = ("auto", "new_network", "new_shape", "new_kind", "new_machine")
 
 
 def models_asked_for(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ def models_asked_for(context: click.Context, parameter: click.Parameter, names: 
 def make_models(
     names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement]
 ) -> list[tuple[str, PerformanceModel]]:
-    """The models of these names, the regressors once for each number of samples (none: the suggested one)."""
+    """The models of these names; those that take a number of samples once for each (none given: the suggested one)."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.measured import group
     from threadcast.models.sampling import suggested_samples
@@ -47,27 +49,44 @@ def make_models(
         samples = [suggested_samples(min(fewest.values(), default=1))]
     made = []
     for name in names:
-        if name in registry_of_kinds.REGRESSORS:
-            made += [(name, registry_of_kinds.create(name, samples=count)) for count in samples]
-        else:
+        if not registry_of_kinds.takes(name, "samples"):
             made.append((name, registry_of_kinds.create(name)))
+            continue
+        for count in samples:
+            try:
+                made.append((name, registry_of_kinds.create(name, samples=count)))
+            except InvalidInput:
+                if count:
+                    raise  # a model that cannot do without samples is not compared without
     return made
 
 
 def choose_split(
-    wanted: str, measurements: Sequence[Measurement], networks_of: Mapping[str, Collection[str]]
+    wanted: str,
+    measurements: Sequence[Measurement],
+    networks_of: Mapping[str, Collection[str]],
+    *,
+    known: int = 0,
 ) -> tuple[Split, str]:
-    """The split of this name; for "auto" new networks where at least two can be left out, else new shapes."""
+    """The split of this name; for "auto" new networks where at least two can be left out, else new shapes.
+
+    `known` ops of a left-out kind or machine are learned from.
+    """
     from threadcast.models import splits
     from threadcast.models.measured import group
 
+    if known and wanted not in ("new_kind", "new_machine"):
+        raise click.UsageError("--known is for --split new_kind and new_machine")
     by_network = splits.new_network(networks_of)
     if wanted == "auto":
         try:
             wanted = "new_network" if len(by_network(group(measurements))) > 1 else "new_shape"
         except ModelError:
             wanted = "new_shape"
-    made = {"new_network": by_network, "new_shape": splits.new_shape(), "new_kind": splits.new_kind}
+    made = {
+        "new_network": by_network, "new_shape": splits.new_shape(), "new_kind": splits.new_kind(known=known),
+        "new_machine": splits.new_machine(known=known),
+    }  # fmt: skip
     return made[wanted], wanted
 
 
@@ -78,6 +97,7 @@ def judge(
     split: tuple[Split, str],
     *,
     jobs: int | None,
+    draw: int | None = None,
 ) -> Evaluation:
     """Judge the models, with progress, and warn of ops that were left out and of models that failed."""
     from threadcast.core.topology import usable_cores
@@ -85,7 +105,7 @@ def judge(
 
     with output.progress("fitting and judging models") as bar:
         evaluation = evaluate(
-            measurements, models, split=split[0], split_name=split[1], jobs=jobs or usable_cores().cores,
+            measurements, models, split=split[0], split_name=split[1], jobs=jobs or usable_cores().cores, draw=draw,
             progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
     for key, reason in evaluation.left_out.items():
@@ -96,22 +116,45 @@ def judge(
     return evaluation
 
 
-def shown(rows: Sequence[Row], *, title: str) -> Table:
-    """The rows for people, narrow enough for 80 characters; `Row.to_json` has more.
+WIDE = 100
+"""Characters of a terminal from which on tables show R2 and fitting times too."""
 
-    "-" under acc says that every case was sampled, so that none was left to forecast. Where ops were lost to a model,
-    being unusable for it, their number takes the place of the microseconds.
+
+def shown(rows: Sequence[Row], *, title: str) -> Table:
+    """The rows for people, as wide as the terminal; `Row.to_json` has more. Shares are in percent.
+
+    "-" under acc says that every case was sampled, so that none was left to forecast; "=" that the model may be as
+    accurate as the best. Where ops were lost to a model, being unusable for it, their number takes the place of the
+    microseconds.
     """
-    lost = any(row.unusable for row in rows)
-    columns = ["model", "n", "acc %", "R2", "in 90%", "regret %", "fit_s", "lost" if lost else "us"]
+    lost, wide = any(row.unusable for row in rows), shutil.get_terminal_size().columns >= WIDE
+    columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "p95", *(["R2", "fit_s"] if wide else [])]
     cells = [
         [
-            row.model, _whole(row.samples), percent(row.accuracy), row.r2, percent(row.coverage_90),
-            percent(row.regret_mean), row.fit_s, row.unusable if lost else row.predict_us,
+            row.model, _whole(row.samples), _accuracy(row), percent(row.within_10), percent(row.coverage_90),
+            percent(row.regret_mean), percent(row.regret_p95), *([row.r2, row.fit_s] if wide else []),
+            row.unusable if lost else row.predict_us,
         ]
         for row in rows
     ]  # fmt: skip
-    return table(columns, cells, title=f"{title}, {max(row.ops for row in rows)} ops")
+    columns.append("lost" if lost else "us")
+    return table(columns, cells, title=f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}")
+
+
+def _accuracy(row: Row) -> str:
+    if row.accuracy is None:
+        return "-"
+    return significant(100 * row.accuracy) + ("=" if row.as_good_as_best else " ")
+
+
+def _context(rows: Sequence[Row]) -> str:
+    """What no model can beat, and what a user loses without any."""
+    judged = next((row for row in rows if row.regret_all_threads is not None), None)
+    if judged is None or judged.regret_all_threads is None:
+        return ""
+    regret = f"; all threads: regret {100 * judged.regret_all_threads:.3g} %"
+    floor = judged.noise_floor
+    return regret if floor is None else f"; noise floor {100 * floor:.4g} %{regret}"
 
 
 def percent(share: float | None) -> float | None:

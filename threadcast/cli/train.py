@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,7 @@ from threadcast.core.settings import Settings
 if TYPE_CHECKING:
     from threadcast.core import Measurement
     from threadcast.models.base import PerformanceModel
-    from threadcast.models.evaluation import Row
+    from threadcast.models.judgement import Row
 
 
 @click.command()
@@ -37,19 +38,28 @@ if TYPE_CHECKING:
     "--alias", default="champion", show_default=True, help="Alias for the one that loses least by its choices."
 )
 @click.option("--no-alias", is_flag=True, help="Move no alias.")
+@click.option(
+    "--backend",
+    type=click.Choice(["loky", "dask"]),
+    default="loky",
+    show_default=True,
+    help="Fit in processes of this machine, or on a Dask cluster.",
+)
+@click.option("--address", help="Where the Dask cluster's scheduler is: tcp://host:8786.")
 @setting("train.jobs", "--jobs")
 @setting("store", "--store")
 @setting("models", "--models")
 @common
 def command(
     output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, machine: str | None,
-    calibrate: bool, alias: str, no_alias: bool,
+    calibrate: bool, alias: str, no_alias: bool, backend: str, address: str | None,
 ) -> None:  # fmt: skip
     """Fit models to all measurements of the store and register each as a new version.
 
     Before that, each is judged on ops that it has not learned from. The one with the least mean regret gets the alias;
     one that no op could judge is not registered.
     """
+    from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
     from threadcast.models.registry import ModelRegistry
     from threadcast.store import Store
@@ -57,6 +67,8 @@ def command(
     check_alias(alias)
     if calibrate and "roofline" not in names:
         raise click.UsageError("--calibrate is for the roofline; add --model roofline")
+    if (backend == "dask") != (address is not None):
+        raise click.UsageError("--backend dask and --address go together")
     registry = ModelRegistry(settings["models"])
     with Store.open(settings["store"], create=False) as store:
         measurements = store.measurements(machine=machine)
@@ -69,13 +81,14 @@ def command(
     if calibrate:
         made = [(name, _calibrated() if name == "roofline" else model) for name, model in made]
     chosen = choose_split(split, measurements, networks_of)
-    evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
     origin = _origin(measurements, networks_of)
-    registered = [
-        (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
-        for (_, model), row in zip(made, evaluation.rows)
-        if _fit(output, model, measurements, row)
-    ]
+    with parallel.cluster(address) if address else nullcontext():
+        evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
+        registered = [
+            (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
+            for (_, model), row in zip(made, evaluation.rows)
+            if _fit(output, model, measurements, row)
+        ]
     if not registered:
         raise ModelError("no model could be fitted and judged; the warnings above say why")
     best = None if no_alias else min(registered, key=_loss)[0]

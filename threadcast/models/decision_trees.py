@@ -45,6 +45,26 @@ class Trees:
             "base": np.array([base]),
         })  # fmt: skip
 
+    @classmethod
+    def of_histograms(cls, fitted: Any) -> Self:
+        """The trees of a fitted HistGradientBoostingRegressor, of features that are never missing."""
+        trees = [predictor.nodes for (predictor,) in fitted._predictors]
+        starts = np.cumsum([0, *map(len, trees)])
+        nodes = np.concatenate(trees)
+        leaf = nodes["is_leaf"].astype(bool)
+        shift = np.repeat(starts[:-1], [len(tree) for tree in trees])
+
+        def children(name: str) -> NDArray[np.int32]:
+            return np.where(leaf, -1, nodes[name].astype(np.int64) + shift).astype(np.int32)
+
+        return cls({
+            "roots": starts[:-1].astype(np.int32), "left": children("left"), "right": children("right"),
+            "feature": np.maximum(nodes["feature_idx"], 0).astype(np.int32),
+            "threshold": np.where(leaf, 0.0, nodes["num_threshold"]).astype(np.float64),
+            "value": np.where(leaf, nodes["value"], 0.0),
+            "base": fitted._baseline_prediction.ravel().astype(np.float64),
+        })  # fmt: skip
+
     def predict(self, rows: Floats) -> Floats:
         """What scikit-learn would forecast for rows (n_rows, n_features), which it compares as float32."""
         roots, left, right, feature, threshold, value, base = (self.arrays[name] for name in self.NAMES)

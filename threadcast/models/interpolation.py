@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from threadcast.core import Affinity, Case, Curve, Measurement, Source
+from threadcast.core import Affinity, Case, Curve, CurveTable, Measurement, Source
 from threadcast.core.errors import ModelError
 from threadcast.models.intervals import median_interval
 from threadcast.models.measured import by_case, defect_of
@@ -42,6 +42,20 @@ def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
         seconds = measurement.seconds
         knots[case] = Knot(seconds, min(low, seconds), max(high, seconds), Source.MEASURED)
     return knots
+
+
+def with_measured(table: CurveTable, knots: Sequence[Mapping[Case, Knot]]) -> CurveTable:
+    """The table with the known points of each op, `knots[i]`, in place of its forecasts there."""
+    seconds, low, high = (array.copy() for array in (table.seconds, table.low, table.high))
+    source = table.source.copy()
+    codes = {name: code for code, name in enumerate(Source)}
+    position = {case: i for i, case in enumerate(table.cases)}
+    for row, known in enumerate(knots):
+        for case, knot in known.items():
+            if (i := position.get(case)) is not None:
+                seconds[row, i], low[row, i], high[row, i] = knot.seconds, knot.low, knot.high
+                source[row, i] = codes[knot.source]
+    return CurveTable(table.cases, seconds, low, high, source, table.model)
 
 
 def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case], *, between: Between = "threads") -> Curve:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from threadcast.core.curve import Floats
@@ -22,6 +24,22 @@ def r2(actual: Floats, predicted: Floats) -> float | None:
     if len(actual) < 2 or np.ptp(actual) == 0:
         return None
     return float(1 - np.sum((predicted - actual) ** 2) / np.sum((actual - actual.mean()) ** 2))
+
+
+def within(actual: Floats, predicted: Floats, share: float) -> float | None:
+    """Share of forecasts that are off by at most `share` of the actual time; None of nothing."""
+    return float(np.mean(np.abs(predicted - actual) <= share * actual)) if len(actual) else None
+
+
+def noise_floor(samples: Sequence[Sequence[float]]) -> float | None:
+    """Accuracy with which the median of every other sample of a case tells that of the rest: no model can do better.
+
+    `samples` are an op's seconds by case; None where a case has but one.
+    """
+    if not samples or min(map(len, samples)) < 2:
+        return None
+    halves = np.array([[np.median(of_case[::2]), np.median(of_case[1::2])] for of_case in samples])
+    return accuracy(halves[:, 0], halves[:, 1])
 
 
 def coverage(actual: Floats, low: Floats, high: Floats) -> float | None:

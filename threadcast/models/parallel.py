@@ -1,20 +1,57 @@
-"""Work on several processes that have ended when it is done."""
+"""Work on several processes that have ended when it is done, or on a cluster that goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+from threadcast.core.errors import ModelError
+
+CONNECT_S = 10.0
+"""Seconds that a cluster has to answer."""
+
+_on_cluster: ContextVar[bool] = ContextVar("on_cluster", default=False)
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[None]:
+    """Let `run` use the Dask cluster whose scheduler is at `address`; ModelError where none answers.
+
+    Its workers need threadcast and the libraries of the models, at the versions that this process has.
+    """
+    import distributed
+    import joblib
+
+    connect: Callable[..., Any] = distributed.Client
+    try:
+        client = connect(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise ModelError(f"the Dask cluster at {address} has no workers; start `dask worker {address}`")
+        before = _on_cluster.set(True)
+        try:
+            with joblib.parallel_config("dask", client=client):
+                yield
+        finally:
+            _on_cluster.reset(before)
 
 
 def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
     """Yield the results of `joblib.delayed` calls in their order, at most `jobs` at a time; one runs in this process.
 
-    joblib would keep its workers for minutes in case that more comes; here they end with the last result, or
-    when the caller stops early.
+    Within `cluster` they run there, all at a time. joblib would keep its own workers for minutes in case that more
+    comes; here they end with the last result, or when the caller stops early.
     """
     import joblib
 
     tasks = list(tasks)
+    if _on_cluster.get():
+        yield from joblib.Parallel(n_jobs=-1, return_as="generator")(tasks)
+        return
     jobs = max(min(jobs, len(tasks)), 1)
     try:
         yield from joblib.Parallel(n_jobs=jobs, return_as="generator")(tasks)

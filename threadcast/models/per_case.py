@@ -13,7 +13,7 @@ from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
 from threadcast.models.case_regression import CaseRegression, Recipe, Scale, learn
-from threadcast.models.interpolation import Knot, curve_through, measured_knots
+from threadcast.models.interpolation import Knot, curve_through, measured_knots, with_measured
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.sampling import evenly_spread
 
@@ -86,15 +86,8 @@ class PerCase(PerformanceModel):
             return self._interpolated(learned, forecast, known_points, cases)
         columns = [learned.cases.index(case) for case in cases]
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in forecast)
-        codes = {source: code for code, source in enumerate(Source)}
-        source = np.full(seconds.shape, codes[Source.LEARNED], dtype=np.int8)
-        position = {case: i for i, case in enumerate(cases)}
-        for row, knots in enumerate(known_points):
-            for case, knot in knots.items():
-                if (i := position.get(case)) is not None:
-                    seconds[row, i], low[row, i], high[row, i] = knot.seconds, knot.low, knot.high
-                    source[row, i] = codes[knot.source]
-        return CurveTable(tuple(cases), seconds, low, high, source, self.name)
+        source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
+        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), known_points)
 
     def _interpolated(
         self, learned: CaseRegression, forecast: Sequence[np.ndarray], measured: Sequence[Mapping[Case, Knot]],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -54,19 +55,29 @@ def create(name: str, **options: Any) -> PerformanceModel:
     Raises NotFound for an unknown name, InvalidInput for an unknown or wrong option.
     """
     kind = _find(name)
-    factory = kind.factory
-    if isinstance(factory, str):
-        module, _, attribute = factory.partition(":")
-        factory = getattr(importlib.import_module(module), attribute)
+    factory = _imported(kind.factory)
     try:
         return factory(**{**kind.options, **options})
     except TypeError as error:
         raise InvalidInput(f"options {options} do not suit the model {name!r}: {error}") from error
 
 
+def takes(name: str, option: str) -> bool:
+    """Whether `create(name)` takes this option. Raises NotFound for an unknown name."""
+    return option in inspect.signature(_imported(_find(name).factory)).parameters
+
+
 def names() -> tuple[str, ...]:
     """Every name that `create` knows, in the order of registration."""
     return tuple(_kinds)
+
+
+def _imported(factory: Factory | str) -> Factory:
+    if not isinstance(factory, str):
+        return factory
+    module, _, attribute = factory.partition(":")
+    found: Factory = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def _find(name: str) -> _Kind:
@@ -89,6 +100,9 @@ register("patient_climb", "threadcast.models.patient_climb:PatientClimb")
 register("amdahl", "threadcast.models.amdahl:Amdahl")
 register("overhead_law", "threadcast.models.overhead_law:OverheadLaw")
 register("universal_scalability", "threadcast.models.universal_scalability:UniversalScalability")
+register("learned_curve", "threadcast.models.learned_curve:LearnedCurve")
+register("static_xgboost", "threadcast.models.static_regressor:StaticRegressor", library="xgboost")
+register("static_hist_boosting", "threadcast.models.static_regressor:StaticRegressor", library="hist_boosting")
 register("roofline_saturation", "threadcast.models.roofline_saturation:RooflineSaturation")
 for _name in REGRESSORS:
     register(_name, "threadcast.models.per_case:PerCase", regressor=_name)

@@ -48,10 +48,40 @@ def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
     return split
 
 
-def new_kind(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
-    """Leave one op kind out, for each kind."""
-    kinds = sorted({entry.op.kind for entry in entries})
-    return _folds({kind: [entry.op.kind == kind for entry in entries] for kind in kinds}, "op kinds")
+def new_kind(*, known: int = 0, seed: int = 0) -> Split:
+    """Leave one op kind out, for each kind; `known` of its ops, drawn at random, are learned from nevertheless."""
+
+    def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
+        kinds = sorted({entry.op.kind for entry in entries})
+        out = {kind: [entry.op.kind == kind for entry in entries] for kind in kinds}
+        return _folds(_with_known(out, known, seed), "op kinds")
+
+    return split
+
+
+def new_machine(*, known: int = 0, seed: int = 0) -> Split:
+    """Leave one machine out, for each; `known` ops of it, drawn at random, are learned from nevertheless."""
+
+    def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
+        machines = sorted({entry.machine.fingerprint for entry in entries})
+        out = {name: [entry.machine.fingerprint == name for entry in entries] for name in machines}
+        return _folds(_with_known(out, known, seed), "machines")
+
+    return split
+
+
+def _with_known(out: Mapping[str, Sequence[bool]], known: int, seed: int) -> dict[str, list[bool]]:
+    """`out` without `known` of each part's, drawn at random; parts that have no more are left out whole."""
+    if known < 0:
+        raise InvalidInput(f"known={known!r}: there must be at least 0")
+    left: dict[str, list[bool]] = {}
+    for name, marks in out.items():
+        places = np.flatnonzero(marks)
+        if len(places) <= known:
+            continue
+        learned = set(np.random.default_rng(seed).permutation(places)[:known].tolist())
+        left[name] = [mark and i not in learned for i, mark in enumerate(marks)]
+    return left
 
 
 def new_shape(*, folds: int = 5, seed: int = 0) -> Split:

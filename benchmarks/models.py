@@ -1,0 +1,285 @@
+"""How well models forecast curves of large machines from a few single samples: `make bench-models` runs this.
+
+    python benchmarks/models.py [--curves FOLDER] [--seeds 5] [--only sgemm_96,ncnn] [--json FILE] [--write]
+
+The curves of `sgemm` and `sdot` are not part of the project; without --curves these parts are left out. Ops that are
+judged by are never learned from. Each part prints a line a model, mean over seeds (least to most).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec, read_machine
+from threadcast.models import registry_of_kinds, splits
+from threadcast.models.base import PerformanceModel
+from threadcast.models.evaluation import evaluate
+from threadcast.models.judgement import Row
+from threadcast.models.learned_curve import LearnedCurve
+from threadcast.models.splits import Split
+from threadcast.store import published
+
+PAGE = Path(__file__).parents[1] / "docs" / "model-tables.md"
+Models = Sequence[tuple[str, PerformanceModel]]
+
+CASCADE_LAKE = {"sgemm": "sgemm_mkl_cascadelake.csv.gz", "sdot": "sdot_mkl_cascadelake.csv.gz"}
+"""2 sockets of 24 cores; thread counts above 48 are hyper-threads (ADSALA, Xia and Barca 2026)."""
+SAMPLES = (1, 3, 4, 8, 16)
+NCNN_SAMPLES = (1, 8)
+"""Thread counts at which whole networks are measured, beside the machine's largest."""
+COLUMNS = ("accuracy", "within_10", "coverage_90", "regret_mean", "regret_p95")
+
+
+_HEAD = """# How well models forecast
+
+`make bench-models`, {day}; fitting and forecasting on {cores} cores of an {machine} machine. Mean over {seeds} seeds
+(least to most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
+asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
+1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
+
+- `sgemm` and `sdot`: one call of MKL on 2 sockets of 24 cores, hyper-threads above 48 (ADSALA, Xia and Barca 2026; not
+  part of this project).
+- Whole networks: latencies published by Tencent/ncnn (`data/published`).
+
+"""
+
+
+class Part:
+    """What is judged: measurements, how they are split for a seed, and the models."""
+
+    def __init__(
+        self, title: str, measurements: Sequence[Measurement], split: Callable[[int], Split], models: Models,
+        *, draw: bool = True,
+    ) -> None:  # fmt: skip
+        self.title, self.measurements, self.split, self.models, self.draw = title, measurements, split, models, draw
+
+    def rows(self, seeds: int) -> list[dict[str, Any]]:
+        """A line a model, over all seeds."""
+        found: list[Sequence[Row]] = []
+        for seed in range(seeds):
+            started_s = time.perf_counter()
+            found.append(
+                evaluate(
+                    self.measurements, self.models, split=self.split(seed), split_name=self.title,
+                    draw=seed if self.draw else None,
+                ).rows
+            )  # fmt: skip
+            print(f"  seed {seed}: {time.perf_counter() - started_s:.0f} s", file=sys.stderr, flush=True)
+        return [self._merged(of_model) for of_model in zip(*found, strict=True)]
+
+    def _merged(self, rows: Sequence[Row]) -> dict[str, Any]:
+        first = rows[0]
+        merged: dict[str, Any] = {
+            "part": self.title, "model": first.model, "samples": fmean(row.samples for row in rows),
+            "ops": sum(row.ops for row in rows), "unusable": sum(row.unusable for row in rows),
+            "noise_floor": first.noise_floor, "regret_all_threads": first.regret_all_threads,
+            "fit_s": fmean(row.fit_s for row in rows), "predict_us": fmean(row.predict_us or 0.0 for row in rows),
+            "problem": first.problem,
+        }  # fmt: skip
+        for column in COLUMNS:
+            values = [value for row in rows if (value := getattr(row, column)) is not None]
+            if values:
+                merged[column] = [fmean(values), min(values), max(values)]
+        return merged
+
+
+def one_fold(seed: int) -> Split:
+    """A fifth of the ops left out, another one for each seed."""
+    whole = splits.new_shape(folds=5, seed=seed)
+    return lambda entries: whole(entries)[:1]
+
+
+def made(names: Iterable[str], **options: Any) -> list[tuple[str, PerformanceModel]]:
+    """Models of these names; the options go into the row's name."""
+    return [(name, registry_of_kinds.create(name, **options)) for name in names]
+
+
+def curve_models() -> Models:
+    """All kinds at their numbers of samples, and the paper's climb at its intervals beside the variants."""
+    create = registry_of_kinds.create
+    found = [(f"hill_climb, interval {n}", create("hill_climb", interval=n)) for n in (2, 4, 8, 16)]
+    found += [(f"patient_climb, {line}", create("patient_climb", between=line)) for line in ("reciprocal", "log")]
+    found += made(("static_xgboost", "static_hist_boosting"))
+    found += made(["learned_curve"], samples=0)
+    for samples in SAMPLES:
+        found += made(("learned_curve",), samples=samples)
+    for samples in (3, 4, 8):
+        found += made(("amdahl", "overhead_law", "universal_scalability", "roofline_saturation"), samples=samples)
+    return found
+
+
+class AtEnds(LearnedCurve):
+    """A learned curve that is given the times at `NCNN_SAMPLES` and at the machine's largest thread count."""
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The next of these."""
+        wanted = [Case(count) for count in (*NCNN_SAMPLES, len(machine)) if count <= len(machine)]
+        seen = {measurement.case for measurement in observed}
+        return next((case for case in dict.fromkeys(wanted) if case not in seen), None)
+
+
+def parts(curves: Path | None) -> Iterable[tuple[str, Callable[[], Part]]]:
+    """Everything there is to judge by, made when its turn comes."""
+    if curves is not None:
+        for routine, file in CASCADE_LAKE.items():
+            for most in (96, 48):
+                yield f"{routine}_{most}", partial(_routine, routine, most, curves / file)
+        yield "new_kind", partial(_new_kind, curves)
+    yield "networks", _networks
+    yield "new_machine", partial(_new_machine, 0)
+    yield "new_machine_known", partial(_new_machine, 20)
+
+
+def _routine(routine: str, most: int, path: Path) -> Part:
+    found = [m for m in published.adsala_wide(path) if m.case.threads <= most]
+    title = f"{routine} at 1 to {most} threads, a fifth of the shapes left out"
+    return Part(title, found, one_fold, curve_models())
+
+
+def _new_kind(curves: Path) -> Part:
+    found = [m for file in CASCADE_LAKE.values() for m in published.adsala_wide(curves / file)]
+    machine = found[0].machine
+    found = [replace(m, machine=machine) for m in found]
+    models = [*made(["static_xgboost"]), *made(["learned_curve"], samples=0), *made(["learned_curve"], samples=3)]
+    title = "sgemm from sdot and 20 of its shapes, and sdot from sgemm and 20 lengths, 1 to 96 threads"
+    return Part(title, found, lambda seed: splits.new_kind(known=20, seed=seed), models)
+
+
+def _networks() -> Part:
+    models = [("learned_curve, at 1, 8 and most threads", AtEnds(samples=3)), *made(["static_xgboost"])]
+    found = published.ncnn_network_latency()
+    title = "whole networks (ncnn) on all machines, one network left out"
+    return Part(title, found, lambda seed: _by_network(found), models, draw=False)
+
+
+def _by_network(found: Sequence[Measurement]) -> Split:
+    return splits.new_network({m.op.key: [str(m.op.attributes["network"])] for m in found})
+
+
+def _new_machine(known: int) -> Part:
+    models = [("learned_curve, at 1, 8 and most threads", AtEnds(samples=3)), *made(["static_xgboost"])]
+    models += made(["learned_curve"], samples=0)
+    title = f"whole networks (ncnn), one machine left out, {known} of its networks known"
+    found = published.ncnn_network_latency()
+    return Part(title, found, lambda seed: splits.new_machine(known=known, seed=seed), models, draw=False)
+
+
+def speed() -> dict[str, float]:
+    """Seconds to learn 1,000 ops at 96 cases, to forecast 10,000 curves, and one, from 3 samples each.
+
+    Times are by a formula: how they come about does not matter here.
+    """
+    machine = Machine.uniform("ninety-six", 96)
+    random = np.random.default_rng(0)
+    sides = np.exp(random.uniform(np.log(16), np.log(8192), (10_000, 3))).astype(int)
+    ops = [
+        Op("mm", (TensorSpec((m, k)), TensorSpec((k, n))), outputs=(TensorSpec((m, n)),)) for m, k, n in sides.tolist()
+    ]
+    cases = machine.cases()
+
+    def measured(op: Op, case: Case) -> Measurement:
+        seconds = op.flops / 2e10 / case.threads + 1e-6 * case.threads
+        return Measurement(op, machine, case, (Sample(seconds * float(np.exp(0.05 * random.standard_normal()))),))
+
+    known = [measured(op, case) for op in ops[:1000] for case in cases]
+    model = LearnedCurve(samples=3, jobs=len(read_machine()))
+    found = {"fit_s": _seconds(lambda: model.fit(known), 1)}
+    observed = [[measured(op, case) for case in (Case(10), Case(33), Case(87))] for op in ops]
+    found["predict_10000_s"] = _seconds(lambda: model.predict_many(ops, observed, cases, machine=machine), 3)
+    found["predict_one_s"] = _seconds(lambda: model.predict(ops[0], observed[0], cases, machine=machine), 200)
+    return found
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    taken = []
+    for _ in range(times):
+        started_s = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started_s)
+    return median(taken)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """One part's rows in Markdown."""
+    lines = [
+        "| model | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 | fit s | us a curve |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [_cell(row.get(column)) for column in COLUMNS]
+        lost = f", {row['unusable']} lost" if row["unusable"] else ""
+        lines.append(
+            f"| {row['model']}{lost} | {row['samples']:.3g} | {' | '.join(cells)} | {row['fit_s']:.3g} | "
+            f"{row['predict_us']:.3g} |"
+        )
+    return "\n".join(lines)
+
+
+def _cell(values: list[float] | None) -> str:
+    if values is None:
+        return "-"
+    mean, low, high = (100 * value for value in values)
+    return f"{mean:.1f} ({low:.1f} to {high:.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", default="", help="names of parts, separated by commas; speed is one too")
+    parser.add_argument("--json", type=Path, default=Path("build/models.json"), help="all figures, as they come")
+    parser.add_argument("--write", action="store_true", help="write docs/model-tables.md")
+    chosen = parser.parse_args()
+    wanted = [name for name in chosen.only.split(",") if name]
+    found: dict[str, Any] = {}
+    shown = []
+    for name, make in parts(chosen.curves):
+        if wanted and name not in wanted:
+            continue
+        print(name, file=sys.stderr, flush=True)
+        part = make()
+        rows = part.rows(chosen.seeds)
+        found[name] = rows
+        shown += [f"## {part.title[0].upper()}{part.title[1:]}", "", _context(rows), "", table(rows), ""]
+        print("\n".join(shown[-5:]), flush=True)
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        chosen.json.write_text(json.dumps(found, indent=1))
+    if not wanted or "speed" in wanted:
+        found["speed"] = speed()
+        took = found["speed"]
+        shown += [
+            "## Speed",
+            "",
+            f"1,000 ops at 96 cases are learned in {took['fit_s']:.1f} s; 10,000 curves from 3 samples each take "
+            f"{took['predict_10000_s']:.2f} s, one {took['predict_one_s'] * 1e3:.2f} ms.",
+            "",
+        ]
+        print(shown[-2], flush=True)
+    chosen.json.write_text(json.dumps(found, indent=1))
+    if chosen.write:
+        machine = read_machine()
+        head = _HEAD.format(seeds=chosen.seeds, day=date.today(), machine=machine.name, cores=len(machine))
+        PAGE.write_text(head + "\n".join(shown))
+
+
+def _context(rows: Sequence[dict[str, Any]]) -> str:
+    first = rows[0]
+    floor = first["noise_floor"]
+    said = f"Always all threads: regret {100 * first['regret_all_threads']:.1f} %."
+    return said if floor is None else f"{said} Noise floor {100 * floor:.2f} %."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Conditioning on samples, against the textbook's formulas; what is told most; what a choice may cost."""
+
+import numpy as np
+import pytest
+
+from threadcast.models.case_gaussian import CaseGaussian, expected_regret
+
+THREADS = list(range(1, 9))
+
+
+def drawn(count, *, seed=0, holes=0.0):
+    rng = np.random.default_rng(seed)
+    level, slope = rng.standard_normal((2, count, 1))
+    curves = 0.5 * level + 0.3 * slope * np.log(THREADS) + 0.02 * rng.standard_normal((count, len(THREADS)))
+    curves[rng.random(curves.shape) < holes] = np.nan
+    return curves
+
+
+def test_a_sample_narrows_the_curve_as_the_formula_says():
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=1e-4)
+    values, counts = np.array([[0.4, -0.2]]), np.array([[1.0, 4.0]])
+    mean, variance = gaussian.given([1, 6], values, counts)
+    c = gaussian.covariance
+    within = c[np.ix_([1, 6], [1, 6])] + np.diag(gaussian.noise / counts[0])
+    gain = c[:, [1, 6]] @ np.linalg.inv(within)
+    np.testing.assert_allclose(mean[0], gaussian.mean + gain @ (values[0] - gaussian.mean[[1, 6]]), rtol=1e-9)
+    np.testing.assert_allclose(variance[0], np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
+    np.testing.assert_allclose(np.diag(gaussian.left([1, 6], counts[0])), variance[0], rtol=1e-6)
+
+
+def test_without_samples_it_is_as_it_was():
+    gaussian = CaseGaussian.fitted(drawn(50), THREADS, noise=1e-4)
+    mean, variance = gaussian.given([], np.empty((3, 0)), np.empty((3, 0)))
+    assert mean.shape == variance.shape == (3, 8)
+    np.testing.assert_array_equal(mean[2], gaussian.mean)
+    assert gaussian.left([], np.empty(0)) is gaussian.covariance
+
+
+def test_other_curves_are_forecast_from_two_points():
+    gaussian = CaseGaussian.fitted(drawn(3000), THREADS, noise=1e-6)
+    others = drawn(100, seed=1)
+    mean, variance = gaussian.given([0, 7], others[:, [0, 7]], np.ones((100, 2)))
+    assert np.abs(mean - others).mean() < 0.03
+    scores = ((others - mean) / np.sqrt(variance))[:, 1:7]
+    assert 0.8 < scores.std() < 1.25
+
+
+def test_holes_in_what_is_learned_from_are_borne():
+    whole, holed = (CaseGaussian.fitted(drawn(400, holes=share), THREADS, noise=1e-4) for share in (0.0, 0.4))
+    np.testing.assert_allclose(holed.covariance, whole.covariance, atol=0.12)
+    assert np.linalg.eigvalsh(holed.covariance).min() > 0
+
+
+def test_few_ops_lean_on_what_is_smooth():
+    few = CaseGaussian.fitted(drawn(4), THREADS, noise=1e-4)
+    assert np.linalg.eigvalsh(few.covariance).min() > 0
+    correlation = few.covariance / np.sqrt(np.outer(*[np.diag(few.covariance)] * 2))
+    assert correlation[0, 1] > correlation[0, 7]
+
+
+def test_the_most_telling_case_leaves_the_least_variance():
+    gaussian = CaseGaussian.fitted(drawn(300), THREADS, noise=1e-4)
+    left = gaussian.left([0], np.ones(1))
+    rest = {at: np.trace(gaussian.left([0, at], np.ones(2))) for at in range(1, 8)}
+    assert gaussian.most_telling(left, list(rest), np.ones(8)) == min(rest, key=rest.get)
+
+
+def test_the_regret_of_a_sure_choice_is_none_and_of_a_toss_up_some():
+    sure, likely = expected_regret(np.array([0.0, 1.0, 2.0]), 1e-6 * np.eye(3))
+    assert sure == 0.0
+    assert likely.tolist() == [1.0, 0.0, 0.0]
+    toss, likely = expected_regret(np.zeros(3), 0.04 * np.eye(3))
+    assert 0.05 < toss < 0.5
+    assert likely.sum() == pytest.approx(1)
+    assert likely.max() < 0.6
+
+
+def test_a_smooth_one_says_how_smooth_it_is():
+    made = CaseGaussian.smooth(0.3, 1.5, np.array(THREADS, dtype=float), 1e-4)
+    variance, length = made.smoothness(THREADS)
+    assert variance == pytest.approx(0.3, rel=0.01)
+    assert length == pytest.approx(1.5, rel=0.4)

@@ -1,0 +1,94 @@
+"""What the rows of a comparison say beyond accuracy: noise, significance, single samples."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
+from threadcast.core import Affinity, Case, Curve, Sample
+from threadcast.models import metrics
+from threadcast.models.base import PerformanceModel
+from threadcast.models.evaluation import evaluate, one_sample
+from threadcast.models.measured import group
+from threadcast.models.splits import new_shape
+
+OPS = make_ops(18)
+EXACT = measure_all(OPS, noise=0.0)
+SPLIT = {"split": new_shape(folds=3), "split_name": "shape"}
+
+
+class Guess(PerformanceModel):
+    """The truth times a factor that `factor_of` gives for each op; asks for `samples` and keeps what it was shown."""
+
+    name = "guess"
+
+    def __init__(self, factor_of=lambda op: 1.0, samples=()):
+        self.factor_of, self.samples, self.shown = factor_of, samples, []
+
+    def propose(self, op, observed, machine):
+        return next((case for case in self.samples if case not in {m.case for m in observed}), None)
+
+    def predict(self, op, observed, cases, *, machine):
+        self.shown += observed
+        return Curve.exact(cases, [self.factor_of(op) * true_seconds(op, case) for case in cases])
+
+    def to_files(self):
+        return {}
+
+    def from_files(self, files):
+        return self
+
+
+def rows(*models, measurements=EXACT, **options):
+    return evaluate(measurements, [(f"m{i}", model) for i, model in enumerate(models)], **SPLIT, **options).rows
+
+
+def test_the_share_of_forecasts_within_ten_percent():
+    close = {op.key: 1.05 if i % 3 else 1.5 for i, op in enumerate(OPS)}
+    (row,) = rows(Guess(lambda op: close[op.key]))
+    assert row.within_10 == pytest.approx(12 / 18)
+    assert metrics.within(np.array([]), np.array([]), 0.1) is None
+
+
+def test_the_regret_of_all_threads_is_that_of_the_case_with_most():
+    (row,) = rows(Guess())
+    cases = MACHINE.cases()
+    most = max(range(len(cases)), key=lambda i: cases[i].threads)
+    times = np.array([[true_seconds(op, case) for case in cases] for op in OPS])
+    assert row.regret_all_threads == pytest.approx(np.mean(times[:, most] / times.min(axis=1) - 1))
+
+
+def test_the_noise_floor_is_how_well_half_the_samples_tell_the_other():
+    assert metrics.noise_floor([[1.0, 1.1, 1.0, 1.1], [2.0, 2.0]]) == pytest.approx(1 - 0.1 / 2)
+    assert metrics.noise_floor([[1.0], [2.0, 2.0]]) is None
+    assert metrics.noise_floor([]) is None
+
+
+def test_rows_that_may_be_as_good_as_the_best_are_told_from_those_that_are_not():
+    draws = np.random.default_rng(1).uniform(0.9, 1.1, (2, 18))
+    better, worse = ({op.key: draw for op, draw in zip(OPS, of, strict=True)} for of in draws)
+    alike, other, clearly = rows(
+        Guess(lambda op: better[op.key]), Guess(lambda op: worse[op.key]), Guess(lambda op: 1.4)
+    )
+    assert (alike.as_good_as_best, other.as_good_as_best, clearly.as_good_as_best) == (True, True, False)
+
+
+def test_a_constant_difference_is_one():
+    best, second = rows(Guess(lambda op: 1.1), Guess(lambda op: 1.2))
+    assert (best.as_good_as_best, second.as_good_as_best) == (True, False)
+
+
+def test_with_a_draw_models_see_one_sample_of_a_case_and_are_judged_by_all():
+    measured = [replace(m, samples=tuple(Sample(m.seconds * f) for f in (0.5, 1.0, 1.0, 1.0, 2.0))) for m in EXACT]
+    model = Guess(samples=(Case(1, Affinity.SPREAD), Case(8)))
+    (row,) = rows(model, measurements=measured, draw=0)
+    assert row.accuracy == 1.0
+    first, second = (
+        [one_sample(entry, np.random.default_rng([seed, i])) for i, entry in enumerate(group(measured))]
+        for seed in (0, 0)
+    )
+    assert all(len(m.samples) == 1 for entry in first for m in entry.by_case.values())
+    assert [entry.by_case for entry in first] == [entry.by_case for entry in second]
+    seen = {m.samples[0].seconds / true_seconds(m.op, m.case) for e in first for m in e.by_case.values()}
+    assert {round(share, 6) for share in seen} == {0.5, 1.0, 2.0}

@@ -1,0 +1,193 @@
+"""The learned curve: from no sample to a few, sure of itself only as far as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seconds
+from threadcast.core import Case, Machine, Sample, Source
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.models.evaluation import evaluate, replay
+from threadcast.models.learned_curve import LearnedCurve
+from threadcast.models.measured import group
+from threadcast.models.splits import new_shape
+
+MACHINE = Machine.uniform("twelve", 12, group_size=12)
+CASES = MACHINE.cases()
+OPS = make_ops(150)
+TRAIN, HELD_OUT = OPS[:120], OPS[120:]
+
+
+def fitted(**options):
+    return LearnedCurve(**options).fit(measure_all(TRAIN, machine=MACHINE))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted()
+
+
+def entries(ops, **options):
+    return group(measure_all(ops, machine=MACHINE, **options))
+
+
+def errors(model, ops=HELD_OUT):
+    """Mean relative error of each op's curve away from its samples."""
+    found = []
+    for entry in entries(ops):
+        observed = replay(model, entry)
+        given = {m.case for m in observed}
+        curve = model.predict(entry.op, observed, CASES, machine=MACHINE)
+        found.append(np.mean([abs(curve.at(c) / true_seconds(entry.op, c) - 1) for c in CASES if c not in given]))
+    return np.array(found)
+
+
+def test_every_sample_makes_it_better():
+    by_samples = [errors(fitted(samples=samples)).mean() for samples in (0, 1, 3)]
+    assert by_samples[0] > by_samples[1] > by_samples[2]
+    assert by_samples[2] < 0.03
+
+
+def test_the_interval_holds_about_as_often_as_it_says():
+    for samples in (0, 3):
+        measured = measure_all(OPS, machine=MACHINE)
+        models = [("learned", LearnedCurve(samples=samples))]
+        (row,) = evaluate(measured, models, split=new_shape(folds=3), split_name="shape", draw=0).rows
+        assert 0.82 <= row.coverage_90 <= 0.96
+
+
+def test_measured_points_are_as_measured_and_the_others_learned(model):
+    entry = entries(HELD_OUT[:1])[0]
+    observed = replay(model, entry)
+    assert len(observed) == model.samples
+    curve = model.predict(entry.op, observed, CASES, machine=MACHINE)
+    for measured in observed:
+        assert curve.at(measured.case) == measured.seconds
+    sources = dict(zip(curve.cases, curve.source, strict=True))
+    assert {case for case, source in sources.items() if source is Source.MEASURED} == {m.case for m in observed}
+    assert {source for case, source in sources.items()} == {Source.MEASURED, Source.LEARNED}
+
+
+def test_one_wild_sample_does_not_bend_the_curve(model):
+    op = HELD_OUT[0]
+    cases = [Case(1), Case(4), Case(8), Case(12)]
+    observed = [measure(op, case, machine=MACHINE, repeats=1) for case in cases]
+    wild = [replace(m, samples=(Sample(m.seconds * 3),)) if m.case == Case(8) else m for m in observed]
+    straight, bent = (model.predict(op, seen, CASES, machine=MACHINE) for seen in (observed, wild))
+    others = [case for case in CASES if case not in cases]
+    apart = [abs(bent.at(case) / straight.at(case) - 1) for case in others]
+    assert max(apart) < 0.1
+
+
+def test_a_doubtful_sample_is_made_up_for_by_another_case(model):
+    entry = entries(HELD_OUT[:1])[0]
+    observed = replay(model, entry)
+    assert model.propose(entry.op, observed, MACHINE) is None
+    wild = [replace(observed[0], samples=(Sample(observed[0].seconds * 5),)), *observed[1:]]
+    case = model.propose(entry.op, wild, MACHINE)
+    assert case is not None
+    assert case not in {m.case for m in observed}
+
+
+def test_where_the_machine_has_changed_the_older_measurements_give_way(model):
+    op = HELD_OUT[0]
+    old = [
+        replace(measure(op, case, machine=MACHINE), conditions={"time": "2026-01-01T00:00:00"}, samples=(Sample(s),))
+        for case in (Case(1), Case(12))
+        for s in [3 * true_seconds(op, case)]
+    ]
+    new = [
+        replace(measure(op, case, machine=MACHINE), conditions={"time": "2026-06-01T00:00:00"})
+        for case in (Case(2), Case(6), Case(10))
+    ]
+    curve = model.predict(op, [*old, *new], CASES, machine=MACHINE)
+    others = [c for c in CASES if c.threads not in (1, 2, 6, 10, 12)]
+    assert np.mean([abs(curve.at(c) / true_seconds(op, c) - 1) for c in others]) < 0.1
+
+
+def test_it_stops_asking_once_its_choice_is_good_enough():
+    careful, easy = fitted(samples=6), fitted(samples=6, enough=0.2)
+    asked = [len(replay(model, entries(HELD_OUT[:1])[0])) for model in (careful, easy)]
+    assert asked[0] == 6
+    assert asked[1] < 6
+
+
+def test_an_unknown_machine_is_answered_less_surely(model):
+    op = HELD_OUT[0]
+    other = Machine.uniform("unknown", 16, group_size=16)
+    known, unknown = (model.predict(op, [], [Case(2), Case(8)], machine=m) for m in (MACHINE, other))
+    assert np.all(unknown.high / unknown.low > known.high / known.low)
+    assert np.all(np.abs(np.log(unknown.seconds / known.seconds)) < np.log(3))
+    observed = []
+    while (case := model.propose(op, observed, other)) is not None:
+        observed.append(measure(op, case, machine=other))
+    assert len(observed) == model.samples
+    sampled = model.predict(op, observed, other.cases(), machine=other)
+    assert np.mean([abs(sampled.at(c) / true_seconds(op, c) - 1) for c in other.cases()]) < 0.2
+
+
+def test_a_kind_that_it_has_not_learned_gets_a_wide_curve_that_samples_narrow(model):
+    op = HELD_OUT[0]
+    strange = replace(op, kind="strange")
+    sample = replace(measure(op, Case(4), machine=MACHINE), op=strange)
+    curve = model.predict(strange, [], CASES, machine=MACHINE)
+    sampled = model.predict(strange, [sample], CASES, machine=MACHINE)
+    assert np.all(np.isfinite(curve.seconds))
+    assert np.median(sampled.high / sampled.low) < np.median(curve.high / curve.low)
+
+
+def test_cases_that_were_never_measured_are_interpolated():
+    some = [m for m in measure_all(TRAIN, machine=MACHINE) if m.case.threads in (1, 2, 4, 8, 12)]
+    model = LearnedCurve().fit(some)
+    entry = entries(HELD_OUT)[3]
+    observed = replay(model, entry)
+    assert {m.case.threads for m in observed} <= {1, 2, 4, 8, 12}
+    curve = model.predict(entry.op, observed, CASES, machine=MACHINE)
+    assert curve.source[CASES.index(Case(3))] is Source.INTERPOLATED
+    assert curve.at(Case(3)) == pytest.approx(true_seconds(entry.op, Case(3)), rel=0.25)
+
+
+def test_ops_that_lack_cases_are_learned_from_too():
+    rng = np.random.default_rng(0)
+    holes = [m for m in measure_all(TRAIN, machine=MACHINE) if rng.random() < 0.6]
+    assert errors(LearnedCurve().fit(holes)).mean() < 0.06
+
+
+def test_too_few_ops_of_a_machine_are_said_and_it_is_treated_as_unknown():
+    other = Machine.uniform("few", 4, group_size=4)
+    model = LearnedCurve().fit([*measure_all(TRAIN, machine=MACHINE), *measure_all(TRAIN[:2], machine=other)])
+    assert any("few" in note and "2 ops" in note for note in model.notes)
+    assert model.predict(HELD_OUT[0], [], other.cases(), machine=other).seconds.min() > 0
+
+
+def test_what_was_stored_answers_alike_and_damage_is_refused(model):
+    files = model.to_files()
+    again = LearnedCurve().from_files(files)
+    entry = entries(HELD_OUT[5:6])[0]
+    observed = replay(model, entry)
+    assert [m.case for m in replay(again, entry)] == [m.case for m in observed]
+    for before, after in zip(
+        model.predict(entry.op, observed, CASES, machine=MACHINE).seconds,
+        again.predict(entry.op, observed, CASES, machine=MACHINE).seconds,
+        strict=True,
+    ):
+        assert after == pytest.approx(before, rel=1e-12)
+    for name, change in (
+        ("model.json", lambda data: data.replace(b'"share"', b'"sharp"')),
+        ("model.json", lambda data: data.replace(b"learned_curve/1", b"learned_curve/9")),
+        ("machines.npz", lambda data: data[: len(data) // 2]),
+        ("trees.ubj", lambda data: data[:100]),
+    ):
+        with pytest.raises(ArtefactError):
+            LearnedCurve().from_files({**files, name: change(files[name])})
+
+
+def test_what_cannot_be_is_refused():
+    for options in ({"samples": -1}, {"samples": 1.5}, {"enough": -0.1}, {"trees": 0}, {"rate": 0.0}, {"depth": 0}):
+        with pytest.raises(InvalidInput):
+            LearnedCurve(**options)
+    with pytest.raises(ModelError, match="fit it first"):
+        LearnedCurve().predict(OPS[0], [], CASES, machine=MACHINE)

@@ -1,0 +1,77 @@
+"""The page of `threadcast compare --html`: every model in one table, and plots of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from threadcast.cli.charts import bars, lines
+from threadcast.cli.html_page import html_page, html_table
+from threadcast.cli.output import significant
+
+if TYPE_CHECKING:
+    from threadcast.models.evaluation import Evaluation
+    from threadcast.models.judgement import Row
+
+_COLUMNS = (
+    ("samples", "samples", 1), ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
+    ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
+    ("regret_p95", "regret, 95th percentile %", 100), ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1),
+    ("unusable", "ops lost", 1),
+)  # fmt: skip
+"""(field of a row, title, what it is multiplied by)."""
+
+
+def comparison_page(evaluation: Evaluation, *, title: str) -> str:
+    """The rows of `evaluation` as an HTML page; `title` says what they were judged by."""
+    rows = evaluation.rows
+    ranked = sorted((row for row in rows if row.regret_mean is not None), key=lambda row: row.regret_mean or 0.0)
+    body = [
+        f"<h1>Models {escape(title)}</h1>",
+        "<p class=note>Each model sees only the samples that it asked for, of ops that it has not learned from. "
+        "Accuracy is 1 - mean(|forecast - measured| / measured) over the other cases; models set in bold may be as "
+        "accurate as the best (paired bootstrap over ops). Regret is how much longer than the best case the chosen one "
+        f"takes.{escape(_context(rows))}</p>",
+        _rows(rows),
+        "<h2>Accuracy by samples</h2>",
+        lines(_by_samples(rows), x_label="samples", y_label="%"),
+        "<h2>Regret: mean, and 95th percentile as a line</h2>",
+        bars([(_name(row), 100 * (row.regret_mean or 0.0), 100 * (row.regret_p95 or 0.0)) for row in ranked], unit="%"),
+    ]
+    folds = dict.fromkeys(row.fold for row in evaluation.by_fold)
+    for fold in folds if len(folds) > 1 else ():
+        body += [f"<h2>{escape(fold)}</h2>", _rows([row for row in evaluation.by_fold if row.fold == fold])]
+    return html_page(f"threadcast: models {title}", body)
+
+
+def _rows(rows: Sequence[Row]) -> str:
+    cells = []
+    for row in rows:
+        values = [getattr(row, field) for field, _, _ in _COLUMNS]
+        scaled = [None if value is None else value * by for value, (_, _, by) in zip(values, _COLUMNS, strict=True)]
+        cells.append([row.model, *("-" if value is None else significant(float(value)) for value in scaled)])
+    bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
+    return html_table(["model", *(title for _, title, _ in _COLUMNS)], cells, bold=bold)
+
+
+def _by_samples(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
+    """Accuracy in percent, none below 0, of each model by its mean number of samples."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.accuracy is not None:
+            found.setdefault(row.model, []).append((round(row.samples, 1), max(100 * row.accuracy, 0.0)))
+    return {name: sorted(points) for name, points in found.items()}
+
+
+def _name(row: Row) -> str:
+    return f"{row.model}, {row.samples:.3g} samples"
+
+
+def _context(rows: Sequence[Row]) -> str:
+    judged = [row for row in rows if row.regret_all_threads is not None]
+    if not judged or judged[0].regret_all_threads is None:
+        return ""
+    said = f" Always taking all threads has a mean regret of {100 * judged[0].regret_all_threads:.3g} %."
+    floor = judged[0].noise_floor
+    return said if floor is None else f"{said} One half of the samples tells the other with {100 * floor:.4g} %."

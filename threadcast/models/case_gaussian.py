@@ -1,0 +1,128 @@
+"""How ops' log times at the cases of one machine vary together: a Gaussian that a few samples of an op narrow down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core.curve import Floats
+
+LEAST_VARIANCE = 1e-5
+"""Of a case's log time, beside what others tell of it: 0.3 %. Keeps the covariance regular."""
+
+PRIOR_OPS = 8.0
+"""How many measured ops the smooth covariance weighs as much as, against that of the ops themselves. A convention:
+with 20 ops it keeps a 96 x 96 matrix from being of rank 20, with hundreds it vanishes."""
+
+DRAWS = 96
+"""Curves that are drawn to tell what a choice may cost."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CaseGaussian:
+    """Log times, or what a base leaves of them. `mean` is (n_cases,), `covariance` (n_cases, n_cases), float64.
+
+    `noise` is the variance of one sample's log around the truth.
+    """
+
+    mean: Floats
+    covariance: Floats
+    noise: float
+
+    @classmethod
+    def fitted(cls, residuals: Floats, threads: Sequence[int], noise: float) -> CaseGaussian:
+        """From `residuals` (n_ops, n_cases), NaN where a case was not measured; `threads` are the cases'."""
+        known = ~np.isnan(residuals)
+        counts = known.sum(axis=0)
+        filled = np.where(known, residuals, 0.0)
+        mean = filled.sum(axis=0) / np.maximum(counts, 1)
+        mean = np.where(counts > 0, mean, filled.sum() / max(known.sum(), 1))
+        centred = np.where(known, residuals - mean, 0.0)
+        both = known.T.astype(np.float64) @ known
+        own = centred.T @ centred / np.maximum(both, 1)
+        smooth = _smooth(own, both, np.log(np.asarray(threads, dtype=np.float64)))
+        share = both / (both + PRIOR_OPS)
+        mixed = share * own + (1 - share) * smooth
+        values, vectors = np.linalg.eigh((mixed + mixed.T) / 2)  # pairs with unlike counts can make it indefinite
+        covariance = (vectors * np.maximum(values, 0.0)) @ vectors.T + LEAST_VARIANCE * np.eye(len(mean))
+        return cls(mean, covariance, noise)
+
+    @classmethod
+    def smooth(cls, variance: float, length: float, threads: Floats, noise: float) -> CaseGaussian:
+        """Around 0, with a variance, that cases `length` apart in log threads share to 1/e."""
+        apart = np.abs(np.log(threads)[:, None] - np.log(threads))
+        covariance = variance * np.exp(-apart / length) + LEAST_VARIANCE * np.eye(len(threads))
+        return cls(np.zeros(len(threads)), covariance, noise)
+
+    def smoothness(self, threads: Sequence[int]) -> tuple[float, float]:
+        """The variance and the length for which `smooth` is most like this."""
+        log_threads = np.log(np.asarray(threads, dtype=np.float64))
+        return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
+
+    def given(self, where: Sequence[int], values: Floats, samples: Floats) -> tuple[Floats, Floats]:
+        """Mean (n_ops, n_cases) and variance (n_ops, n_cases) of ops whose residuals at `where` are `values`.
+
+        `values` and `samples`, how many samples each is of, are (n_ops, n_where).
+        """
+        at = list(where)
+        if not at:
+            shape = (len(values), len(self.mean))
+            return np.broadcast_to(self.mean, shape).copy(), np.broadcast_to(np.diag(self.covariance), shape).copy()
+        means, variances = np.empty((len(values), len(self.mean))), np.empty((len(values), len(self.mean)))
+        for counts in np.unique(samples, axis=0):
+            rows = np.all(samples == counts, axis=1)
+            gain = self._gain(at, counts)
+            left = np.diag(self.covariance) - np.einsum("ij,ji->i", gain, self.covariance[at])
+            means[rows] = self.mean + (values[rows] - self.mean[at]) @ gain.T
+            variances[rows] = left
+        return means, np.maximum(variances, LEAST_VARIANCE)
+
+    def left(self, where: Sequence[int], samples: Floats) -> Floats:
+        """The covariance (n_cases, n_cases) that is left once `where` is known."""
+        at = list(where)
+        return self.covariance - self._gain(at, samples) @ self.covariance[at] if at else self.covariance
+
+    def most_telling(self, left: Floats, allowed: Sequence[int], weights: Floats) -> int:
+        """Which of the `allowed` cases, sampled once, takes most of the variances in `left`, weighted by case."""
+        told = (weights[:, None] * left**2).sum(axis=0) / (np.diag(left) + self.noise)
+        return max(allowed, key=lambda case: float(told[case]))
+
+    def _gain(self, at: list[int], samples: Floats) -> Floats:
+        within = self.covariance[np.ix_(at, at)] + np.diag(self.noise / samples)
+        gain: Floats = np.linalg.solve(within, self.covariance[at]).astype(np.float64, copy=False).T
+        return gain
+
+
+def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:
+    """What choosing the least of `log_times` (n_cases,) costs on average, as a share of the best, and how often each
+    case is the best (n_cases,)."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    drawn = log_times + np.random.default_rng(seed).standard_normal((DRAWS, len(log_times))) @ root.T
+    best: NDArray[np.int64] = drawn.argmin(axis=1)
+    lost = np.exp(drawn[:, log_times.argmin()] - drawn.min(axis=1)) - 1
+    return float(lost.mean()), np.bincount(best, minlength=len(log_times)) / DRAWS
+
+
+def _smooth(own: Floats, both: Floats, log_threads: Floats) -> Floats:
+    """A covariance that depends on how far apart two thread counts are, with the variances and nearness of `own`."""
+    scale = np.sqrt(np.maximum(np.diag(own), LEAST_VARIANCE))
+    apart = np.abs(log_threads[:, None] - log_threads)
+    found: Floats = np.outer(scale, scale) * np.exp(-apart / _length(own, both, log_threads))
+    return found
+
+
+def _length(covariance: Floats, both: Floats | None, log_threads: Floats) -> float:
+    """Over which distance in log threads correlation falls to 1/e, of pairs that more than two ops have."""
+    scale = np.sqrt(np.maximum(np.diag(covariance), LEAST_VARIANCE))
+    correlation = np.clip(covariance / np.outer(scale, scale), -1, 1)
+    apart = np.abs(log_threads[:, None] - log_threads)
+    pairs = apart > 0 if both is None else (both > 2) & (apart > 0)
+    if not pairs.any():
+        return 1.0
+    lengths = np.geomspace(0.05, 50.0, 25)
+    errors = [float(np.mean((correlation[pairs] - np.exp(-apart[pairs] / length)) ** 2)) for length in lengths]
+    return float(lengths[int(np.argmin(errors))])

@@ -1,0 +1,291 @@
+"""Whole curves from none to a few samples: what ops like it took, then a Gaussian over what that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Self
+
+import numpy as np
+
+from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core.curve import Floats
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
+from threadcast.models.base import PerformanceModel
+from threadcast.models.case_gaussian import CaseGaussian, expected_regret
+from threadcast.models.interpolation import Knot, curve_through, measured_knots, with_measured
+from threadcast.models.machine_curves import MIN_OPS, NORMAL_95, MachineCurves
+from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.point_trees import Points, PointTrees, Shape, scale
+from threadcast.models.sampling import evenly_spread
+
+SCHEMA = "threadcast.learned_curve/1"
+
+NOISE = 0.02**2
+"""Variance of a lone sample's log where no case was sampled three times. A convention: 2 %."""
+
+OUTLIER = 4.0
+"""Standard deviations from what an op's other samples say, from which on a sample is not believed."""
+
+FADE_S = 30 * 86400.0
+"""Seconds after which a measurement is worth half as many samples as a new one of the op. A convention: a month."""
+
+FOREIGN = 1.5
+"""How much wider intervals are on a machine that was not learned from. A convention."""
+
+
+class LearnedCurve(PerformanceModel):
+    """A forecast from what an op is, then a Gaussian over the curves that it leaves, conditioned on the op's samples.
+
+    Without samples it answers by boosted trees over `static_features`, on machines that it has not learned from too,
+    with wide intervals; on a machine and for kinds of ops that it knows, also by a Gaussian process over what ops are
+    (`op_process`), both weighted by how well they did out of fold. Each sample narrows the whole curve by how the
+    residuals of the training ops vary together over cases. It asks for at most `samples` cases, the one that tells most
+    of the curve first, weighted by how likely it is the best; and for no more once its choice is expected to cost at
+    most `enough` (a share of the best case's time; 0 asks for all). A sample that is off from what the others say by
+    more than `OUTLIER` standard deviations counts for little, and it asks for one more in its place. Measurements fade
+    beside newer ones of the op, and where they disagree the older one is doubted first.
+
+    Intervals are widened or narrowed so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were
+    not measured in training are interpolated. `jobs` threads grow trees and forecast many ops. Conditioning:
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, 2.2; choosing what to measure: Krause, Singh,
+    Guestrin 2008, Near-optimal sensor placements in Gaussian processes.
+    """
+
+    name = "learned_curve"
+
+    def __init__(
+        self, *, samples: int = 3, enough: float = 0.0, trees: int = 60, depth: int = 8, rate: float = 0.12,
+        seed: int = 0, jobs: int = 1,
+    ) -> None:  # fmt: skip
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
+            raise InvalidInput(f"samples={samples!r} must be a whole number of at least 0")
+        if not enough >= 0:
+            raise InvalidInput(f"enough={enough!r} must be at least 0, a share of the best case's time")
+        self.samples, self.enough, self.jobs = samples, float(enough), jobs
+        self.shape = Shape(trees, depth, rate, seed)
+        self.notes: tuple[str, ...] = ()
+        """What the last `fit` left out."""
+        self._trees: PointTrees | None = None
+        self._features = 0
+        self._machines: dict[str, MachineCurves] = {}
+        self._variance, self._length, self._noise = 1.0, 1.0, NOISE
+        """Of residuals of all machines, for those that are unknown; see `CaseGaussian.smooth`."""
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The case that tells most, None once `samples` were taken or the choice is good enough."""
+        seen = by_case(observed)
+        learned = self._machines.get(machine.fingerprint)
+        if learned is None:
+            spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
+            return next((case for case in spread if case not in seen), None)
+        allowed = [i for i, case in enumerate(learned.cases) if case not in seen]
+        if not allowed or len(seen) >= self.samples + self._doubted(op, observed, learned, machine):
+            return None
+        where, _, counts = _positions(learned.cases, seen)
+        left = learned.gaussian.left(where, counts)
+        weights = np.ones(len(learned.cases))
+        if where:
+            logs, _ = self._forecast([op], [observed], learned, machine)
+            cost, likely = expected_regret(logs[0], left)
+            if self.enough and cost <= self.enough:
+                return None
+            weights = 1 / len(weights) + likely
+        return learned.cases[learned.gaussian.most_telling(left, allowed, weights)]
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Learn trees from all points, and each machine with `MIN_OPS` ops or more."""
+        entries, refused = usable(group(measurements))
+        notes = [f"op {key} left out: {why}" for key, why in refused.items()]
+        points = Points.of(entries)
+        trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
+        out_of_fold = points.targets - residuals
+        noise = _noise(entries)
+        by_machine: dict[str, list[int]] = {}
+        for row, entry in enumerate(entries):
+            by_machine.setdefault(entry.machine.fingerprint, []).append(row)
+        machines = {}
+        for fingerprint, rows in by_machine.items():
+            own = [entries[row] for row in rows]
+            if len(rows) < MIN_OPS:
+                notes.append(f"{fingerprint}: {len(rows)} ops are too few to learn it from")
+                continue
+            by_trees = [
+                out_of_fold[points.of_op[row]] + scale([entry.op], tuple(entry.by_case))[0]
+                for row, entry in zip(rows, own, strict=True)
+            ]
+            machines[fingerprint] = MachineCurves.learned(
+                own, by_trees, noise=noise, samples=self.samples, seed=self.shape.seed
+            )
+        self._trees, self._features, self._machines = trees, points.features.shape[1], machines
+        self.notes, self._noise = tuple(notes), noise
+        if machines:
+            found = [one.gaussian.smoothness([case.threads for case in one.cases]) for one in machines.values()]
+            self._variance, self._length = (float(np.median(values)) for values in zip(*found, strict=True))
+        return self
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """Measured points where there are, forecasts elsewhere."""
+        return self.predict_many([op], [observed], cases, machine=machine)[0]
+
+    def predict_many(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
+    ) -> CurveTable:
+        """As `predict`, the trees asked once for all ops, the Gaussian once for all that were sampled alike."""
+        if self._trees is None:
+            raise ModelError(f"{self.name} has learned nothing yet: fit it first")
+        if not ops:
+            raise ModelError("no op to forecast was given")
+        knots = [measured_knots(seen) for seen in observed]
+        learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), knots)
+        logs, spread = self._forecast(ops, observed, learned, machine)
+        samples = np.array([min(len(known), len(learned.low) - 1) for known in knots])
+        found = (
+            np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
+            np.exp(logs + spread * learned.high[samples][:, None]),
+        )  # fmt: skip
+        if not set(cases) <= set(learned.cases):
+            return self._interpolated(learned, found, knots, cases)
+        columns = [learned.cases.index(case) for case in cases]
+        seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
+        source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
+        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
+
+    def _forecast(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], learned: MachineCurves, machine: Machine
+    ) -> tuple[Floats, Floats]:
+        """Log seconds and their standard deviations at the learned cases, each (n_ops, n_cases)."""
+        assert self._trees is not None
+        base = learned.base(ops, self._trees.log_seconds(ops, machine, learned.cases, jobs=self.jobs))
+        logs, spread = np.empty_like(base), np.empty_like(base)
+        alike: dict[tuple[int, ...], list[tuple[int, Floats, Floats]]] = {}
+        for row, seen in enumerate(observed):
+            where, values, counts = _positions(learned.cases, by_case(seen))
+            values = values - base[row, where]
+            alike.setdefault(tuple(where), []).append((row, values, _believed(learned.gaussian, where, values, counts)))
+        for at, found in alike.items():
+            rows = [row for row, _, _ in found]
+            mean, variance = learned.gaussian.given(
+                at, np.array([values for _, values, _ in found]), np.array([counts for _, _, counts in found])
+            )
+            logs[rows], spread[rows] = base[rows] + mean, np.sqrt(variance)
+        return logs, spread
+
+    def _doubted(self, op: Op, observed: Sequence[Measurement], learned: MachineCurves, machine: Machine) -> int:
+        """How many of an op's measurements the others contradict; each is made up for by another case."""
+        if len(observed) < max(self.samples, 3):
+            return 0
+        assert self._trees is not None
+        base = learned.base([op], self._trees.log_seconds([op], machine, learned.cases))
+        where, values, counts = _positions(learned.cases, by_case(observed))
+        believed = _believed(learned.gaussian, where, values - base[0, where], counts)
+        return int(np.count_nonzero(believed < counts / 2))
+
+    def _unknown(self, cases: tuple[Case, ...], knots: Sequence[Mapping[Case, Knot]]) -> MachineCurves:
+        """What is assumed of a machine that was not learned from: the smooth part of all that were, wider."""
+        every = tuple(sorted({*cases, *(case for known in knots for case in known)}))
+        threads = np.array([case.threads for case in every], dtype=np.float64)
+        bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
+        gaussian = CaseGaussian.smooth(self._variance, self._length, threads, self._noise)
+        return MachineCurves(every, gaussian, bound, bound)
+
+    def _interpolated(
+        self, learned: MachineCurves, forecast: Sequence[Floats], measured: Sequence[Mapping[Case, Knot]],
+        cases: Sequence[Case],
+    ) -> CurveTable:  # fmt: skip
+        curves = []
+        for row, known in enumerate(measured):
+            points = zip(learned.cases, *(array[row].tolist() for array in forecast), strict=True)
+            guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
+            curves.append(curve_through({**guessed, **known}, cases, between="log"))
+        return CurveTable.of(curves, model=self.name)
+
+    def to_files(self) -> dict[str, bytes]:
+        """Options, the trees, and the arrays of each machine."""
+        parts = {name: learned.to_files() for name, learned in self._machines.items()}
+        document = {
+            "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
+            "features": self._features, "fitted": self._trees is not None,
+            "residuals": [self._variance, self._length, self._noise],
+            "machines": {name: described for name, (described, _) in parts.items()},
+        }  # fmt: skip
+        arrays = {f"{i}.{name}": array for i, (_, own) in enumerate(parts.values()) for name, array in own.items()}
+        trees = self._trees.to_files("trees") if self._trees is not None else {}
+        return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **trees}
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Take over what `to_files` gave."""
+        document = read_json(files, "model.json")
+        with reading("model.json"):
+            check_schema(document, SCHEMA)
+            made = LearnedCurve(
+                samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
+                **asdict(Shape(**member(document, "shape", dict))),
+            )  # fmt: skip
+            made._features = member(document, "features", int)
+            variance, length, noise = (finite(value, pointer="/residuals") for value in document["residuals"])
+            if not (variance > 0 and length > 0 and noise > 0):
+                raise ArtefactError("model.json has variances that are not above 0")
+            made._variance, made._length, made._noise = variance, length, noise
+            arrays = read_npz(files, "machines.npz")
+            for i, (name, described) in enumerate(member(document, "machines", dict).items()):
+                own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
+                made._machines[name] = MachineCurves.from_files(described, own, noise)
+        if member(document, "fitted", bool):
+            made._trees = PointTrees("xgboost", made.shape).from_files("trees", files, features=made._features)
+        self.__dict__.update(made.__dict__)
+        return self
+
+
+def _positions(cases: Sequence[Case], seen: Mapping[Case, Measurement]) -> tuple[list[int], Floats, Floats]:
+    """Where what was measured lies among `cases`, the oldest first: positions, log seconds, and how many fresh samples
+    each is worth."""
+    known = [(cases.index(case), measured, _when(measured)) for case, measured in seen.items() if case in cases]
+    newest = max((when for _, _, when in known), default=0.0)
+    known.sort(key=lambda one: (one[2], one[0]))
+    fresh = [1 / (1 + (newest - when) / FADE_S) for _, _, when in known]
+    return (
+        [at for at, _, _ in known],
+        np.log([measured.seconds for _, measured, _ in known]),
+        np.array([len(m.samples) * worth for (_, m, _), worth in zip(known, fresh, strict=True)], dtype=np.float64),
+    )
+
+
+def _when(measured: Measurement) -> float:
+    """Seconds since 1970 at which it was measured, 0 where that is not known."""
+    try:
+        return datetime.fromisoformat(str(measured.conditions["time"])).timestamp()
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def _believed(gaussian: CaseGaussian, where: Sequence[int], values: Floats, counts: Floats) -> Floats:
+    """How many samples each of the values, the oldest first, counts as: fewer where it is far from what others say.
+
+    Where an old one and new ones disagree it is the old one that goes: the machine may have changed.
+    """
+    believed = counts.copy()
+    if len(where) < 3:
+        return believed
+    for i in range(len(where)):
+        others = [j for j in range(len(where)) if j != i]
+        mean, variance = gaussian.given([where[j] for j in others], values[others][None], believed[others][None])
+        expected = variance[0, where[i]] + gaussian.noise / counts[i]
+        off = (values[i] - mean[0, where[i]]) ** 2 / expected
+        if off > OUTLIER**2:
+            believed[i] = counts[i] * gaussian.noise / (gaussian.noise + off * expected)
+    return believed
+
+
+def _noise(entries: Sequence[MeasuredOp]) -> float:
+    """Variance of one sample's log around its case's, the median over cases that have three or more."""
+    found = [
+        float(np.var(np.log([sample.seconds for sample in measured.samples]), ddof=1))
+        for entry in entries
+        for measured in entry.by_case.values()
+        if len(measured.samples) >= 3
+    ]
+    return max(float(np.median(found)), 1e-8) if found else NOISE

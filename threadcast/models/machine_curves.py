@@ -1,0 +1,177 @@
+"""What is learned of one machine: curves of ops like those measured there, and how what is left of them varies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from threadcast.core import Case, Op
+from threadcast.core.curve import Floats
+from threadcast.core.errors import ArtefactError
+from threadcast.models.case_gaussian import CaseGaussian
+from threadcast.models.intervals import residual_bounds
+from threadcast.models.measured import MeasuredOp
+from threadcast.models.op_process import OpProcess, groups
+from threadcast.models.point_trees import scale
+
+MIN_OPS = 4
+"""Ops that a machine or a case must have been measured for, to be learned from."""
+
+NORMAL_95 = 1.645
+"""Standard deviations below which a normal number lies with 95 %."""
+
+SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
+"""Weights that the trees may have beside the process."""
+
+HALVES = 2
+"""Parts of the ops, of which each is judged by the Gaussian of the rest, for the intervals."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MachineCurves:
+    """One machine's `cases`, a forecast of ops that were not sampled, and a Gaussian over what that leaves.
+
+    The forecast of an op of a kind that the process knows is the trees' with the weight `share` and the process's with
+    the rest, of others the trees'. `low` and `high` are (most samples + 1,): by how many standard deviations the truth
+    lies below and above in 5 % of the cases, by number of samples. Without a process all is the trees'.
+    """
+
+    cases: tuple[Case, ...]
+    gaussian: CaseGaussian
+    low: Floats
+    high: Floats
+    process: OpProcess | None = None
+    share: float = 1.0
+
+    def base(self, ops: Sequence[Op], by_trees: Floats) -> Floats:
+        """(n_ops, n_cases) log seconds without samples, from those by trees."""
+        if self.process is None:
+            return by_trees
+        kinds = set(self.process.kinds)
+        rows = [i for i, op in enumerate(ops) if op.kind in kinds]
+        found = by_trees.copy()
+        if rows:
+            some = [ops[i] for i in rows]
+            by_process = self.process.forecast(some) + scale(some, self.cases)
+            found[rows] = self.share * by_trees[rows] + (1 - self.share) * by_process
+        return found
+
+    @classmethod
+    def learned(
+        cls, entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, noise: float, samples: int, seed: int
+    ) -> MachineCurves:
+        """From ops of one machine, and for each of them the log seconds at its cases by trees that have not seen it."""
+        cases = _often(entries)
+        ops = [entry.op for entry in entries]
+        known = _table(entries, [np.log([m.seconds for m in entry.by_case.values()]) for entry in entries], cases)
+        trees = _table(entries, by_trees, cases)
+        off = np.nanmean(known - trees, axis=1, keepdims=True)  # where a case is missing, the trees' shape stands in
+        levels = np.where(np.isnan(trees), np.nanmean(known - scale(ops, cases), axis=1, keepdims=True), 0.0)
+        guessed = np.where(np.isnan(trees), levels + scale(ops, cases), np.nan_to_num(trees) + off)
+        filled = np.where(np.isnan(known), guessed, known) - scale(ops, cases)
+        process, left = OpProcess.fitted(ops, filled, seed=seed)
+        by_process = filled - left + scale(ops, cases)
+        share = min(SHARES, key=lambda share: _off(known, share * trees + (1 - share) * by_process))
+        residuals = known - (share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process)
+        threads = [case.threads for case in cases]
+        gaussian = CaseGaussian.fitted(residuals, threads, noise)
+        low, high = _bounds(residuals, threads, gaussian, samples, np.random.default_rng(seed))
+        return cls(cases, gaussian, low, high, process, share)
+
+    def to_files(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """A JSON document and arrays."""
+        document: dict[str, Any] = {"cases": [[case.threads, case.affinity] for case in self.cases]}
+        arrays = {
+            "mean": self.gaussian.mean, "covariance": self.gaussian.covariance, "low": self.low, "high": self.high
+        }  # fmt: skip
+        if self.process is not None:
+            document |= {"kinds": self.process.kinds, "share": self.share}
+            arrays |= {f"process.{name}": getattr(self.process, name) for name in _PROCESS}
+        return document, arrays
+
+    @classmethod
+    def from_files(cls, document: Any, arrays: Mapping[str, Floats], noise: float) -> MachineCurves:
+        """Take over what `to_files` gave; ArtefactError, or whatever reading raises, on anything else."""
+        cases = tuple(Case(threads, affinity) for threads, affinity in document["cases"])
+        mean, covariance, low, high = (arrays[name] for name in ("mean", "covariance", "low", "high"))
+        n = len(cases)
+        fitting = mean.shape == (n,) and covariance.shape == (n, n) and low.shape == high.shape and low.ndim == 1
+        if not n or not fitting or not all(np.all(np.isfinite(array)) for array in arrays.values()):
+            raise ArtefactError("the parts of a machine do not fit each other")
+        if len(low) == 0 or low.min() < 0 or high.min() < 0 or np.linalg.eigvalsh(covariance).min() <= 0:
+            raise ArtefactError("a machine has a covariance or an interval that is none")
+        process, share = None, 1.0
+        if "kinds" in document:
+            kinds, share = tuple(map(str, document["kinds"])), float(document["share"])
+            process = OpProcess(kinds, *(arrays[f"process.{name}"] for name in _PROCESS))
+            count = process.components.shape[0]
+            numbers = process.lengths.shape[1]
+            shapes = [process.described.shape, process.weights.shape, process.components.shape, process.mean.shape]
+            expected = [(len(kinds), numbers), (len(kinds), count), (count, n), (n,)]
+            grouped = len(process.lengths) == len(groups(count))
+            if shapes != expected or not grouped or process.lengths.min(initial=1) <= 0 or not 0 <= share <= 1:
+                raise ArtefactError("the parts of a machine do not fit each other")
+        return cls(cases, CaseGaussian(mean, covariance, noise), low, high, process, share)
+
+
+_PROCESS = ("lengths", "described", "weights", "components", "mean")
+
+
+def _off(known: Floats, forecast: Floats) -> float:
+    """Mean absolute difference, of what is known."""
+    apart = np.abs(known - forecast)
+    apart = apart[~np.isnan(apart)]
+    return float(apart.mean()) if len(apart) else 0.0
+
+
+def _often(entries: Sequence[MeasuredOp]) -> tuple[Case, ...]:
+    counts: dict[Case, int] = {}
+    for entry in entries:
+        for case in entry.by_case:
+            counts[case] = counts.get(case, 0) + 1
+    return tuple(sorted(case for case, count in counts.items() if count >= min(MIN_OPS, max(counts.values()))))
+
+
+def _table(entries: Sequence[MeasuredOp], rows: Sequence[Floats], cases: Sequence[Case]) -> Floats:
+    """`rows`, by the cases of each op, as (n_ops, n_cases) with NaN where a case was not measured."""
+    position = {case: i for i, case in enumerate(cases)}
+    table = np.full((len(entries), len(cases)), np.nan)
+    for row, (entry, values) in enumerate(zip(entries, rows, strict=True)):
+        for case, value in zip(entry.by_case, values, strict=True):
+            if case in position:
+                table[row, position[case]] = value
+    return table
+
+
+def _bounds(
+    residuals: Floats, threads: Sequence[int], gaussian: CaseGaussian, samples: int, random: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """By how many standard deviations ops are off that the Gaussian has not seen, by number of single samples."""
+    low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
+    part = random.permutation(len(residuals)) % HALVES
+    drawn = residuals + np.sqrt(gaussian.noise) * random.standard_normal(residuals.shape)
+    others = [CaseGaussian.fitted(residuals[part != half], threads, gaussian.noise) for half in range(HALVES)]
+    where: list[int] = []
+    for count in range(samples + 1):
+        if count:
+            allowed = [i for i in range(len(threads)) if i not in where]
+            if not allowed:
+                low[count:], high[count:] = low[count - 1], high[count - 1]
+                break
+            left = gaussian.left(where, np.ones(len(where)))
+            where.append(gaussian.most_telling(left, allowed, np.ones(len(threads))))
+        judged = [i for i in range(len(threads)) if i not in where]
+        scores = []
+        for half, other in enumerate(others):
+            mine = (part == half) & ~np.isnan(residuals[:, where]).any(axis=1)
+            mean, variance = other.given(where, drawn[mine][:, where], np.ones((int(mine.sum()), count)))
+            scores.append(((residuals[mine] - mean) / np.sqrt(variance))[:, judged].ravel())
+        told = np.concatenate(scores)
+        told = told[~np.isnan(told)]
+        if len(told):
+            below, above = residual_bounds(told)
+            low[count], high[count] = -below, above
+    return low, high

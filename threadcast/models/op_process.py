@@ -1,0 +1,151 @@
+"""Curves of ops like those that were measured: a Gaussian process over what ops are, one for each way curves differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from threadcast.core import Op
+from threadcast.core.curve import Floats
+from threadcast.models.static_features import describe
+
+GROUPS = (1, 2, 3, 4, 8, 24)
+"""Principal components of log curves, up to which those after the last number share their length scales. On 900 shapes
+of MKL's sgemm at 96 thread counts 24 components hold all but 1.6 % of the time; the first are smooth in the shape, the
+later ones jump."""
+
+TUNED_ON = 300
+"""Ops, drawn at random, by which length scales are chosen: all of them cost the cube."""
+
+NOISES = np.geomspace(1e-4, 10.0, 26)
+"""Shares of a component's variance that may be no function of the op."""
+
+_SHORTEST, _LONGEST = np.log(0.05), np.log(50.0)
+"""Of length scales, in standard deviations of what ops are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpProcess:
+    """Exponential kernels over scaled descriptions of ops, one for each group of components (Matern 1/2: Rasmussen and
+    Williams 2006, 4.2.1; libraries switch algorithms by shape, which makes curves jump, not bend).
+
+    Ops of different kinds tell nothing of each other. `described` is (n_ops, n_numbers), `kinds` their kinds; `weights`
+    (n_ops, n_components); `components` (n_components, n_cases); `mean` (n_cases,); `lengths` (n_groups, n_numbers).
+    """
+
+    kinds: tuple[str, ...]
+    lengths: Floats
+    described: Floats
+    weights: Floats
+    components: Floats
+    mean: Floats
+
+    @classmethod
+    def fitted(cls, ops: Sequence[Op], curves: Floats, *, seed: int) -> tuple[OpProcess, Floats]:
+        """From `curves` (n_ops, n_cases), and what it leaves of each when it has not seen that op, (n_ops, n_cases)."""
+        described, kinds = describe(ops), tuple(op.kind for op in ops)
+        alike = _alike(kinds, kinds)
+        mean = curves.mean(axis=0)
+        _, scales, rows = np.linalg.svd(curves - mean, full_matrices=False)
+        count = min(GROUPS[-1], int(np.count_nonzero(scales > 1e-9 * max(scales[0], 1e-300))))
+        components = rows[:count]
+        scores = (curves - mean) @ components.T
+        weights, left, lengths = np.empty_like(scores), np.empty_like(scores), []
+        for group in groups(count):
+            lengths.append(_tuned(described, alike, scores[:, group], np.random.default_rng(seed)))
+            scaled = described / lengths[-1]
+            values, vectors = np.linalg.eigh(_kernel(scaled, scaled) * alike)
+            for i in range(*group.indices(count)):
+                weights[:, i], left[:, i] = _regressed(np.maximum(values, 0.0), vectors, scores[:, i])
+        stacked = np.array(lengths).reshape(len(lengths), described.shape[1])
+        fitted = cls(kinds, stacked, described, weights, components, mean)
+        return fitted, curves - mean - (scores - left) @ components
+
+    def forecast(self, ops: Sequence[Op]) -> Floats:
+        """(n_ops, n_cases)."""
+        asked, count = describe(ops), len(self.components)
+        one_kind = len(set(self.kinds)) == 1 and all(op.kind == self.kinds[0] for op in ops)
+        alike = None if one_kind else _alike([op.kind for op in ops], self.kinds)
+        scores = np.empty((len(ops), count))
+        for group, lengths in zip(groups(count), self.lengths, strict=True):
+            near = _kernel(asked / lengths, self.described / lengths)
+            scores[:, group] = (near if alike is None else near * alike) @ self.weights[:, group]
+        found: Floats = self.mean + scores @ self.components
+        return found
+
+
+def groups(count: int) -> list[slice]:
+    """Which of `count` components share length scales."""
+    ends = [0, *(end for end in GROUPS if end < count), count]
+    return [slice(start, end) for start, end in pairwise(ends) if start < end]
+
+
+def _regressed(values: Floats, vectors: Floats, scores: Floats) -> tuple[Floats, Floats]:
+    """Weights (n_ops,) for a kernel of these eigenvalues and -vectors, and the error at each op without itself, at the
+    noise for which that error is least (Rasmussen and Williams, 5.12)."""
+    rotated, best = vectors.T @ scores, (np.inf, scores, scores)
+    for noise in NOISES:
+        inverse = 1 / (values + noise)
+        weights = vectors @ (inverse * rotated)
+        left = weights / ((vectors**2) @ inverse)
+        best = min(best, (float(np.mean(left**2)), weights, left), key=lambda found: found[0])
+    return best[1], best[2]
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> Floats:
+    """1 where two ops are of one kind, else 0: (n_one, n_other)."""
+    found: Floats = (np.array(one)[:, None] == np.array(other)).astype(np.float64)
+    return found
+
+
+def _kernel(one: Floats, other: Floats) -> Floats:
+    from scipy.spatial.distance import cdist
+
+    found: Floats = np.exp(-cdist(one, other))
+    return found
+
+
+def _tuned(described: Floats, alike: Floats, scores: Floats, random: np.random.Generator) -> Floats:
+    """Length scales under which the scores are likeliest, components weighted by their variance."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+    from scipy.optimize import minimize
+
+    spread = described.std(axis=0)
+    varies = spread > 1e-9
+    if scores.shape[1] == 0 or not varies.any():
+        return np.where(varies, spread, 1.0)
+    some = random.permutation(len(described))[:TUNED_ON]
+    points = described[some][:, varies] / spread[varies]
+    targets, alike = scores[some], alike[np.ix_(some, some)]
+    importance = scores.var(axis=0) / scores.var(axis=0).sum()
+
+    apart = (points[:, None, :] - points[None, :, :]) ** 2
+
+    def unlikeliness(logs: Floats) -> tuple[float, Floats]:
+        """Of log length scales and log noise, with its slopes."""
+        scaled = apart / np.exp(2 * logs[:-1])
+        distance = np.sqrt(scaled.sum(axis=2))
+        kernel = np.exp(-distance) * alike
+        noisy = kernel + np.exp(logs[-1]) * np.eye(len(some))
+        try:
+            factor = cho_factor(noisy, lower=True)
+        except LinAlgError:
+            return 1e12, np.zeros_like(logs)
+        inverse = cho_solve(factor, np.eye(len(some)))
+        weights = inverse @ targets
+        fit = np.maximum((targets * weights).sum(axis=0), 1e-300)
+        value = len(some) / 2 * (importance @ np.log(fit)) + np.log(np.diag(factor[0])).sum()
+        slope = inverse / 2 - len(some) / 2 * (weights * (importance / fit)) @ weights.T
+        bend = slope * kernel / np.maximum(distance, 1e-12)
+        slopes = [float((bend * scaled[:, :, i]).sum()) for i in range(scaled.shape[2])]
+        return float(value), np.array([*slopes, np.exp(logs[-1]) * np.trace(slope)])
+
+    start = np.append(np.full(points.shape[1], np.log(2.0)), np.log(0.05))
+    limits = [(_SHORTEST, _LONGEST)] * points.shape[1] + [(np.log(1e-4), np.log(10.0))]
+    found = minimize(unlikeliness, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": 60})
+    lengths = np.ones(described.shape[1])
+    lengths[varies] = spread[varies] * np.exp(found.x[:-1])
+    return lengths

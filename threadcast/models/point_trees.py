@@ -1,0 +1,177 @@
+"""Boosted trees that forecast log times of single points, an op in a case, from `static_features`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core import Case, Machine, Op
+from threadcast.core.curve import Floats
+from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.models import artefacts, boosted_trees
+from threadcast.models.decision_trees import Trees
+from threadcast.models.measured import MeasuredOp
+from threadcast.models.static_features import Features, joint_features, work
+
+Library = Literal["xgboost", "hist_boosting"]
+
+CHUNK = 256
+"""Ops whose features a thread has in memory at once."""
+
+FOLDS = 5
+"""Parts in which trees are judged by ops that they have not seen, for what they leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How trees are grown."""
+
+    trees: int = 80
+    depth: int = 8
+    rate: float = 0.12
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("trees", 1), ("depth", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidInput(f"{name}={value!r} must be a whole number of at least {least}")
+        if not 0 < self.rate <= 1:
+            raise InvalidInput(f"rate={self.rate!r} must be above 0 and at most 1")
+
+
+class PointTrees:
+    """Log seconds beside those of `scale`, learned by a library's boosted trees."""
+
+    def __init__(self, library: Library, shape: Shape) -> None:
+        if library not in get_args(Library):
+            raise InvalidInput(f"library={library!r} must be one of {', '.join(get_args(Library))}")
+        self.library, self.shape = library, shape
+        self._fitted: Any = None
+
+    def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
+        """Learn targets (n_points,) from features (n_points, n_features)."""
+        fitted = _make(self.library, self.shape, jobs).fit(features, targets)
+        if self.library == "xgboost":
+            fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
+        self._fitted = fitted if self.library == "xgboost" else Trees.of_histograms(fitted)
+        return self
+
+    def forecast(self, features: Features) -> Floats:
+        """(n_points,) for features (n_points, n_features)."""
+        if self.library == "xgboost":
+            quick: Floats = self._fitted.get_booster().inplace_predict(features).astype(np.float64)
+            return quick
+        found: Floats = self._fitted.predict(features)
+        return found
+
+    def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case], *, jobs: int = 1) -> Floats:
+        """(n_ops, n_cases) log seconds, worked out by `jobs` threads."""
+        found = np.empty((len(ops), len(cases)))
+
+        def fill(start: int) -> None:
+            some = ops[start : start + CHUNK]
+            features = joint_features(some, machine, cases)
+            flat = self.forecast(features.reshape(-1, features.shape[2]))
+            found[start : start + CHUNK] = flat.reshape(len(some), len(cases)) + scale(some, cases)
+
+        starts = range(0, len(ops), CHUNK)
+        if jobs == 1 or len(starts) == 1:
+            for start in starts:
+                fill(start)
+        else:
+            with ThreadPoolExecutor(jobs) as threads:
+                list(threads.map(fill, starts))
+        return found
+
+    def to_files(self, prefix: str) -> dict[str, bytes]:
+        """What was learned."""
+        if self.library == "xgboost":
+            return {f"{prefix}.ubj": bytes(self._fitted.get_booster().save_raw("ubj"))}
+        return {f"{prefix}.npz": artefacts.npz_bytes(self._fitted.arrays)}
+
+    def from_files(self, prefix: str, files: Mapping[str, bytes], *, features: int) -> PointTrees:
+        """Take over what `to_files` gave; ArtefactError on anything else."""
+        if self.library == "xgboost":
+            fresh = _make(self.library, self.shape, 1)
+            self._fitted = boosted_trees.load(fresh, artefacts.content(files, f"{prefix}.ubj"), features=features)
+            return self
+        with artefacts.reading(f"{prefix}.npz"):
+            self._fitted = Trees(artefacts.read_npz(files, f"{prefix}.npz"))
+            self._fitted.check(features)
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """All measured points of some ops in rows, op after op: `of_op[i]` are the rows of op i, whose key is `keys[i]`."""
+
+    features: Features
+    targets: Floats
+    of_op: tuple[slice, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[MeasuredOp]) -> Points:
+        """What was measured, as features and targets."""
+        features, targets, of_op, start = [], [], [], 0
+        for entry in entries:
+            cases = tuple(entry.by_case)
+            features.append(joint_features([entry.op], entry.machine, cases)[0])
+            logs = np.log([measured.seconds for measured in entry.by_case.values()])
+            targets.append(logs - scale([entry.op], cases)[0])
+            of_op.append(slice(start, start + len(cases)))
+            start += len(cases)
+        keys = tuple(entry.op.key for entry in entries)
+        return cls(np.concatenate(features), np.concatenate(targets), tuple(of_op), keys)
+
+    def learned(self, library: Library, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
+        """Trees of all points, and the residuals (n_points,) that trees of the other ops leave."""
+        part = self._parts(shape.seed)
+        residuals = np.empty(len(self.targets))
+        for number in range(int(part.max()) + 1):
+            out = part == number
+            trees = PointTrees(library, shape).fit(self.features[~out], self.targets[~out], jobs=jobs)
+            residuals[out] = self.targets[out] - trees.forecast(self.features[out])
+        return PointTrees(library, shape).fit(self.features, self.targets, jobs=jobs), residuals
+
+    def _parts(self, seed: int) -> NDArray[np.int64]:
+        """Which fold each row is in; those of one op key are in one, whatever their machine."""
+        keys = sorted(set(self.keys))
+        if len(keys) < 2:
+            raise ModelError("learning takes several different ops")
+        dealt = np.random.default_rng(seed).permutation(len(keys)) % min(FOLDS, len(keys))
+        of_key = dict(zip(keys, dealt.tolist(), strict=True))
+        part = np.empty(len(self.targets), dtype=np.int64)
+        for key, rows in zip(self.keys, self.of_op, strict=True):
+            part[rows] = of_key[key]
+        return part
+
+
+def scale(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
+    """(n_ops, n_cases) log of an op's work by thread: what trees then need not learn."""
+    threads = np.array([case.threads for case in cases], dtype=np.float64)
+    found: Floats = np.log(work(ops))[:, None] - np.log(threads)[None, :]
+    return found
+
+
+def _make(library: Library, shape: Shape, jobs: int) -> Any:
+    if library == "xgboost":
+        import xgboost
+
+        return xgboost.XGBRegressor(
+            n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, subsample=0.8,
+            colsample_bytree=0.6, min_child_weight=4, max_bin=256, tree_method="hist", n_jobs=jobs,
+            random_state=shape.seed,
+        )  # fmt: skip
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return HistGradientBoostingRegressor(
+        max_iter=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, min_samples_leaf=4, max_leaf_nodes=127,
+        early_stopping=False, random_state=shape.seed,
+    )  # fmt: skip

@@ -1,0 +1,200 @@
+"""What is known of ops and cases before anything is measured, as numbers that regressors learn from.
+
+An op by its work and shapes, a case by how its threads lie on a machine, and how both fit together: what a thread
+computes and moves, against the caches, and how evenly and squarely threads can divide an op's output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core import Affinity, Case, Machine, Op
+from threadcast.core.curve import Floats
+
+Features = NDArray[np.float32]
+
+TILES = (16, 48)
+"""Elements along a side that vector kernels work on at once: a cache line of float32, and the rows of the micro-kernels
+of today's matrix libraries. Rounding up to them is what makes neighbouring shapes and thread counts differ."""
+
+BYTES_WEIGHT = 8.0
+"""Flops that a core does while it moves a byte, about: what a machine's balance is. Only sets the scale of `work`."""
+
+UNKNOWN = -10.0
+"""In place of what is not known of an op or a machine: below all that is."""
+
+_SIDES = 4
+"""Sides of a tensor that are told, from the last; others are in its element count."""
+
+
+def work(ops: Sequence[Op]) -> Floats:
+    """(n_ops,) what an op has to do, as a number that its time on one thread is about proportional to."""
+    return np.array([max(op.flops, 1.0) + BYTES_WEIGHT * max(op.bytes_moved, 1.0) for op in ops])
+
+
+def describe(ops: Sequence[Op]) -> Floats:
+    """(n_ops, 4) what sets an op apart from others of its kind, as logarithms: the sides of what threads divide, the
+    work on each of its elements, and the bytes of the whole."""
+    found = []
+    for op in ops:
+        rows, columns = _matrix(op)
+        each = max(op.flops, 1.0) / (rows * columns)
+        found.append([math.log(rows), math.log(columns), math.log(each), math.log(max(op.bytes_moved, 1.0))])
+    return np.array(found, dtype=np.float64)
+
+
+def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Features:
+    """(n_ops, n_cases, n_features): those of the op, of the machine and the case, and how the op's work divides there.
+
+    `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
+    """
+    own, there = np.array([_of_op(op) for op in ops], dtype=np.float32), _cases(machine, tuple(cases))
+    rows, columns = np.array([_matrix(op) for op in ops], dtype=np.float32).T
+    n, m = own.shape[1], there.features.shape[1]
+    found: Features = np.empty((len(ops), len(cases), n + m + 4 + _GRID), dtype=np.float32)
+    found[:, :, :n] = own[:, None, :]
+    found[:, :, n : n + m] = there.features[None]
+    each = own[:, None, :2] - there.log_threads[None, :, None]
+    found[:, :, n + m : n + m + 2] = each
+    found[:, :, n + m + 2 : n + m + 4] = each[:, :, 1:] - there.log_caches[None]
+    _fill_grid(found[:, :, n + m + 4 :], rows, columns, there)
+    return np.nan_to_num(found, copy=False, nan=UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cases:
+    """What does not depend on the op. `across` and `along` are the grids of each thread count, (n_cases, most grids),
+    infinite and 0 beyond the last; `square` is the position of the squarest."""
+
+    features: Features
+    log_threads: Features
+    log_caches: Features
+    across: Features
+    along: Features
+    square: NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def _cases(machine: Machine, cases: tuple[Case, ...]) -> _Cases:
+    threads = np.array([case.threads for case in cases], dtype=np.float64)
+    divisors = [[count for count in range(1, case.threads + 1) if case.threads % count == 0] for case in cases]
+    across = np.full((len(cases), max(map(len, divisors))), np.inf)
+    for row, of_case in zip(across, divisors, strict=True):
+        row[: len(of_case)] = of_case
+    along = threads[:, None] / across
+    with np.errstate(divide="ignore"):
+        square = np.argmin(np.abs(np.log(across / along)), axis=1)
+    clocks = [core.max_hz for core in machine.cores if core.max_hz]
+    of_machine = [
+        math.log(len(machine)), math.log(len(machine.groups)), len({core.socket for core in machine.cores}),
+        machine.threads_per_core, math.log(max(clocks)) if clocks else math.nan,
+        *np.log(_cache_bytes(machine, Case(1))).tolist(),
+    ]  # fmt: skip
+    features = np.array(
+        [[*_of_case(machine, case), len(d), *of_machine] for case, d in zip(cases, divisors, strict=True)]
+    )
+    caches = np.log([_cache_bytes(machine, case) for case in cases])
+    single = np.float32
+    return _Cases(
+        features.astype(single), np.log(threads).astype(single), caches.astype(single), across.astype(single),
+        along.astype(single), square,
+    )  # fmt: skip
+
+
+def _of_op(op: Op) -> list[float]:
+    tensors = [*(spec.shape for spec in op.inputs[:2]), *[()] * (2 - len(op.inputs[:2]))]
+    sides = [side for shape in (*tensors, op.outputs[0].shape if op.outputs else ()) for side in _sides(shape)]
+    rows, columns = _matrix(op)
+    elements = [spec.numel for spec in (*op.inputs, *op.outputs)]
+    return [
+        math.log(max(op.flops, 1.0)), math.log(max(op.bytes_moved, 1.0)), math.log(max(op.intensity, 1e-3)),
+        len(op.inputs), math.log(max([1, *elements])), math.log(rows / columns),
+        math.log(max(op.flops, 1.0) / (rows * columns)), *sides, *(rows % tile for tile in TILES),
+        *(columns % tile for tile in TILES),
+    ]  # fmt: skip
+
+
+def _sides(shape: Sequence[int]) -> list[float]:
+    """Logarithms of the last sides, the last one first."""
+    known = [math.log(max(side, 1)) for side in reversed(shape[-_SIDES:])]
+    return known + [math.nan] * (_SIDES - len(known))
+
+
+def _matrix(op: Op) -> tuple[int, int]:
+    """Rows and columns of what an op's threads divide among them: its output, or its first input, as a matrix."""
+    spec = next((spec for spec in (*op.outputs, *op.inputs) if spec.shape), None)
+    if spec is None:
+        return 1, 1
+    columns = max(spec.shape[-1], 1)
+    return max(spec.numel // columns, 1), columns
+
+
+_GRID = 10
+
+
+def _fill_grid(found: Features, rows: Features, columns: Features, there: _Cases) -> None:
+    """Fill (n_ops, n_cases, _GRID): how the threads can cut a matrix into a grid of equal parts.
+
+    Of all grids that with the shortest edges is taken, as libraries do to move least: how it cuts, how long the parts
+    are and the edges beside those of squares, and what rounding to whole tiles adds; and the grid nearest a square's.
+    """
+    rows, columns = rows[:, None], columns[:, None]
+    with np.errstate(divide="ignore"):
+        edges = rows[:, :, None] / there.across + columns[:, :, None] / there.along
+    best = edges.argmin(axis=2)
+    case = np.arange(len(there.log_threads))
+    across, along = there.across[case, best], there.along[case, best]
+    squares = (there.across[case, there.square][None], there.along[case, there.square][None])
+    threads = across * along
+    shortest = np.take_along_axis(edges, best[:, :, None], axis=2)[:, :, 0]
+    high, wide = np.log(rows / across), np.log(columns / along)
+    parts = (
+        across, along, high, wide, high - wide, np.log(shortest / (2 * np.sqrt(rows * columns / threads))),
+        _rounding(rows, across, TILES[1]) + _rounding(columns, along, TILES[0]),
+        _rounding(rows, across, TILES[0]) + _rounding(columns, along, TILES[1]),
+        _rounding(rows * columns, threads, 1),
+        _rounding(rows, squares[0], 1) + _rounding(columns, squares[1], 1),
+    )  # fmt: skip
+    for i, part in enumerate(parts):
+        found[:, :, i] = part
+
+
+def _rounding(side: Features, parts: Features, tile: int) -> Features:
+    """Logarithm of how much longer the longest part is than an even share, in whole tiles."""
+    longest = np.ceil(side / parts / tile) * tile
+    found: Features = np.log(longest * parts / side)
+    return found
+
+
+def _of_case(machine: Machine, case: Case) -> list[float]:
+    placed = set(machine.place(case))
+    cores = [core for core in machine.cores if core.id in placed]
+    groups = len({core.group for core in cores})
+    small = max(count for count in range(1, math.isqrt(case.threads) + 1) if case.threads % count == 0)
+    return [
+        case.threads, math.log(case.threads), case.threads / len(machine), small, case.threads // small,
+        *(case.threads % divisor for divisor in (2, 4, 8)), float(case.affinity is Affinity.SPREAD), groups,
+        len(cores) / groups, len({core.socket for core in cores}),
+    ]  # fmt: skip
+
+
+def _cache_bytes(machine: Machine, case: Case) -> tuple[float, float]:
+    """Bytes of cache that a thread has: of the innermost level but the first, and its share of the outermost.
+
+    NaN where a machine is described without caches.
+    """
+    placed = set(machine.place(case))
+    levels = sorted({cache.level for cache in machine.caches if cache.level > 1})
+    if not levels:
+        return math.nan, math.nan
+    shares = []
+    for level in (levels[0], levels[-1]):
+        of_level = [cache for cache in machine.caches if cache.level == level and placed & set(cache.cores)]
+        shares.append(sum(cache.size_bytes for cache in of_level) / len(placed) if of_level else math.nan)
+    return shares[0], shares[1]

@@ -1,0 +1,93 @@
+"""Curves without a sample: boosted trees over what is known of an op, a machine and a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Self
+
+import numpy as np
+
+from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core.errors import ArtefactError, ModelError
+from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.models.artefacts import json_bytes, read_json, reading
+from threadcast.models.base import PerformanceModel
+from threadcast.models.interpolation import measured_knots, with_measured
+from threadcast.models.intervals import residual_bounds
+from threadcast.models.measured import group, usable
+from threadcast.models.point_trees import Library, Points, PointTrees, Shape
+
+SCHEMA = "threadcast.static_regressor/1"
+
+
+class StaticRegressor(PerformanceModel):
+    """Trees over `static_features` of all measured points, of all machines together; it asks for no sample.
+
+    The interval is the central 90 % of out-of-fold residuals in log time. What was measured of an op is not used, but
+    shown where it was measured.
+    """
+
+    def __init__(
+        self, library: Library, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1
+    ) -> None:
+        self.library: Library = library
+        self.name = f"static_{library}"
+        self.shape, self.jobs = Shape(trees, depth, rate, seed), jobs
+        self._trees: PointTrees | None = None
+        self._features = 0
+        self._bounds = (0.0, 0.0)
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Learn from all points; ModelError on unusable data."""
+        points = Points.of(usable(group(measurements))[0])
+        self._trees, residuals = points.learned(self.library, self.shape, jobs=self.jobs)
+        self._features = points.features.shape[1]
+        self._bounds = residual_bounds(residuals)
+        return self
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """The trees' answer, and measured points where there are."""
+        return self.predict_many([op], [observed], cases, machine=machine)[0]
+
+    def predict_many(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
+    ) -> CurveTable:
+        """As `predict`, the trees asked once."""
+        if self._trees is None:
+            raise ModelError(f"{self.name} has learned nothing yet: fit it first")
+        logs = self._trees.log_seconds(ops, machine, cases)
+        seconds, low, high = (np.exp(logs + by) for by in (0.0, *self._bounds))
+        table = CurveTable(
+            tuple(cases), seconds, low, high,
+            np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8), self.name,
+        )  # fmt: skip
+        return with_measured(table, [measured_knots(seen) for seen in observed])
+
+    def to_files(self) -> dict[str, bytes]:
+        """Options and the trees."""
+        document = {
+            "schema": SCHEMA, "library": self.library, "shape": asdict(self.shape), "features": self._features,
+            "log_bounds": list(self._bounds), "fitted": self._trees is not None,
+        }  # fmt: skip
+        return {
+            "model.json": json_bytes(document),
+            **(self._trees.to_files("trees") if self._trees is not None else {}),
+        }
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Take over what `to_files` gave for the same library."""
+        document = read_json(files, "model.json")
+        with reading("model.json"):
+            check_schema(document, SCHEMA)
+            if document["library"] != self.library:
+                raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
+            made = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
+            low, high = (finite(bound, pointer="/log_bounds") for bound in member(document, "log_bounds", list))
+            if low > 0 or high < 0:
+                raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
+            made._features, made._bounds = member(document, "features", int), (low, high)
+        if member(document, "fitted", bool):
+            made._trees = PointTrees(self.library, made.shape).from_files("trees", files, features=made._features)
+        self.__dict__.update(made.__dict__)
+        return self
