@@ -18,20 +18,20 @@ def drawn(count, *, seed=0, holes=0.0):
 
 def test_a_sample_narrows_the_curve_as_the_formula_says():
     gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=1e-4)
-    values, counts = np.array([[0.4, -0.2]]), np.array([[1.0, 4.0]])
+    values, counts = np.array([[0.4, -0.2]]), np.array([1.0, 4.0])
     mean, variance = gaussian.given([1, 6], values, counts)
     c = gaussian.covariance
-    within = c[np.ix_([1, 6], [1, 6])] + np.diag(gaussian.noise / counts[0])
+    within = c[np.ix_([1, 6], [1, 6])] + np.diag(gaussian.noise / counts)
     gain = c[:, [1, 6]] @ np.linalg.inv(within)
     np.testing.assert_allclose(mean[0], gaussian.mean + gain @ (values[0] - gaussian.mean[[1, 6]]), rtol=1e-9)
-    np.testing.assert_allclose(variance[0], np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
-    np.testing.assert_allclose(np.diag(gaussian.left([1, 6], counts[0])), variance[0], rtol=1e-6)
+    np.testing.assert_allclose(variance, np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
+    np.testing.assert_allclose(np.diag(gaussian.left([1, 6], counts)), variance, rtol=1e-6)
 
 
 def test_without_samples_it_is_as_it_was():
     gaussian = CaseGaussian.fitted(drawn(50), THREADS, noise=1e-4)
-    mean, variance = gaussian.given([], np.empty((3, 0)), np.empty((3, 0)))
-    assert mean.shape == variance.shape == (3, 8)
+    mean, variance = gaussian.given([], np.empty((3, 0)), np.empty(0))
+    assert (mean.shape, variance.shape) == ((3, 8), (8,))
     np.testing.assert_array_equal(mean[2], gaussian.mean)
     assert gaussian.left([], np.empty(0)) is gaussian.covariance
 
@@ -39,10 +39,19 @@ def test_without_samples_it_is_as_it_was():
 def test_other_curves_are_forecast_from_two_points():
     gaussian = CaseGaussian.fitted(drawn(3000), THREADS, noise=1e-6)
     others = drawn(100, seed=1)
-    mean, variance = gaussian.given([0, 7], others[:, [0, 7]], np.ones((100, 2)))
+    mean, variance = gaussian.given([0, 7], others[:, [0, 7]], np.ones(2))
     assert np.abs(mean - others).mean() < 0.03
     scores = ((others - mean) / np.sqrt(variance))[:, 1:7]
     assert 0.8 < scores.std() < 1.25
+
+
+def test_surprise_is_the_distance_from_what_the_others_say():
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=1e-4)
+    values, counts = np.array([[0.4, -0.2, 0.1]]), np.array([1.0, 4.0, 2.0])
+    off, spread = gaussian.surprise([1, 4, 6], values, counts)
+    mean, variance = gaussian.given([1, 6], values[:, [0, 2]], counts[[0, 2]])
+    assert off[0, 1] == pytest.approx(values[0, 1] - mean[0, 4], rel=1e-6)
+    assert spread[1] == pytest.approx(np.sqrt(variance[4] + gaussian.noise / 4), rel=1e-6)
 
 
 def test_holes_in_what_is_learned_from_are_borne():

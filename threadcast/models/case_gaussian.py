@@ -63,22 +63,24 @@ class CaseGaussian:
         return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
 
     def given(self, where: Sequence[int], values: Floats, samples: Floats) -> tuple[Floats, Floats]:
-        """Mean (n_ops, n_cases) and variance (n_ops, n_cases) of ops whose residuals at `where` are `values`.
+        """Mean (n_ops, n_cases) and variance (n_cases,) of ops whose residuals at `where` are `values`.
 
-        `values` and `samples`, how many samples each is of, are (n_ops, n_where).
+        `values` are (n_ops, n_where), and `samples`, how many samples each is of, (n_where,) for all ops.
         """
-        at = list(where)
+        at, variance = list(where), np.diag(self.covariance)
         if not at:
-            shape = (len(values), len(self.mean))
-            return np.broadcast_to(self.mean, shape).copy(), np.broadcast_to(np.diag(self.covariance), shape).copy()
-        means, variances = np.empty((len(values), len(self.mean))), np.empty((len(values), len(self.mean)))
-        for counts in np.unique(samples, axis=0):
-            rows = np.all(samples == counts, axis=1)
-            gain = self._gain(at, counts)
-            left = np.diag(self.covariance) - np.einsum("ij,ji->i", gain, self.covariance[at])
-            means[rows] = self.mean + (values[rows] - self.mean[at]) @ gain.T
-            variances[rows] = left
-        return means, np.maximum(variances, LEAST_VARIANCE)
+            return np.broadcast_to(self.mean, (len(values), len(self.mean))).copy(), variance.copy()
+        gain = self._gain(at, samples)
+        left = variance - np.einsum("ij,ji->i", gain, self.covariance[at])
+        return self.mean + (values - self.mean[at]) @ gain.T, np.maximum(left, LEAST_VARIANCE)
+
+    def surprise(self, where: Sequence[int], values: Floats, samples: Floats) -> tuple[Floats, Floats]:
+        """How far each of `values` (n_ops, n_where) is from what the others say, (n_ops, n_where), and the standard
+        deviations (n_where,) that it may be: Rasmussen and Williams, 5.12."""
+        at = list(where)
+        inverse = np.linalg.inv(self.covariance[np.ix_(at, at)] + np.diag(self.noise / samples))
+        spread = np.diag(inverse)
+        return (values - self.mean[at]) @ inverse / spread, 1 / np.sqrt(spread)
 
     def left(self, where: Sequence[int], samples: Floats) -> Floats:
         """The covariance (n_cases, n_cases) that is left once `where` is known."""

@@ -34,8 +34,13 @@ class Knot(NamedTuple):
 
 def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
     """The medians of `observed` by case; ModelError on a time that no op can take."""
+    return knots_of(by_case(observed))
+
+
+def knots_of(seen: Mapping[Case, Measurement]) -> dict[Case, Knot]:
+    """The median of each case's measurement; ModelError on a time that no op can take."""
     knots = {}
-    for case, measurement in by_case(observed).items():
+    for case, measurement in seen.items():
         if defect := defect_of(measurement):
             raise ModelError(f"{measurement.op.key} has {defect}")
         low, high = median_interval([sample.seconds for sample in measurement.samples])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
@@ -16,7 +18,7 @@ from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import PerformanceModel
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
-from threadcast.models.interpolation import Knot, curve_through, measured_knots, with_measured
+from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
 from threadcast.models.machine_curves import MIN_OPS, NORMAL_95, MachineCurves
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.point_trees import Points, PointTrees, Shape, scale
@@ -27,8 +29,11 @@ SCHEMA = "threadcast.learned_curve/1"
 NOISE = 0.02**2
 """Variance of a lone sample's log where no case was sampled three times. A convention: 2 %."""
 
-OUTLIER = 4.0
-"""Standard deviations from what an op's other samples say, from which on a sample is not believed."""
+OUTLIER, WILD = 5.0, math.log(2.5)
+"""Standard deviations, and difference in log time, from what an op's other samples say, from which on a sample is not
+believed. Both: curves jump more often than a Gaussian would."""
+MIN_SAMPLES = 3
+"""Of which one can be contradicted by the others."""
 
 FADE_S = 30 * 86400.0
 """Seconds after which a measurement is worth half as many samples as a new one of the op. A convention: a month."""
@@ -83,13 +88,13 @@ class LearnedCurve(PerformanceModel):
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
             return next((case for case in spread if case not in seen), None)
         allowed = [i for i, case in enumerate(learned.cases) if case not in seen]
-        if not allowed or len(seen) >= self.samples + self._doubted(op, observed, learned, machine):
+        if not allowed or len(seen) >= self.samples + self._doubted(op, seen, learned, machine):
             return None
-        where, _, counts = _positions(learned.cases, seen)
-        left = learned.gaussian.left(where, counts)
+        where, _, worth = _positions(learned, seen)
+        left = learned.gaussian.left(where, np.array(worth))
         weights = np.ones(len(learned.cases))
         if where:
-            logs, _ = self._forecast([op], [observed], learned, machine)
+            logs, _ = self._forecast([op], [seen], learned, machine)
             cost, likely = expected_regret(logs[0], left)
             if self.enough and cost <= self.enough:
                 return None
@@ -139,10 +144,11 @@ class LearnedCurve(PerformanceModel):
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         if not ops:
             raise ModelError("no op to forecast was given")
-        knots = [measured_knots(seen) for seen in observed]
+        known = [by_case(measurements) for measurements in observed]
+        knots = [knots_of(seen) for seen in known]
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), knots)
-        logs, spread = self._forecast(ops, observed, learned, machine)
-        samples = np.array([min(len(known), len(learned.low) - 1) for known in knots])
+        logs, spread = self._forecast(ops, known, learned, machine)
+        samples = np.array([min(len(seen), len(learned.low) - 1) for seen in known])
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
             np.exp(logs + spread * learned.high[samples][:, None]),
@@ -155,33 +161,41 @@ class LearnedCurve(PerformanceModel):
         return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
 
     def _forecast(
-        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], learned: MachineCurves, machine: Machine
+        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
     ) -> tuple[Floats, Floats]:
         """Log seconds and their standard deviations at the learned cases, each (n_ops, n_cases)."""
         assert self._trees is not None
         base = learned.base(ops, self._trees.log_seconds(ops, machine, learned.cases, jobs=self.jobs))
         logs, spread = np.empty_like(base), np.empty_like(base)
-        alike: dict[tuple[int, ...], list[tuple[int, Floats, Floats]]] = {}
-        for row, seen in enumerate(observed):
-            where, values, counts = _positions(learned.cases, by_case(seen))
-            values = values - base[row, where]
-            alike.setdefault(tuple(where), []).append((row, values, _believed(learned.gaussian, where, values, counts)))
-        for at, found in alike.items():
-            rows = [row for row, _, _ in found]
-            mean, variance = learned.gaussian.given(
-                at, np.array([values for _, values, _ in found]), np.array([counts for _, _, counts in found])
-            )
-            logs[rows], spread[rows] = base[rows] + mean, np.sqrt(variance)
+        alike: dict[tuple[tuple[int, ...], tuple[float, ...]], list[tuple[int, list[float]]]] = {}
+        for row, seen in enumerate(known):
+            where, values, worth = _positions(learned, seen)
+            alike.setdefault((where, worth), []).append((row, values))
+        for (where, worth), found in alike.items():
+            rows = np.array([row for row, _ in found])
+            there = base[rows][:, list(where)]
+            residuals = np.array([values for _, values in found]).reshape(there.shape) - there
+            counts = np.array(worth)
+            doubtful = _doubtful(learned.gaussian, where, residuals, counts).any(axis=1)
+            some = ~doubtful
+            if some.any():
+                mean, variance = learned.gaussian.given(where, residuals[some], counts)
+                logs[rows[some]], spread[rows[some]] = base[rows[some]] + mean, np.sqrt(variance)
+            for i in np.flatnonzero(doubtful):
+                believed = _believed(learned.gaussian, where, residuals[i], counts)
+                mean, variance = learned.gaussian.given(where, residuals[i : i + 1], believed)
+                logs[rows[i]], spread[rows[i]] = base[rows[i]] + mean[0], np.sqrt(variance)
         return logs, spread
 
-    def _doubted(self, op: Op, observed: Sequence[Measurement], learned: MachineCurves, machine: Machine) -> int:
+    def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> int:
         """How many of an op's measurements the others contradict; each is made up for by another case."""
-        if len(observed) < max(self.samples, 3):
+        if len(seen) < MIN_SAMPLES:
             return 0
         assert self._trees is not None
         base = learned.base([op], self._trees.log_seconds([op], machine, learned.cases))
-        where, values, counts = _positions(learned.cases, by_case(observed))
-        believed = _believed(learned.gaussian, where, values - base[0, where], counts)
+        where, values, worth = _positions(learned, seen)
+        counts = np.array(worth)
+        believed = _believed(learned.gaussian, where, np.array(values) - base[0, list(where)], counts)
         return int(np.count_nonzero(believed < counts / 2))
 
     def _unknown(self, cases: tuple[Case, ...], knots: Sequence[Mapping[Case, Knot]]) -> MachineCurves:
@@ -240,43 +254,51 @@ class LearnedCurve(PerformanceModel):
         return self
 
 
-def _positions(cases: Sequence[Case], seen: Mapping[Case, Measurement]) -> tuple[list[int], Floats, Floats]:
-    """Where what was measured lies among `cases`, the oldest first: positions, log seconds, and how many fresh samples
-    each is worth."""
-    known = [(cases.index(case), measured, _when(measured)) for case, measured in seen.items() if case in cases]
-    newest = max((when for _, _, when in known), default=0.0)
-    known.sort(key=lambda one: (one[2], one[0]))
-    fresh = [1 / (1 + (newest - when) / FADE_S) for _, _, when in known]
+def _positions(
+    learned: MachineCurves, seen: Mapping[Case, Measurement]
+) -> tuple[tuple[int, ...], list[float], tuple[float, ...]]:
+    """Where what was measured lies among the learned cases, the oldest first: positions, log seconds, and how many
+    fresh samples each is worth."""
+    known = [
+        (_when(measured), at, measured)
+        for case, measured in seen.items()
+        if (at := learned.position.get(case)) is not None
+    ]
+    known.sort(key=lambda one: one[:2])
+    newest = known[-1][0] if known else 0.0
     return (
-        [at for at, _, _ in known],
-        np.log([measured.seconds for _, measured, _ in known]),
-        np.array([len(m.samples) * worth for (_, m, _), worth in zip(known, fresh, strict=True)], dtype=np.float64),
+        tuple(at for _, at, _ in known),
+        [math.log(measured.seconds) for _, _, measured in known],
+        tuple(len(measured.samples) / (1 + (newest - when) / FADE_S) for when, _, measured in known),
     )
 
 
 def _when(measured: Measurement) -> float:
     """Seconds since 1970 at which it was measured, 0 where that is not known."""
+    if "time" not in measured.conditions:
+        return 0.0
     try:
         return datetime.fromisoformat(str(measured.conditions["time"])).timestamp()
-    except (KeyError, ValueError):
+    except ValueError:
         return 0.0
 
 
-def _believed(gaussian: CaseGaussian, where: Sequence[int], values: Floats, counts: Floats) -> Floats:
-    """How many samples each of the values, the oldest first, counts as: fewer where it is far from what others say.
+def _doubtful(gaussian: CaseGaussian, where: Sequence[int], values: Floats, counts: Floats) -> NDArray[np.bool_]:
+    """Which of `values` (n_ops, n_where) the others contradict."""
+    if len(where) < MIN_SAMPLES:
+        return np.zeros(values.shape, dtype=bool)
+    off, spread = gaussian.surprise(where, values, counts)
+    found: NDArray[np.bool_] = np.abs(off) > np.maximum(OUTLIER * spread, WILD)
+    return found
 
-    Where an old one and new ones disagree it is the old one that goes: the machine may have changed.
-    """
+
+def _believed(gaussian: CaseGaussian, where: Sequence[int], values: Floats, counts: Floats) -> Floats:
+    """How many samples each of the values (n_where,), the oldest first, counts as: next to none where the others
+    contradict it. Where an old one and new ones disagree it is the old one that goes: the machine may have changed."""
     believed = counts.copy()
-    if len(where) < 3:
-        return believed
     for i in range(len(where)):
-        others = [j for j in range(len(where)) if j != i]
-        mean, variance = gaussian.given([where[j] for j in others], values[others][None], believed[others][None])
-        expected = variance[0, where[i]] + gaussian.noise / counts[i]
-        off = (values[i] - mean[0, where[i]]) ** 2 / expected
-        if off > OUTLIER**2:
-            believed[i] = counts[i] * gaussian.noise / (gaussian.noise + off * expected)
+        if _doubtful(gaussian, where, values[None], believed)[0, i]:
+            believed[i] = counts[i] * gaussian.noise / (gaussian.noise + WILD**2) * 1e-3
     return believed
 
 

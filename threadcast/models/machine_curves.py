@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ class MachineCurves:
     high: Floats
     process: OpProcess | None = None
     share: float = 1.0
+    position: dict[Case, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", {case: i for i, case in enumerate(self.cases)})
 
     def base(self, ops: Sequence[Op], by_trees: Floats) -> Floats:
         """(n_ops, n_cases) log seconds without samples, from those by trees."""
@@ -167,7 +171,7 @@ def _bounds(
         scores = []
         for half, other in enumerate(others):
             mine = (part == half) & ~np.isnan(residuals[:, where]).any(axis=1)
-            mean, variance = other.given(where, drawn[mine][:, where], np.ones((int(mine.sum()), count)))
+            mean, variance = other.given(where, drawn[mine][:, where], np.ones(count))
             scores.append(((residuals[mine] - mean) / np.sqrt(variance))[:, judged].ravel())
         told = np.concatenate(scores)
         told = told[~np.isnan(told)]
