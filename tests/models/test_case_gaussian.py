@@ -6,6 +6,7 @@ import pytest
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
 
 THREADS = list(range(1, 9))
+QUIET = np.full(8, 1e-4)
 
 
 def drawn(count, *, seed=0, holes=0.0):
@@ -17,11 +18,11 @@ def drawn(count, *, seed=0, holes=0.0):
 
 
 def test_a_sample_narrows_the_curve_as_the_formula_says():
-    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=1e-4)
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
     values, counts = np.array([[0.4, -0.2]]), np.array([1.0, 4.0])
     mean, variance = gaussian.given([1, 6], values, counts)
     c = gaussian.covariance
-    within = c[np.ix_([1, 6], [1, 6])] + np.diag(gaussian.noise / counts)
+    within = c[np.ix_([1, 6], [1, 6])] + np.diag(gaussian.noise[[1, 6]] / counts)
     gain = c[:, [1, 6]] @ np.linalg.inv(within)
     np.testing.assert_allclose(mean[0], gaussian.mean + gain @ (values[0] - gaussian.mean[[1, 6]]), rtol=1e-9)
     np.testing.assert_allclose(variance, np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
@@ -29,7 +30,7 @@ def test_a_sample_narrows_the_curve_as_the_formula_says():
 
 
 def test_without_samples_it_is_as_it_was():
-    gaussian = CaseGaussian.fitted(drawn(50), THREADS, noise=1e-4)
+    gaussian = CaseGaussian.fitted(drawn(50), THREADS, noise=QUIET)
     mean, variance = gaussian.given([], np.empty((3, 0)), np.empty(0))
     assert (mean.shape, variance.shape) == ((3, 8), (8,))
     np.testing.assert_array_equal(mean[2], gaussian.mean)
@@ -37,7 +38,7 @@ def test_without_samples_it_is_as_it_was():
 
 
 def test_other_curves_are_forecast_from_two_points():
-    gaussian = CaseGaussian.fitted(drawn(3000), THREADS, noise=1e-6)
+    gaussian = CaseGaussian.fitted(drawn(3000), THREADS, noise=np.full(8, 1e-6))
     others = drawn(100, seed=1)
     mean, variance = gaussian.given([0, 7], others[:, [0, 7]], np.ones(2))
     assert np.abs(mean - others).mean() < 0.03
@@ -46,29 +47,29 @@ def test_other_curves_are_forecast_from_two_points():
 
 
 def test_surprise_is_the_distance_from_what_the_others_say():
-    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=1e-4)
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
     values, counts = np.array([[0.4, -0.2, 0.1]]), np.array([1.0, 4.0, 2.0])
     off, spread = gaussian.surprise([1, 4, 6], values, counts)
     mean, variance = gaussian.given([1, 6], values[:, [0, 2]], counts[[0, 2]])
     assert off[0, 1] == pytest.approx(values[0, 1] - mean[0, 4], rel=1e-6)
-    assert spread[1] == pytest.approx(np.sqrt(variance[4] + gaussian.noise / 4), rel=1e-6)
+    assert spread[1] == pytest.approx(np.sqrt(variance[4] + gaussian.noise[4] / 4), rel=1e-6)
 
 
 def test_holes_in_what_is_learned_from_are_borne():
-    whole, holed = (CaseGaussian.fitted(drawn(400, holes=share), THREADS, noise=1e-4) for share in (0.0, 0.4))
+    whole, holed = (CaseGaussian.fitted(drawn(400, holes=share), THREADS, noise=QUIET) for share in (0.0, 0.4))
     np.testing.assert_allclose(holed.covariance, whole.covariance, atol=0.12)
     assert np.linalg.eigvalsh(holed.covariance).min() > 0
 
 
 def test_few_ops_lean_on_what_is_smooth():
-    few = CaseGaussian.fitted(drawn(4), THREADS, noise=1e-4)
+    few = CaseGaussian.fitted(drawn(4), THREADS, noise=QUIET)
     assert np.linalg.eigvalsh(few.covariance).min() > 0
     correlation = few.covariance / np.sqrt(np.outer(*[np.diag(few.covariance)] * 2))
     assert correlation[0, 1] > correlation[0, 7]
 
 
 def test_the_most_telling_case_leaves_the_least_variance():
-    gaussian = CaseGaussian.fitted(drawn(300), THREADS, noise=1e-4)
+    gaussian = CaseGaussian.fitted(drawn(300), THREADS, noise=QUIET)
     left = gaussian.left([0], np.ones(1))
     rest = {at: np.trace(gaussian.left([0, at], np.ones(2))) for at in range(1, 8)}
     assert gaussian.most_telling(left, list(rest), np.ones(8)) == min(rest, key=rest.get)

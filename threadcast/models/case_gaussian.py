@@ -25,15 +25,15 @@ DRAWS = 96
 class CaseGaussian:
     """Log times, or what a base leaves of them. `mean` is (n_cases,), `covariance` (n_cases, n_cases), float64.
 
-    `noise` is the variance of one sample's log around the truth.
+    `noise` (n_cases,) is the variance of one sample's log around the truth.
     """
 
     mean: Floats
     covariance: Floats
-    noise: float
+    noise: Floats
 
     @classmethod
-    def fitted(cls, residuals: Floats, threads: Sequence[int], noise: float) -> CaseGaussian:
+    def fitted(cls, residuals: Floats, threads: Sequence[int], noise: Floats) -> CaseGaussian:
         """From `residuals` (n_ops, n_cases), NaN where a case was not measured; `threads` are the cases'."""
         known = ~np.isnan(residuals)
         counts = known.sum(axis=0)
@@ -55,7 +55,7 @@ class CaseGaussian:
         """Around 0, with a variance, that cases `length` apart in log threads share to 1/e."""
         apart = np.abs(np.log(threads)[:, None] - np.log(threads))
         covariance = variance * np.exp(-apart / length) + LEAST_VARIANCE * np.eye(len(threads))
-        return cls(np.zeros(len(threads)), covariance, noise)
+        return cls(np.zeros(len(threads)), covariance, np.full(len(threads), noise))
 
     def smoothness(self, threads: Sequence[int]) -> tuple[float, float]:
         """The variance and the length for which `smooth` is most like this."""
@@ -78,7 +78,7 @@ class CaseGaussian:
         """How far each of `values` (n_ops, n_where) is from what the others say, (n_ops, n_where), and the standard
         deviations (n_where,) that it may be: Rasmussen and Williams, 5.12."""
         at = list(where)
-        inverse = np.linalg.inv(self.covariance[np.ix_(at, at)] + np.diag(self.noise / samples))
+        inverse = np.linalg.inv(self.covariance[np.ix_(at, at)] + np.diag(self.noise[at] / samples))
         spread = np.diag(inverse)
         return (values - self.mean[at]) @ inverse / spread, 1 / np.sqrt(spread)
 
@@ -93,7 +93,7 @@ class CaseGaussian:
         return max(allowed, key=lambda case: float(told[case]))
 
     def _gain(self, at: list[int], samples: Floats) -> Floats:
-        within = self.covariance[np.ix_(at, at)] + np.diag(self.noise / samples)
+        within = self.covariance[np.ix_(at, at)] + np.diag(self.noise[at] / samples)
         gain: Floats = np.linalg.solve(within, self.covariance[at]).astype(np.float64, copy=False).T
         return gain
 

@@ -19,21 +19,21 @@ from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_n
 from threadcast.models.base import PerformanceModel
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
 from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
-from threadcast.models.machine_curves import MIN_OPS, NORMAL_95, MachineCurves
-from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.machine_curves import MIN_OPS, NOISE, NORMAL_95, MachineCurves
+from threadcast.models.measured import by_case, group, usable
 from threadcast.models.point_trees import Points, PointTrees, Shape, scale
 from threadcast.models.sampling import evenly_spread
 
 SCHEMA = "threadcast.learned_curve/1"
-
-NOISE = 0.02**2
-"""Variance of a lone sample's log where no case was sampled three times. A convention: 2 %."""
 
 OUTLIER, WILD = 5.0, math.log(2.5)
 """Standard deviations, and difference in log time, from what an op's other samples say, from which on a sample is not
 believed. Both: curves jump more often than a Gaussian would."""
 MIN_SAMPLES = 3
 """Of which one can be contradicted by the others."""
+
+DECISION = 0.25
+"""Weight of how likely a case is the best, beside all cases alike, in what the next sample is to tell of."""
 
 FADE_S = 30 * 86400.0
 """Seconds after which a measurement is worth half as many samples as a new one of the op. A convention: a month."""
@@ -98,7 +98,7 @@ class LearnedCurve(PerformanceModel):
             cost, likely = expected_regret(logs[0], left)
             if self.enough and cost <= self.enough:
                 return None
-            weights = 1 / len(weights) + likely
+            weights = (1 - DECISION) / len(weights) + DECISION * likely
         return learned.cases[learned.gaussian.most_telling(left, allowed, weights)]
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
@@ -108,7 +108,6 @@ class LearnedCurve(PerformanceModel):
         points = Points.of(entries)
         trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
         out_of_fold = points.targets - residuals
-        noise = _noise(entries)
         by_machine: dict[str, list[int]] = {}
         for row, entry in enumerate(entries):
             by_machine.setdefault(entry.machine.fingerprint, []).append(row)
@@ -122,12 +121,11 @@ class LearnedCurve(PerformanceModel):
                 out_of_fold[points.of_op[row]] + scale([entry.op], tuple(entry.by_case))[0]
                 for row, entry in zip(rows, own, strict=True)
             ]
-            machines[fingerprint] = MachineCurves.learned(
-                own, by_trees, noise=noise, samples=self.samples, seed=self.shape.seed
-            )
+            machines[fingerprint] = MachineCurves.learned(own, by_trees, samples=self.samples, seed=self.shape.seed)
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
-        self.notes, self._noise = tuple(notes), noise
+        self.notes = tuple(notes)
         if machines:
+            self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
             found = [one.gaussian.smoothness([case.threads for case in one.cases]) for one in machines.values()]
             self._variance, self._length = (float(np.median(values)) for values in zip(*found, strict=True))
         return self
@@ -247,7 +245,7 @@ class LearnedCurve(PerformanceModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                made._machines[name] = MachineCurves.from_files(described, own, noise)
+                made._machines[name] = MachineCurves.from_files(described, own)
         if member(document, "fitted", bool):
             made._trees = PointTrees("xgboost", made.shape).from_files("trees", files, features=made._features)
         self.__dict__.update(made.__dict__)
@@ -298,16 +296,5 @@ def _believed(gaussian: CaseGaussian, where: Sequence[int], values: Floats, coun
     believed = counts.copy()
     for i in range(len(where)):
         if _doubtful(gaussian, where, values[None], believed)[0, i]:
-            believed[i] = counts[i] * gaussian.noise / (gaussian.noise + WILD**2) * 1e-3
+            believed[i] = counts[i] * 1e-6
     return believed
-
-
-def _noise(entries: Sequence[MeasuredOp]) -> float:
-    """Variance of one sample's log around its case's, the median over cases that have three or more."""
-    found = [
-        float(np.var(np.log([sample.seconds for sample in measured.samples]), ddof=1))
-        for entry in entries
-        for measured in entry.by_case.values()
-        if len(measured.samples) >= 3
-    ]
-    return max(float(np.median(found)), 1e-8) if found else NOISE

@@ -23,6 +23,9 @@ MIN_OPS = 4
 NORMAL_95 = 1.645
 """Standard deviations below which a normal number lies with 95 %."""
 
+NOISE, LEAST_NOISE, MOST_NOISE = 0.02**2, 1e-8, float(np.log(1.5)) ** 2
+"""Variance of a lone sample's log where no case was sampled three times, and its limits. Conventions: 2 %; 50 %."""
+
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Weights that the trees may have beside the process."""
 
@@ -65,7 +68,7 @@ class MachineCurves:
 
     @classmethod
     def learned(
-        cls, entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, noise: float, samples: int, seed: int
+        cls, entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int
     ) -> MachineCurves:
         """From ops of one machine, and for each of them the log seconds at its cases by trees that have not seen it."""
         cases = _often(entries)
@@ -81,7 +84,7 @@ class MachineCurves:
         share = min(SHARES, key=lambda share: _off(known, share * trees + (1 - share) * by_process))
         residuals = known - (share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process)
         threads = [case.threads for case in cases]
-        gaussian = CaseGaussian.fitted(residuals, threads, noise)
+        gaussian = CaseGaussian.fitted(residuals, threads, _noise(entries, cases))
         low, high = _bounds(residuals, threads, gaussian, samples, np.random.default_rng(seed))
         return cls(cases, gaussian, low, high, process, share)
 
@@ -89,7 +92,8 @@ class MachineCurves:
         """A JSON document and arrays."""
         document: dict[str, Any] = {"cases": [[case.threads, case.affinity] for case in self.cases]}
         arrays = {
-            "mean": self.gaussian.mean, "covariance": self.gaussian.covariance, "low": self.low, "high": self.high
+            "mean": self.gaussian.mean, "covariance": self.gaussian.covariance, "noise": self.gaussian.noise,
+            "low": self.low, "high": self.high,
         }  # fmt: skip
         if self.process is not None:
             document |= {"kinds": self.process.kinds, "share": self.share}
@@ -97,15 +101,22 @@ class MachineCurves:
         return document, arrays
 
     @classmethod
-    def from_files(cls, document: Any, arrays: Mapping[str, Floats], noise: float) -> MachineCurves:
+    def from_files(cls, document: Any, arrays: Mapping[str, Floats]) -> MachineCurves:
         """Take over what `to_files` gave; ArtefactError, or whatever reading raises, on anything else."""
         cases = tuple(Case(threads, affinity) for threads, affinity in document["cases"])
-        mean, covariance, low, high = (arrays[name] for name in ("mean", "covariance", "low", "high"))
+        mean, covariance, noise = (arrays[name] for name in ("mean", "covariance", "noise"))
+        low, high = arrays["low"], arrays["high"]
         n = len(cases)
-        fitting = mean.shape == (n,) and covariance.shape == (n, n) and low.shape == high.shape and low.ndim == 1
+        fitting = (
+            mean.shape == noise.shape == (n,) and covariance.shape == (n, n) and low.shape == high.shape == (len(low),)
+        )
         if not n or not fitting or not all(np.all(np.isfinite(array)) for array in arrays.values()):
             raise ArtefactError("the parts of a machine do not fit each other")
-        if len(low) == 0 or low.min() < 0 or high.min() < 0 or np.linalg.eigvalsh(covariance).min() <= 0:
+        if (
+            len(low) == 0
+            or min(low.min(), high.min()) < 0
+            or min(noise.min(), np.linalg.eigvalsh(covariance).min()) <= 0
+        ):
             raise ArtefactError("a machine has a covariance or an interval that is none")
         process, share = None, 1.0
         if "kinds" in document:
@@ -129,6 +140,25 @@ def _off(known: Floats, forecast: Floats) -> float:
     apart = np.abs(known - forecast)
     apart = apart[~np.isnan(apart)]
     return float(apart.mean()) if len(apart) else 0.0
+
+
+def _noise(entries: Sequence[MeasuredOp], cases: Sequence[Case]) -> Floats:
+    """(n_cases,) variance of one sample's log around its case's: the mean over ops that have three samples or more.
+
+    The mean, not the median: now and then a sample is far off, and a lone one may be that one. None counts as more than
+    `MOST_NOISE`. Cases without any take the mean of the others'.
+    """
+    found: dict[Case, list[float]] = {case: [] for case in cases}
+    for entry in entries:
+        for case, measured in entry.by_case.items():
+            if case in found and len(measured.samples) >= 3:
+                found[case].append(
+                    min(float(np.var(np.log([s.seconds for s in measured.samples]), ddof=1)), MOST_NOISE)
+                )
+    means = [float(np.mean(values)) if values else np.nan for values in found.values()]
+    known = [mean for mean in means if not np.isnan(mean)]
+    typical = float(np.mean(known)) if known else NOISE
+    return np.maximum(np.where(np.isnan(means), typical, means), LEAST_NOISE)
 
 
 def _often(entries: Sequence[MeasuredOp]) -> tuple[Case, ...]:
