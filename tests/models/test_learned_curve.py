@@ -191,3 +191,16 @@ def test_what_cannot_be_is_refused():
             LearnedCurve(**options)
     with pytest.raises(ModelError, match="fit it first"):
         LearnedCurve().predict(OPS[0], [], CASES, machine=MACHINE)
+    fresh = fitted()
+    with pytest.raises(ModelError, match="give as many"):
+        fresh.predict_many(OPS[:2], [[]], CASES, machine=MACHINE)
+    zero = replace(measure(OPS[0], Case(2), machine=MACHINE), samples=(Sample(0.0),))
+    for call in (fresh.propose, lambda *given: fresh.predict(OPS[0], given[1], CASES, machine=MACHINE)):
+        with pytest.raises(ModelError, match="ops take from"):
+            call(OPS[0], [zero], MACHINE)
+
+
+def test_an_op_that_was_only_measured_where_no_other_was_is_borne():
+    odd = [m for m in measure_all(TRAIN[:30], machine=MACHINE) if m.case.threads in (1, 2, 4)]
+    odd += [m for m in measure_all(TRAIN[30:31], machine=MACHINE) if m.case.threads == 3]
+    assert LearnedCurve().fit(odd).predict(TRAIN[40], [], CASES, machine=MACHINE).seconds.min() > 0

@@ -108,7 +108,7 @@ def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | N
     try:
         model.fit([m for i in fold.train for m in entries[i].by_case.values()])
     except ModelError as error:
-        outcome.unusable = {entries[i].op.key: str(error) for i in fold.test}
+        outcome.unusable = dict.fromkeys(fold.test, str(error))
         return outcome
     outcome.fit_s = time.perf_counter() - started
     outcome.notes = tuple(getattr(model, "notes", ()))
@@ -119,7 +119,7 @@ def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | N
         try:
             observed = replay(model, shown)
         except ModelError as error:
-            outcome.unusable[entry.op.key] = str(error)
+            outcome.unusable[i] = str(error)
             continue
         batches.setdefault((entry.machine.fingerprint, tuple(entry.by_case)), []).append(_Asked(i, entry, observed))
     for batch in batches.values():
@@ -144,7 +144,7 @@ def _forecast(model: PerformanceModel, batch: list[_Asked], outcome: Outcome) ->
         )
     except ModelError as error:
         if len(batch) == 1:
-            outcome.unusable[first.op.key] = str(error)
+            outcome.unusable[batch[0].at] = str(error)
             return
         for one in batch:
             _forecast(model, [one], outcome)

@@ -92,10 +92,10 @@ class OpScore:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one model did on one fold. `scores` are by position of the op; `unusable` by op key, with the reason."""
+    """What one model did on one fold, by position of the op: its score, or why the model cannot be judged by it."""
 
     scores: dict[int, OpScore] = field(default_factory=dict)
-    unusable: dict[str, str] = field(default_factory=dict)
+    unusable: dict[int, str] = field(default_factory=dict)
     fit_s: float = 0.0
     predict_s: float = 0.0
     notes: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome]) -> Ro
     actual, predicted, low, high = points
     regrets = [score.regret for score in scores]
     floors = [score.noise_floor for score in scores if score.noise_floor is not None]
-    unusable = {key: why for outcome in outcomes for key, why in outcome.unusable.items()}
+    reasons = [reason for outcome in outcomes for reason in outcome.unusable.values()]
     return Row(
         model=model,
         split=split,
@@ -126,8 +126,8 @@ def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome]) -> Ro
         predict_us=1e6 * sum(outcome.predict_s for outcome in outcomes) / len(regrets) if regrets else None,
         ops=len(regrets),
         points=len(actual),
-        unusable=sum(len(outcome.unusable) for outcome in outcomes),
-        problem=next(iter(unusable.values()), None),
+        unusable=len(reasons),
+        problem=next(iter(reasons), None),
         notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
     )
 

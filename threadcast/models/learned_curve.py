@@ -83,6 +83,7 @@ class LearnedCurve(PerformanceModel):
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The case that tells most, None once `samples` were taken or the choice is good enough."""
         seen = by_case(observed)
+        knots_of(seen)  # ModelError on a time that no op can take
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
@@ -142,6 +143,8 @@ class LearnedCurve(PerformanceModel):
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         if not ops:
             raise ModelError("no op to forecast was given")
+        if len(ops) != len(observed):
+            raise ModelError(f"{len(ops)} ops and measurements of {len(observed)}: give as many")
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(seen) for seen in known]
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), knots)

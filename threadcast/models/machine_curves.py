@@ -72,6 +72,8 @@ class MachineCurves:
     ) -> MachineCurves:
         """From ops of one machine, and for each of them the log seconds at its cases by trees that have not seen it."""
         cases = _often(entries)
+        some = [i for i, entry in enumerate(entries) if not entry.by_case.keys().isdisjoint(cases)]
+        entries, by_trees = [entries[i] for i in some], [by_trees[i] for i in some]
         ops = [entry.op for entry in entries]
         known = _table(entries, [np.log([m.seconds for m in entry.by_case.values()]) for entry in entries], cases)
         trees = _table(entries, by_trees, cases)

@@ -56,6 +56,8 @@ class StaticRegressor(PerformanceModel):
         """As `predict`, the trees asked once."""
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
+        if len(ops) != len(observed):
+            raise ModelError(f"{len(ops)} ops and measurements of {len(observed)}: give as many")
         logs = self._trees.log_seconds(ops, machine, cases)
         seconds, low, high = (np.exp(logs + by) for by in (0.0, *self._bounds))
         table = CurveTable(

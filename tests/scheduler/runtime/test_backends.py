@@ -127,6 +127,35 @@ def test_a_module_that_returns_more_than_tensors_has_no_backends() -> None:
     assert not list(contenders(Counts().eval(), ((torch.ones(2),), {}), 1))
 
 
+def test_a_module_that_writes_to_its_buffers_or_arguments_has_no_backends() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls.add_(1)  # type: ignore[operator]
+            return x * 2
+
+    class Caching(nn.Module):
+        def forward(self, x: Tensor, cache: Tensor) -> Tensor:
+            return cache.copy_(x) * 2
+
+    counting, cache = Counting().eval(), torch.zeros(2)
+    assert not list(contenders(counting, ((torch.ones(2),), {}), 1))
+    assert counting.calls.item() == 0  # type: ignore[operator]
+    assert not list(contenders(Caching().eval(), ((torch.ones(2), cache), {}), 1))
+    assert cache.tolist() == [0, 0]
+
+
+def test_answers_of_another_type_or_shape_are_refused(module: Two) -> None:
+    flat = FlatModule(module, ARGUMENTS)
+    with torch.no_grad():
+        for change in (lambda x: x.double(), lambda x: x[None]):
+            with pytest.raises(CaptureError, match="an answer is"):
+                flat.check(lambda tensors, change=change: [change(found) for found in flat(*tensors)])  # type: ignore[misc]
+
+
 def test_other_answers_than_the_modules_are_refused(module: Two) -> None:
     flat = FlatModule(module, ARGUMENTS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,9 @@ class Model(nn.Module):
         self.layer = nn.Linear(3, 3)
         self.register_buffer("mean", torch.zeros(3))
         self.register_buffer("unset", None)
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
+        self.table = torch.zeros(2)
+        self.alpha = 0.1
 
 
 @pytest.fixture(params=["quick", pytest.param("slow", id="without the library")])
@@ -59,6 +63,7 @@ MOVES: dict[str, Callable[[Model, Optimizer], Any]] = {
     "fewer elements": lambda m, o: setattr(m.layer.weight, "data", m.layer.weight.data[:2]),
     "a forward of its own": lambda m, o: setattr(m.layer, "forward", torch.sin),
     "other state": lambda m, o: o.load_state_dict(o.state_dict()),
+    "another plain tensor": lambda m, o: setattr(m, "table", torch.ones(2)),
     "no state": lambda m, o: o.state.clear(),
 }
 HOOKS: dict[str, Callable[[Model, Optimizer], Any]] = {
@@ -75,6 +80,10 @@ SETTINGS: dict[str, Callable[[Model, Optimizer], Any]] = {
     "a frozen parameter": lambda m, o: m.layer.bias.requires_grad_(False),
     "another momentum": lambda m, o: o.param_groups[0].update(momentum=0.5),
     "another group": _add_group,
+    "a number": lambda m, o: setattr(m, "alpha", 0.5),
+    "a tuple": lambda m, o: setattr(m.layer, "sides", (1, 2)),
+    "other parameters in a group": lambda m, o: o.param_groups[0]["params"].reverse(),
+    "a setting that cannot be hashed": lambda m, o: o.param_groups[0].update(betas=[0.5, 0.9]),
 }
 
 
@@ -110,6 +119,7 @@ def test_other_settings_are_seen(watched: tuple[Model, Optimizer, Watch], change
     before = found.look().settings
     change(model, optimizer)
     assert found.look().settings != before
+    assert isinstance(hash(found.look().settings), int)
 
 
 @needs_compiler
@@ -120,9 +130,33 @@ def test_training_and_another_rate_change_nothing(watched: tuple[Model, Optimize
     with torch.no_grad():
         model.layer.weight.add_(1)
         model.mean.copy_(torch.ones(3))
-    model.layer.note = "of the user's"  # type: ignore[assignment]
     now = found.look()
     assert (now.moved, now.hooked, now.settings) == (before.moved, before.hooked, before.settings)
+
+
+@needs_compiler
+def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
+    model, _, found = watched
+    model.layer._forward_hooks = OrderedDict()
+    assert found.look().hooked is None
+    model.layer.register_forward_hook(print)
+    assert found.look().hooked is not None
+
+
+@needs_compiler
+def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have_gone() -> None:
+    model = Model()
+    found = Watch(model)
+    found.look()
+    found = None  # type: ignore[assignment]
+    untouched = native_library().Untouched([], [], [model.layer.weight])
+    other = nn.Parameter(torch.ones(3, 3))
+    try:
+        torch.utils.swap_tensors(model.layer.weight, other)
+    except RuntimeError:
+        assert untouched.holds()  # torch refuses: somebody else holds the tensor
+    else:
+        assert not untouched.holds()
 
 
 @needs_compiler

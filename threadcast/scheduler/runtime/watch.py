@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter, is_
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer
@@ -18,6 +19,11 @@ _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
+_APART = ("params", "lr", "initial_lr")
+"""Entries of an optimizer's group that a graph does not have built in."""
+_CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """A model and an optimizer at one moment."""
@@ -27,7 +33,8 @@ class Seen:
     hooked: str | None
     """Whose hooks there are, which a graph would not call; None without any."""
     settings: tuple[Any, ...]
-    """What else a graph has built in: modes, which parameters are trained, the optimizer's settings but rates."""
+    """What else a graph has built in: the modules' numbers and texts (modes too), which parameters are trained, the
+    optimizer's settings but rates."""
 
 
 class Watch:
@@ -48,7 +55,7 @@ class Watch:
         self._holders = [holder for holder, _, _ in held]
         self._names = [name for _, name, _ in held]
         self._values = [value for _, _, value in held]
-        self._tensors = [value for value in self._values if isinstance(value, Tensor)]
+        self._tensors = [value for value in self._values if isinstance(value, Tensor) and _is_strided(value)]
         self._parameters = list(self.model.parameters())
         self._places = list(map(Tensor.data_ptr, self._tensors))
         self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
@@ -68,15 +75,15 @@ class Watch:
 
     def _note_touches(self) -> None:
         library = loaded_library()
-        if self._untouched is not None:
-            self._untouched.renew()
-        elif library is not None and library.tagged:
-            groups = self.optimizer.param_groups if self.optimizer is not None else []
-            tables = [*map(vars, self._modules), *self._tables, *(table for _, table in self._hook_tables())]
-            if self.optimizer is not None:
-                tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values(), *groups]
-            lists = [groups, *(group["params"] for group in groups)]
-            self._untouched = library.Untouched(tables, lists, [*self._tensors, *self._parameters])
+        if library is None or not library.tagged:
+            return
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        tables = [*map(vars, self._modules), *self._tables, *(table for _, table in self._hook_tables())]
+        if self.optimizer is not None:
+            tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values(), *groups]
+        lists = [groups, *(group["params"] for group in groups)] if self.optimizer is not None else []
+        tensors = [*self._tensors, *filter(_is_strided, self._parameters)]
+        self._untouched = library.Untouched(tables, lists, tensors)
 
     def _holds(self) -> bool:
         found = map(dict.get, self._holders, self._names)
@@ -88,17 +95,18 @@ class Watch:
         )
 
     def _settings(self) -> tuple[Any, ...]:
-        modes = tuple(map(attrgetter("training"), self._modules))
+        constants = tuple([tuple(_constants(vars(module))) for module in self._modules])
         if self.optimizer is None:
-            return (modes,)
+            return (constants,)
         trained = tuple(map(attrgetter("requires_grad"), self._parameters))
         groups = tuple(
             [
-                tuple([value for name, value in group.items() if name not in ("params", "lr", "initial_lr")])
+                tuple([(name, _frozen(value)) for name, value in group.items() if name not in _APART])
                 for group in self.optimizer.param_groups
             ]
         )
-        return modes, trained, groups, tuple([len(group["params"]) for group in self.optimizer.param_groups])
+        held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
+        return constants, trained, groups, held
 
     def _hooked(self) -> str | None:
         tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)
@@ -118,6 +126,9 @@ class Watch:
     def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
         for module in self._modules:
             yield vars(module), "forward", vars(module).get("forward")
+            yield from (
+                (vars(module), name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
+            )
             for held in (module._parameters, module._buffers, module._modules):
                 for name, value in held.items():
                     yield held, name, value
@@ -126,3 +137,25 @@ class Watch:
             for parameter, state in self.optimizer.state.items():
                 yield self.optimizer.state, parameter, state
                 yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided
+
+
+def _constants(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A module's own attributes that are numbers, texts or tuples, but private ones."""
+    for name, value in attributes.items():
+        if isinstance(value, _CONSTANTS) and not name.startswith("_"):
+            yield name, _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    """`value` as something to be compared and hashed."""
+    if isinstance(value, Tensor):
+        return id(value) if value.numel() > 1 else value.item()
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple([(name, _frozen(one)) for name, one in value.items()])
+    return value if isinstance(value, _CONSTANTS) else repr(value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.scheduler.runtime.backends.frozen import FlatModule
@@ -65,7 +65,8 @@ def contenders(
 
 def _unchanged(module: nn.Module) -> Callable[[], bool]:
     """Whether parameters and buffers still have the values that they have now; RuntimeError where torch cannot tell."""
-    tensors = [*module.parameters(), *module.buffers()]
+    plain = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    tensors = [*module.parameters(), *module.buffers(), *plain]
     before = [tensor._version for tensor in tensors]
     if (library := loaded_library()) is not None:
         holds: Callable[[], bool] = library.Unwritten(tensors).holds

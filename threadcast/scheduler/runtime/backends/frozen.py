@@ -26,8 +26,7 @@ class FlatModule(nn.Module):
         self.module = module
         self.example = arguments
         self._leaves, self._structure = pytree.tree_flatten(arguments)
-        with torch.no_grad():
-            result = module(*arguments[0], **arguments[1])
+        result = _tried(module, arguments)
         self.expected, self.result_structure = pytree.tree_flatten(result)
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
             raise CaptureError("the module returns something else than tensors")
@@ -49,8 +48,12 @@ class FlatModule(nn.Module):
         """CaptureError where `run` answers the example otherwise than the module."""
         found = run(self.tensors(self.example))
         for got, wanted in zip(found, self.expected, strict=True):
+            if got.shape != wanted.shape or got.dtype != wanted.dtype:
+                raise CaptureError(
+                    f"an answer is {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}"
+                )
             scale = float(wanted.abs().max()) if wanted.numel() else 0.0
-            if not torch.allclose(got.to(wanted.dtype), wanted, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True):
+            if not torch.allclose(got, wanted, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True):
                 raise CaptureError("the answers differ from the module's")
 
     def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
@@ -63,3 +66,17 @@ class FlatModule(nn.Module):
             return run(self.tensors((args, kwargs)))[0]
 
         return called_for_one if self.result_structure.is_leaf() else called
+
+
+def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """What the module answers, found out on copies; CaptureError where it writes to its buffers or arguments, which
+    backends would not."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    args, kwargs = pytree.tree_map_only(Tensor, torch.clone, arguments)
+    copies = [*buffers.values(), *(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))]
+    with torch.no_grad():
+        before = [copy._version for copy in copies]
+        result = torch.func.functional_call(module, buffers, args, kwargs)
+    if [copy._version for copy in copies] != before:
+        raise CaptureError("the module writes to its buffers or arguments, which backends do not")
+    return result

@@ -113,8 +113,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Untouched>(module, "Untouched")
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
-      .def("holds", &Untouched::holds)
-      .def("renew", &Untouched::renew);
+      .def("holds", &Untouched::holds);
   py::class_<Unwritten>(module, "Unwritten")
       .def(py::init<std::vector<at::Tensor>>(), py::arg("tensors"))
       .def("holds", &Unwritten::holds);

@@ -23,6 +23,13 @@ bool is_hooked(const pybind11::object& object) {
   return has_hooks(variable->backward_hooks) || has_hooks(variable->post_accumulate_grad_hooks);
 }
 
+bool holds_items(PyObject* list, const std::vector<pybind11::object>& items) {
+  if (PyList_GET_SIZE(list) != static_cast<Py_ssize_t>(items.size())) return false;
+  for (size_t i = 0; i < items.size(); ++i)
+    if (PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i)) != items[i].ptr()) return false;
+  return true;
+}
+
 uint32_t version_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
@@ -37,17 +44,24 @@ bool lies_so(const at::TensorImpl& tensor, const std::vector<int64_t>& sides) {
 
 Untouched::Untouched(const std::vector<pybind11::object>& tables, const std::vector<pybind11::object>& lists,
                      const std::vector<pybind11::object>& tensors)
-    : tables_(tables), lists_(lists), tags_(tables.size()), lengths_(lists.size()) {
+    : tables_(tables), lists_(lists) {
   if (!kTagged) throw std::invalid_argument("this Python's dictionaries do not count their changes");
-  for (const auto& table : tables)
+  for (const auto& table : tables) {
     if (!PyDict_Check(table.ptr())) throw std::invalid_argument("not a dictionary");
-  for (const auto& list : lists)
+    tags_.push_back(tag_of(table.ptr()));
+  }
+  for (const auto& list : lists) {
     if (!PyList_Check(list.ptr())) throw std::invalid_argument("not a list");
+    items_.push_back(list.cast<std::vector<pybind11::object>>());
+  }
   for (const auto& object : tensors) {
     if (!THPVariable_Check(object.ptr())) throw std::invalid_argument("not a tensor");
-    tensors_.push_back({object, THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl()});
+    const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
+    Tensor held{object, tensor, tensor.unsafeGetTensorImpl()->data(), tensor.requires_grad(), is_hooked(object), {}};
+    held.sides.assign(tensor.sizes().begin(), tensor.sizes().end());
+    held.sides.insert(held.sides.end(), tensor.strides().begin(), tensor.strides().end());
+    tensors_.push_back(std::move(held));
   }
-  renew();
 }
 
 bool Untouched::holds() const {
@@ -57,30 +71,20 @@ bool Untouched::holds() const {
     if (tag_of(tables_[i].ptr()) != tags_[i]) return false;
   }
   for (size_t i = 0; i < lists_.size(); ++i)
-    if (PyList_GET_SIZE(lists_[i].ptr()) != lengths_[i]) return false;
+    if (!holds_items(lists_[i].ptr(), items_[i])) return false;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (i + kAhead < tensors_.size()) {
-      const auto* next = reinterpret_cast<const char*>(tensors_[i + kAhead].tensor);
+      const auto* next = reinterpret_cast<const char*>(tensors_[i + kAhead].tensor.unsafeGetTensorImpl());
       for (size_t line = 0; line < sizeof(at::TensorImpl); line += 64) __builtin_prefetch(next + line);
     }
     const Tensor& held = tensors_[i];
-    if (held.tensor->data() != held.data || held.tensor->requires_grad() != held.trained ||
-        !lies_so(*held.tensor, held.sides) || is_hooked(held.object) != held.hooked)
+    const at::TensorImpl* tensor = held.tensor.unsafeGetTensorImpl();
+    if (THPVariable_Unpack(held.object.ptr()).unsafeGetTensorImpl() != tensor || tensor->data() != held.data ||
+        tensor->requires_grad() != held.trained || !lies_so(*tensor, held.sides) ||
+        is_hooked(held.object) != held.hooked)
       return false;
   }
   return true;
-}
-
-void Untouched::renew() {
-  for (size_t i = 0; i < tables_.size(); ++i) tags_[i] = tag_of(tables_[i].ptr());
-  for (size_t i = 0; i < lists_.size(); ++i) lengths_[i] = PyList_GET_SIZE(lists_[i].ptr());
-  for (Tensor& held : tensors_) {
-    held.data = held.tensor->data();
-    held.trained = held.tensor->requires_grad();
-    held.hooked = is_hooked(held.object);
-    held.sides.assign(held.tensor->sizes().begin(), held.tensor->sizes().end());
-    held.sides.insert(held.sides.end(), held.tensor->strides().begin(), held.tensor->strides().end());
-  }
 }
 
 Unwritten::Unwritten(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {

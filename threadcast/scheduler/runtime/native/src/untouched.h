@@ -15,17 +15,14 @@ class Untouched {
   Untouched(const std::vector<pybind11::object>& tables, const std::vector<pybind11::object>& lists,
             const std::vector<pybind11::object>& tensors);
 
-  // False once a dictionary was written to, a list is of another length, or a tensor lies elsewhere, otherwise, is
+  // False once a dictionary was written to, a list holds other items, or a tensor is another, lies elsewhere, is
   // trained or not any more, or has hooks or none any more. What is written back also counts as written.
   bool holds() const;
-
-  // Take what is there now for granted.
-  void renew();
 
  private:
   struct Tensor {
     pybind11::object object;
-    at::TensorImpl* tensor = nullptr;
+    at::Tensor tensor;  // kept alive: the object may come to stand for another (torch.utils.swap_tensors)
     const void* data = nullptr;
     bool trained = false, hooked = false;
     std::vector<int64_t> sides;  // sizes, then strides
@@ -33,7 +30,7 @@ class Untouched {
 
   std::vector<pybind11::object> tables_, lists_;
   std::vector<uint64_t> tags_;
-  std::vector<Py_ssize_t> lengths_;
+  std::vector<std::vector<pybind11::object>> items_;  // of the lists
   std::vector<Tensor> tensors_;
 };
 
