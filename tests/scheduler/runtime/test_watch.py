@@ -146,9 +146,6 @@ def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Opti
 @needs_compiler
 def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have_gone() -> None:
     model = Model()
-    found = Watch(model)
-    found.look()
-    found = None  # type: ignore[assignment]
     untouched = native_library().Untouched([], [], [model.layer.weight])
     other = nn.Parameter(torch.ones(3, 3))
     try:
