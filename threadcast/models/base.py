@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
+from threadcast.core.errors import ModelError
 
 
 class PerformanceModel(ABC):
@@ -48,3 +49,25 @@ class PerformanceModel(ABC):
     @abstractmethod
     def from_files(self, files: Mapping[str, bytes]) -> Self:
         """Take over what `to_files` gave and return self; ArtefactError on anything else, with nothing executed."""
+
+
+class BatchModel(PerformanceModel):
+    """A model that forecasts many ops in little more than the time of one: write `predict_many`."""
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        """Measured points where there are, forecasts elsewhere; ModelError when it cannot tell."""
+        return self.predict_many([op], [observed], cases, machine=machine)[0]
+
+    @abstractmethod
+    def predict_many(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
+    ) -> CurveTable:
+        """Return the curves of many ops; ModelError when it cannot tell one of them."""
+
+    @staticmethod
+    def check_batch(ops: Sequence[Op], observed: Sequence[Sequence[Measurement]]) -> None:
+        """ModelError where there is no op, or not for each one what was observed."""
+        if not ops:
+            raise ModelError("no op to forecast was given")
+        if len(ops) != len(observed):
+            raise ModelError(f"{len(ops)} ops and measurements of {len(observed)}: give as many")

@@ -11,12 +11,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
-from threadcast.models.base import PerformanceModel
+from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
 from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
 from threadcast.models.machine_curves import MIN_OPS, NOISE, NORMAL_95, MachineCurves
@@ -42,7 +42,7 @@ FOREIGN = 1.5
 """How much wider intervals are on a machine that was not learned from. A convention."""
 
 
-class LearnedCurve(PerformanceModel):
+class LearnedCurve(BatchModel):
     """A forecast from what an op is, then a Gaussian over the curves that it leaves, conditioned on the op's samples.
 
     Without samples it answers by boosted trees over `static_features`, on machines that it has not learned from too,
@@ -131,20 +131,13 @@ class LearnedCurve(PerformanceModel):
             self._variance, self._length = (float(np.median(values)) for values in zip(*found, strict=True))
         return self
 
-    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """Measured points where there are, forecasts elsewhere."""
-        return self.predict_many([op], [observed], cases, machine=machine)[0]
-
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
         """As `predict`, the trees asked once for all ops, the Gaussian once for all that were sampled alike."""
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
-        if not ops:
-            raise ModelError("no op to forecast was given")
-        if len(ops) != len(observed):
-            raise ModelError(f"{len(ops)} ops and measurements of {len(observed)}: give as many")
+        self.check_batch(ops, observed)
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(seen) for seen in known]
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), knots)

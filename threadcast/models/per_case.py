@@ -8,17 +8,17 @@ from typing import Self
 
 import numpy as np
 
-from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.artefacts import json_bytes, read_json, reading
-from threadcast.models.base import PerformanceModel
+from threadcast.models.base import BatchModel
 from threadcast.models.case_regression import CaseRegression, Recipe, Scale, learn
 from threadcast.models.interpolation import Knot, curve_through, measured_knots, with_measured
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.sampling import evenly_spread
 
 
-class PerCase(PerformanceModel):
+class PerCase(BatchModel):
     """One regressor for each case of a machine, over features of N sampled cases of the op.
 
     Source: Liu et al. 2018, III-B. Features are, at each sampled case, the time and the four selected counters
@@ -65,10 +65,6 @@ class PerCase(PerformanceModel):
         self._learned, self.notes = learned, tuple(notes)
         return self
 
-    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """Measured points where there are, the regressors' elsewhere."""
-        return self.predict_many([op], [observed], cases, machine=machine)[0]
-
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
@@ -77,8 +73,7 @@ class PerCase(PerformanceModel):
         if learned is None:
             known = ", ".join(self._learned) or "none: fit it first"
             raise ModelError(f"{self.name} has not learned {machine.fingerprint}, only {known}")
-        if not ops:
-            raise ModelError("no op to forecast was given")
+        self.check_batch(ops, observed)
         sampled = [_sampled(op, seen, learned, self.name) for op, seen in zip(ops, observed, strict=True)]
         known_points = [measured_knots(seen) for seen in observed]
         forecast = learned.forecast(sampled)

@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
-from threadcast.models.base import PerformanceModel
+from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
 from threadcast.models.intervals import residual_bounds
 from threadcast.models.measured import group, usable
@@ -21,7 +21,7 @@ from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 SCHEMA = "threadcast.static_regressor/1"
 
 
-class StaticRegressor(PerformanceModel):
+class StaticRegressor(BatchModel):
     """Trees over `static_features` of all measured points, of all machines together; it asks for no sample.
 
     The interval is the central 90 % of out-of-fold residuals in log time. What was measured of an op is not used, but
@@ -46,18 +46,13 @@ class StaticRegressor(PerformanceModel):
         self._bounds = residual_bounds(residuals)
         return self
 
-    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """The trees' answer, and measured points where there are."""
-        return self.predict_many([op], [observed], cases, machine=machine)[0]
-
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
         """As `predict`, the trees asked once."""
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
-        if len(ops) != len(observed):
-            raise ModelError(f"{len(ops)} ops and measurements of {len(observed)}: give as many")
+        self.check_batch(ops, observed)
         logs = self._trees.log_seconds(ops, machine, cases)
         seconds, low, high = (np.exp(logs + by) for by in (0.0, *self._bounds))
         table = CurveTable(
