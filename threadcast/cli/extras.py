@@ -7,7 +7,7 @@ EXTRAS = {
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl"),
     "collect": ("torch", "pyperf"),
-    "engine": ("ninja", "setuptools", "cloudpickle"),
+    "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),
     "fleet": ("dask", "distributed"),

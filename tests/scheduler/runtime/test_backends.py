@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -79,20 +78,25 @@ assert "onnxscript" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
-def test_a_module_that_cannot_be_pickled_is_compared_in_this_process(module: Two) -> None:
-    module.lock = threading.Lock()  # type: ignore[assignment]
-    (contender,) = contenders(module, ARGUMENTS, 1, among=["onnxruntime"])
-    args, kwargs = ARGUMENTS
-    with torch.no_grad():
-        torch.testing.assert_close(contender.run(args, kwargs)["y"], module(*args, **kwargs)["y"])
+@needs_compiler
+def test_a_module_that_cannot_be_exported_is_left_to_torch_compile(caplog: pytest.LogCaptureFixture) -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if x.sum() > 0 else x * 3
+
+    caplog.set_level("INFO", "threadcast")
+    (contender,) = contenders(Branching().eval(), ((torch.ones(2),), {}), 1)
+    assert contender.name == "torch.compile"
+    assert "onnxruntime does not run this model: cannot be exported" in caplog.text
+    for x in (torch.ones(2), -torch.ones(2)):
+        assert contender.run((x,), {}).tolist() == (x * (2 if x.sum() > 0 else 3)).tolist()
 
 
-def test_a_class_of_a_script_goes_to_the_other_process(tmp_path: Path) -> None:
+def test_backends_run_a_class_of_a_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("""
-import logging, torch
+import torch
 from threadcast.scheduler.runtime.backends.contenders import BACKENDS, contenders
-logging.basicConfig(level=logging.INFO)
 class Double(torch.nn.Module):
     def forward(self, x):
         return x * 2
@@ -104,7 +108,6 @@ print([c.run((torch.ones(2),), {}).tolist() for c in contenders(Double().eval(),
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert done.stdout.strip() == "[[2.0, 2.0]]"
-    assert "compared in this process" not in done.stderr
 
 
 def test_backends_that_take_too_long_are_left_out_with_a_message(

@@ -7,7 +7,6 @@ into the caller's process.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -16,12 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-import cloudpickle
 import torch
+from torch.export import ExportedProgram
 
 from threadcast.core.errors import CaptureError
+from threadcast.scheduler.runtime.backends.exported import write_onnx, write_program
 from threadcast.scheduler.runtime.backends.frozen import FlatModule, TensorCall
-from threadcast.scheduler.runtime.backends.onnx_file import write_onnx
 from threadcast.scheduler.runtime.backends.ways import NEEDED, Way, ways
 from threadcast.scheduler.runtime.native.library import make_file
 
@@ -30,8 +29,6 @@ TURNS, TURN_S = 5, 0.15
 CLOSE = 1.3
 """Times the fastest's seconds, up to which others are compared in the caller's process too: the same backend at one
 setting differs by 10 to 20 % between two processes."""
-
-_logger = logging.getLogger("threadcast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +42,38 @@ class Screening:
 def screened(module: FlatModule, cores: int, file: Path, among: Sequence[str]) -> Screening:
     """Find the fastest ways to run `module` on `cores` and leave its ONNX form in `file`, where it has one.
 
-    In a child process, or in this one where the module cannot be sent to another. ExecutionError where the child fails.
+    A module that cannot be exported runs only by what needs no export. ExecutionError where the child fails.
     """
-    sent, found = file.with_name("module.pt"), file.with_name("found.json")
+    program, found = file.with_name("module.pt2"), file.with_name("found.json")
     try:
-        torch.save((module, cores, list(among)), sent, pickle_module=cloudpickle, pickle_protocol=5)
-    except Exception as error:  # noqa: BLE001 - a user's objects raise what they like when they are pickled
-        _logger.info("backends are compared in this process: %s", str(error).splitlines()[:1])
-        return _screened(module, cores, file, among)
-    code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as it; it.main({str(file)!r})"
+        write_program(module, program)
+    except CaptureError as error:
+        whole = [way for way, _ in ways(module, cores, None) if way.backend in among]
+        return Screening(whole, {backend: str(error) for backend in among if backend in NEEDED})
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as it; it.main({str(file)!r}, {cores}, {among!r})"
     make_file([sys.executable, "-c", code], found, "the comparison of backends")
-    sent.unlink()
+    program.unlink()
     told = json.loads(found.read_text())
     return Screening([Way(*way) for way in told["ways"]], told["failed"])
 
 
-def main(path: str) -> None:
+def main(path: str, cores: int, among: Sequence[str]) -> None:
     """What the child does."""
     file = Path(path)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    module, cores, among = torch.load(file.with_name("module.pt"), weights_only=False, mmap=True)
-    result = _screened(module, cores, file, among)
+    result = _screened(torch.export.load(file.with_name("module.pt2")), cores, file, among)
     file.with_name("found.tmp").write_text(json.dumps(asdict(result)))
     file.with_name("found.tmp").rename(file.with_name("found.json"))
 
 
-def _screened(module: FlatModule, cores: int, file: Path, among: Sequence[str]) -> Screening:
+def _screened(program: ExportedProgram, cores: int, file: Path, among: Sequence[str]) -> Screening:
     failed: dict[str, str] = {}
     runs: dict[Way, TensorCall] = {}
+    module = FlatModule(program.module(), program.example_inputs)
     if set(among) & set(NEEDED):
         try:
-            write_onnx(module, file)
-        except (CaptureError, ImportError) as error:
+            write_onnx(program, file)
+        except CaptureError as error:
             failed["ONNX"] = str(error)
     for way, make in ways(module, cores, file if file.exists() else None):
         if way.backend not in among:
