@@ -58,6 +58,8 @@ class Measurement:
     @property
     def seconds(self) -> float:
         """Median of the samples' seconds."""
+        if len(self.samples) == 1:
+            return self.samples[0].seconds
         return statistics.median(sample.seconds for sample in self.samples)
 
     def counter(self, name: str) -> float | None:

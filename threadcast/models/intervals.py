@@ -28,10 +28,10 @@ def median_interval(seconds: Sequence[float]) -> tuple[float, float]:
     four (exact if they are normal), `LONE_SAMPLE_SPREAD` for one. Samples are taken as independent; drift within a
     run is not seen.
     """
-    ordered = sorted(seconds)
-    n = len(ordered)
+    n = len(seconds)
     if n == 1:
-        return ordered[0] * (1 - LONE_SAMPLE_SPREAD), ordered[0] * (1 + LONE_SAMPLE_SPREAD)
+        return seconds[0] * (1 - LONE_SAMPLE_SPREAD), seconds[0] * (1 + LONE_SAMPLE_SPREAD)
+    ordered = sorted(seconds)
     if n < 5:
         logs = [math.log(value) for value in ordered]
         middle, half = statistics.fmean(logs), _T_95[n] * statistics.stdev(logs) / math.sqrt(n)

@@ -21,6 +21,7 @@ from threadcast.models.case_gaussian import CaseGaussian, expected_regret
 from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
 from threadcast.models.machine_curves import MIN_OPS, NOISE, NORMAL_95, MachineCurves
 from threadcast.models.measured import by_case, group, usable
+from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape, scale
 from threadcast.models.sampling import evenly_spread
 
@@ -147,9 +148,9 @@ class LearnedCurve(BatchModel):
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
             np.exp(logs + spread * learned.high[samples][:, None]),
         )  # fmt: skip
-        if not set(cases) <= set(learned.cases):
+        columns = [learned.position.get(case, -1) for case in cases]
+        if -1 in columns:
             return self._interpolated(learned, found, knots, cases)
-        columns = [learned.cases.index(case) for case in cases]
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
         source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
         return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
@@ -158,8 +159,7 @@ class LearnedCurve(BatchModel):
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
     ) -> tuple[Floats, Floats]:
         """Log seconds and their standard deviations at the learned cases, each (n_ops, n_cases)."""
-        assert self._trees is not None
-        base = learned.base(ops, self._trees.log_seconds(ops, machine, learned.cases, jobs=self.jobs))
+        base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[tuple[int, ...], tuple[float, ...]], list[tuple[int, list[float]]]] = {}
         for row, seen in enumerate(known):
@@ -181,12 +181,21 @@ class LearnedCurve(BatchModel):
                 logs[rows[i]], spread[rows[i]] = base[rows[i]] + mean[0], np.sqrt(variance)
         return logs, spread
 
+    def _base(self, ops: Sequence[Op], learned: MachineCurves, machine: Machine) -> Floats:
+        """(n_ops, n_cases) log seconds without samples, worked out by `jobs` threads."""
+        trees = self._trees
+        assert trees is not None
+
+        def by_trees(some: Sequence[Op]) -> Floats:
+            return trees.log_seconds(some, machine, learned.cases)
+
+        return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
+
     def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> int:
         """How many of an op's measurements the others contradict; each is made up for by another case."""
         if len(seen) < MIN_SAMPLES:
             return 0
-        assert self._trees is not None
-        base = learned.base([op], self._trees.log_seconds([op], machine, learned.cases))
+        base = self._base([op], learned, machine)
         where, values, worth = _positions(learned, seen)
         counts = np.array(worth)
         believed = _believed(learned.gaussian, where, np.array(values) - base[0, list(where)], counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ NOISE, LEAST_NOISE, MOST_NOISE = 0.02**2, 1e-8, float(np.log(1.5)) ** 2
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Weights that the trees may have beside the process."""
 
+WORTH = 1.03
+"""Times the least error up to which the process alone is taken: the trees take ten times as long."""
+
 HALVES = 2
 """Parts of the ops, of which each is judged by the Gaussian of the rest, for the intervals."""
 
@@ -49,21 +52,28 @@ class MachineCurves:
     process: OpProcess | None = None
     share: float = 1.0
     position: dict[Case, int] = field(init=False)
+    _kinds: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", {case: i for i, case in enumerate(self.cases)})
+        object.__setattr__(self, "_kinds", frozenset(self.process.kinds if self.process else ()))
 
-    def base(self, ops: Sequence[Op], by_trees: Floats) -> Floats:
-        """(n_ops, n_cases) log seconds without samples, from those by trees."""
-        if self.process is None:
-            return by_trees
-        kinds = set(self.process.kinds)
-        rows = [i for i, op in enumerate(ops) if op.kind in kinds]
-        found = by_trees.copy()
-        if rows:
-            some = [ops[i] for i in rows]
-            by_process = self.process.forecast(some) + scale(some, self.cases)
-            found[rows] = self.share * by_trees[rows] + (1 - self.share) * by_process
+    def base(self, ops: Sequence[Op], by_trees: Callable[[Sequence[Op]], Floats]) -> Floats:
+        """(n_ops, n_cases) log seconds without samples, where needed from those that `by_trees` gives."""
+        known = [op for op in ops if self.process is not None and op.kind in self._kinds]
+        if self.process is None or not known:
+            return by_trees(ops)
+        by_process = self.process.forecast(known) + scale(known, self.cases)
+        if len(known) == len(ops) and self.share == 0:
+            return by_process
+        rows = np.array([op.kind in self._kinds for op in ops])
+        found = np.empty((len(ops), len(self.cases)))
+        if self.share == 0:
+            found[~rows] = by_trees([op for op in ops if op.kind not in self._kinds])
+            found[rows] = by_process
+        else:
+            found[:] = by_trees(ops)
+            found[rows] = self.share * found[rows] + (1 - self.share) * by_process
         return found
 
     @classmethod
@@ -83,7 +93,8 @@ class MachineCurves:
         filled = np.where(np.isnan(known), guessed, known) - scale(ops, cases)
         process, left = OpProcess.fitted(ops, filled, seed=seed)
         by_process = filled - left + scale(ops, cases)
-        share = min(SHARES, key=lambda share: _off(known, share * trees + (1 - share) * by_process))
+        errors = {share: _off(known, share * trees + (1 - share) * by_process) for share in SHARES}
+        share = 0.0 if errors[0.0] <= WORTH * min(errors.values()) else min(errors, key=errors.__getitem__)
         residuals = known - (share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process)
         threads = [case.threads for case in cases]
         gaussian = CaseGaussian.fitted(residuals, threads, _noise(entries, cases))

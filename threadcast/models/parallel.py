@@ -1,16 +1,24 @@
-"""Work on several processes that have ended when it is done, or on a cluster that goes on."""
+"""Work on several processes or threads that have ended when it is done, or on a cluster that goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
+from threadcast.core import Op
+from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
 
 CONNECT_S = 10.0
 """Seconds that a cluster has to answer."""
+
+CHUNK = 256
+"""Ops whose features a thread has in memory at once."""
 
 _on_cluster: ContextVar[bool] = ContextVar("on_cluster", default=False)
 
@@ -60,3 +68,15 @@ def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
             from joblib.externals.loky import get_reusable_executor
 
             get_reusable_executor().shutdown(wait=True)
+
+
+def in_chunks(forecast: Callable[[Sequence[Op]], Floats], ops: Sequence[Op], *, jobs: int) -> Floats:
+    """(n_ops, n_cases) from `forecast`, which gives as many rows as it is given ops: `CHUNK` at a time, on `jobs`
+    threads."""
+    parts = [ops[start : start + CHUNK] for start in range(0, len(ops), CHUNK)]
+    if len(parts) == 1:
+        return forecast(ops)
+    if jobs == 1:
+        return np.concatenate([forecast(part) for part in parts])
+    with ThreadPoolExecutor(jobs) as threads:
+        return np.concatenate(list(threads.map(forecast, parts)))

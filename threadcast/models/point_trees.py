@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,9 +18,6 @@ from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import Features, joint_features, work
 
 Library = Literal["xgboost", "hist_boosting"]
-
-CHUNK = 256
-"""Ops whose features a thread has in memory at once."""
 
 FOLDS = 5
 """Parts in which trees are judged by ops that they have not seen, for what they leave."""
@@ -70,24 +66,11 @@ class PointTrees:
         found: Floats = self._fitted.predict(features)
         return found
 
-    def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case], *, jobs: int = 1) -> Floats:
-        """(n_ops, n_cases) log seconds, worked out by `jobs` threads."""
-        found = np.empty((len(ops), len(cases)))
-
-        def fill(start: int) -> None:
-            some = ops[start : start + CHUNK]
-            features = joint_features(some, machine, cases)
-            flat = self.forecast(features.reshape(-1, features.shape[2]))
-            found[start : start + CHUNK] = flat.reshape(len(some), len(cases)) + scale(some, cases)
-
-        starts = range(0, len(ops), CHUNK)
-        if jobs == 1 or len(starts) == 1:
-            for start in starts:
-                fill(start)
-        else:
-            with ThreadPoolExecutor(jobs) as threads:
-                list(threads.map(fill, starts))
-        return found
+    def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
+        """(n_ops, n_cases) log seconds."""
+        features = joint_features(ops, machine, cases)
+        flat = self.forecast(features.reshape(-1, features.shape[2]))
+        return flat.reshape(len(ops), len(cases)) + scale(ops, cases)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
         """What was learned."""

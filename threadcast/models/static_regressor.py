@@ -16,6 +16,7 @@ from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
 from threadcast.models.intervals import residual_bounds
 from threadcast.models.measured import group, usable
+from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
 SCHEMA = "threadcast.static_regressor/1"
@@ -53,7 +54,8 @@ class StaticRegressor(BatchModel):
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
-        logs = self._trees.log_seconds(ops, machine, cases)
+        trees = self._trees
+        logs = in_chunks(lambda some: trees.log_seconds(some, machine, cases), ops, jobs=1)
         seconds, low, high = (np.exp(logs + by) for by in (0.0, *self._bounds))
         table = CurveTable(
             tuple(cases), seconds, low, high,

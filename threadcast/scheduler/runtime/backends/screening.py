@@ -50,7 +50,8 @@ def screened(module: FlatModule, cores: int, file: Path, among: Sequence[str]) -
     except CaptureError as error:
         whole = [way for way, _ in ways(module, cores, None) if way.backend in among]
         return Screening(whole, {backend: str(error) for backend in among if backend in NEEDED})
-    code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as it; it.main({str(file)!r}, {cores}, {among!r})"
+    call = f"main({str(file)!r}, {cores}, {list(among)!r})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as it; it.{call}"
     make_file([sys.executable, "-c", code], found, "the comparison of backends")
     program.unlink()
     told = json.loads(found.read_text())
