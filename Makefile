@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner bench-engine bench-models clean
+.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable record clean
 
 setup: $(READY)
 
@@ -52,6 +52,19 @@ bench-engine: $(READY)
 # adds ADSALA's.
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
+
+# Training processes that share this machine's cores, left to the system, by hand, and by the arbiter. docs/malleable-tables.md.
+bench-malleable: $(READY)
+	$(BIN)/python benchmarks/malleable.py --write
+	$(BIN)/python benchmarks/malleable_faults.py
+
+# Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
+SET ?= $(shell uname -m)-$(shell nproc)c
+record: $(READY)
+	mkdir -p build data/recorded && rm -f build/record.db*
+	set -e; for network in $$($(BIN)/python -c "from threadcast import networks; print(*networks.names())"); do \
+		$(BIN)/threadcast profile $$network --size small --budget-s 0.05 --store sqlite:///build/record.db; done
+	$(BIN)/threadcast db export data/recorded/$(SET).csv.gz --store sqlite:///build/record.db
 
 clean:
 	rm -rf build $(VENV)

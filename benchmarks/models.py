@@ -1,6 +1,7 @@
 """How well models forecast curves of large machines from a few single samples: `make bench-models` runs this.
 
-    python benchmarks/models.py [--curves FOLDER] [--seeds 5] [--only sgemm_96,ncnn] [--json FILE] [--write]
+    python benchmarks/models.py [--curves FOLDER] [--seeds 5] [--only sgemm_96,networks] [--json FILE] [--reuse]
+        [--write]
 
 The curves of `sgemm` and `sdot` are not part of the project; without --curves these parts are left out. Ops that are
 judged by are never learned from. Each part prints a line a model, mean over seeds (least to most).
@@ -9,6 +10,7 @@ judged by are never learned from. Each part prints a line a model, mean over see
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 import time
@@ -32,6 +34,7 @@ from threadcast.models.splits import Split
 from threadcast.store import published
 
 PAGE = Path(__file__).parents[1] / "docs" / "model-tables.md"
+PAPER = Path(__file__).parents[1] / "data" / "papers"
 Models = Sequence[tuple[str, PerformanceModel]]
 
 CASCADE_LAKE = {"sgemm": "sgemm_mkl_cascadelake.csv.gz", "sdot": "sdot_mkl_cascadelake.csv.gz"}
@@ -51,6 +54,7 @@ asks for, of ops that it has not learned from, and is judged by the medians of a
 
 - `sgemm` and `sdot`: one call of MKL on 2 sockets of 24 cores, hyper-threads above 48 (ADSALA, Xia and Barca 2026; not
   part of this project).
+- *paper*: what Liu et al. 2018 state in Tables IV and V for their networks on a Xeon Phi.
 - Whole networks: latencies published by Tencent/ncnn (`data/published`).
 
 """
@@ -61,14 +65,15 @@ class Part:
 
     def __init__(
         self, title: str, measurements: Sequence[Measurement], split: Callable[[int], Split], models: Models,
-        *, draw: bool = True,
+        *, draw: bool = True, seeds: int | None = None,
     ) -> None:  # fmt: skip
         self.title, self.measurements, self.split, self.models, self.draw = title, measurements, split, models, draw
+        self.seeds = seeds
 
     def rows(self, seeds: int) -> list[dict[str, Any]]:
         """A line a model, over all seeds."""
         found: list[Sequence[Row]] = []
-        for seed in range(seeds):
+        for seed in range(self.seeds or seeds):
             started_s = time.perf_counter()
             found.append(
                 evaluate(
@@ -109,7 +114,13 @@ def made(names: Iterable[str], **options: Any) -> list[tuple[str, PerformanceMod
 def curve_models() -> Models:
     """All kinds at their numbers of samples, and the paper's climb at its intervals beside the variants."""
     create = registry_of_kinds.create
-    found = [(f"hill_climb, interval {n}", create("hill_climb", interval=n)) for n in (2, 4, 8, 16)]
+    of_paper: dict[int, list[float]] = {}
+    for row in _facts("knl_hill_climb_accuracy.csv"):
+        of_paper.setdefault(int(row["interval"]), []).append(100 * float(row["accuracy"]))
+    found = [
+        (f"hill_climb, interval {n} (paper: {min(a):.0f} to {max(a):.0f} %)", create("hill_climb", interval=n))
+        for n, a in of_paper.items()
+    ]
     found += [(f"patient_climb, {line}", create("patient_climb", between=line)) for line in ("reciprocal", "log")]
     found += made(("static_xgboost", "static_hist_boosting"))
     found += [("learned_curve", LearnedOnce(samples=samples)) for samples in (0, *SAMPLES)]
@@ -151,6 +162,7 @@ def parts(curves: Path | None) -> Iterable[tuple[str, Callable[[], Part]]]:
         for routine, file in CASCADE_LAKE.items():
             for most in (96, 48):
                 yield f"{routine}_{most}", partial(_routine, routine, most, curves / file)
+        yield "table_iv", partial(_table_iv, curves / CASCADE_LAKE["sgemm"])
         yield "new_kind", partial(_new_kind, curves)
     yield "networks", _networks
     yield "new_machine", partial(_new_machine, 0)
@@ -161,6 +173,26 @@ def _routine(routine: str, most: int, path: Path) -> Part:
     found = [m for m in published.adsala_wide(path) if m.case.threads <= most]
     title = f"{routine} at 1 to {most} threads, a fifth of the shapes left out"
     return Part(title, found, one_fold, curve_models())
+
+
+def _table_iv(path: Path) -> Part:
+    """The regressors of the paper's Table IV as it trained them, on seconds, and ours."""
+    models: list[tuple[str, PerformanceModel]] = []
+    for row in _facts("knl_regressor_accuracy.csv"):
+        if row.pop("metric") == "accuracy":
+            samples = int(row.pop("samples"))
+            for name, accuracy in row.items():
+                title = f"{name}, {samples} samples (paper: {100 * float(accuracy):.0f} %)"
+                models.append((title, registry_of_kinds.create(name, samples=samples, scale="linear")))
+            models.append((f"learned_curve, {samples} samples", LearnedOnce(samples=samples)))
+    title = "Table IV's regressors on sgemm at 1 to 96 threads, a fifth of the shapes left out"
+    return Part(title, published.adsala_wide(path), one_fold, models, seeds=1)
+
+
+def _facts(name: str) -> list[dict[str, str]]:
+    """A table of the paper."""
+    with (PAPER / name).open() as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def _new_kind(curves: Path) -> Part:
@@ -253,40 +285,47 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of parts, separated by commas; speed is one too")
     parser.add_argument("--models", default="", help="beginnings of models' names, separated by commas [default: all]")
     parser.add_argument("--json", type=Path, default=Path("build/models.json"), help="all figures, as they come")
+    parser.add_argument("--reuse", action="store_true", help="take the parts that are in that file from it")
     parser.add_argument("--write", action="store_true", help="write docs/model-tables.md")
     chosen = parser.parse_args()
     wanted = [name for name in chosen.only.split(",") if name]
-    found: dict[str, Any] = {}
-    shown = []
+    found: dict[str, Any] = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else {}
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    names = []
     for name, make in parts(chosen.curves):
-        if wanted and name not in wanted:
+        names.append(name)
+        if (wanted and name not in wanted) or (not wanted and name in found):
             continue
         print(name, file=sys.stderr, flush=True)
         part = make()
         if chosen.models:
             part.models = [one for one in part.models if one[0].startswith(tuple(chosen.models.split(",")))]
-        rows = part.rows(chosen.seeds)
-        found[name] = rows
-        shown += [f"## {part.title[0].upper()}{part.title[1:]}", "", _context(rows), "", table(rows), ""]
-        print("\n".join(shown[-5:]), flush=True)
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        found[name] = {"title": part.title, "rows": part.rows(chosen.seeds)}
         chosen.json.write_text(json.dumps(found, indent=1))
+        print(section(found[name]), flush=True)
     if not wanted or "speed" in wanted:
         found["speed"] = speed()
-        took = found["speed"]
-        shown += [
-            "## Speed",
-            "",
-            f"1,000 ops at 96 cases are learned in {took['fit_s']:.1f} s; 10,000 curves from 3 samples each take "
-            f"{took['predict_10000_s']:.2f} s, one {took['predict_one_s'] * 1e3:.2f} ms.",
-            "",
-        ]
-        print(shown[-2], flush=True)
-    chosen.json.write_text(json.dumps(found, indent=1))
+        chosen.json.write_text(json.dumps(found, indent=1))
+        print(_speed(found["speed"]))
     if chosen.write:
         machine = read_machine()
         head = _HEAD.format(seeds=chosen.seeds, day=date.today(), machine=machine.name, cores=len(machine))
-        PAGE.write_text(head + "\n".join(shown))
+        sections = [section(found[name]) for name in names if name in found]
+        PAGE.write_text(head + "\n".join([*sections, _speed(found["speed"])] if "speed" in found else sections))
+
+
+def section(part: dict[str, Any]) -> str:
+    """A part in Markdown."""
+    title, rows = part["title"], part["rows"]
+    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows), ""])
+
+
+def _speed(took: dict[str, float]) -> str:
+    return (
+        "## Speed\n\n"
+        f"1,000 ops at 96 cases are learned in {took['fit_s']:.1f} s; 10,000 curves from 3 samples each take "
+        f"{took['predict_10000_s']:.2f} s, one {took['predict_one_s'] * 1e3:.2f} ms.\n"
+    )
 
 
 def _context(rows: Sequence[dict[str, Any]]) -> str:

@@ -54,7 +54,7 @@ def test_the_version_is_told():
     assert invoke("--version").stdout.strip() == f"threadcast, version {__version__}"
 
 
-@pytest.mark.parametrize("args", [("plam",), ("doctor", "--nonsense"), ("doctor", "extra"), ("arbiter",)])
+@pytest.mark.parametrize("args", [("plam",), ("doctor", "--nonsense"), ("doctor", "extra"), ("resize", "1")])
 def test_wrong_usage_exits_with_2_and_says_so_on_stderr(monkeypatch, args):
     install(monkeypatch, raising(RuntimeError("must not run")))
     result = invoke(*args)

@@ -32,6 +32,9 @@ from threadcast.core.settings import Settings
     "--known", type=click.IntRange(0), default=0, help="Ops of a left-out kind or machine to learn from nevertheless."
 )
 @click.option(
+    "--tune", type=click.IntRange(0), default=0, help="Settings of the boosted trees to try by cross-validation."
+)
+@click.option(
     "--draw", type=click.IntRange(0), help="Show models one of a case's samples, drawn by this seed, instead of all."
 )
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
@@ -41,7 +44,7 @@ from threadcast.core.settings import Settings
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, known: int, draw: int | None, by_fold: bool, html: Path | None,
+    split: str, known: int, tune: int, draw: int | None, by_fold: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Compare models on the measurements of long-form FILEs, or of the store, by ops that they have not learned from.
 
@@ -61,7 +64,7 @@ def command(
 
         with Store.open(settings["store"], create=False) as store:
             measurements, networks_of = store.measurements(), store.networks_of()
-    made = make_models(names, samples, measurements)
+    made = make_models(names, samples, measurements, tune=tune)
     chosen = choose_split(split, measurements, networks_of, known=known)
     evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"], draw=draw)
     document = {

@@ -10,6 +10,7 @@ EXTRAS = {
     "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),
+    "tune": ("optuna",),
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),
 }

@@ -34,12 +34,20 @@ def models_asked_for(context: click.Context, parameter: click.Parameter, names: 
 
 
 def make_models(
-    names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement]
+    names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement], *, tune: int = 0
 ) -> list[tuple[str, PerformanceModel]]:
-    """The models of these names; those that take a number of samples once for each (none given: the suggested one)."""
+    """The models of these names; those that take a number of samples once for each (none given: the suggested one).
+
+    With `tune`, a number of settings to try, models that have options to search for get them tuned.
+    """
     from threadcast.models import registry_of_kinds
     from threadcast.models.measured import group
     from threadcast.models.sampling import suggested_samples
+    from threadcast.models.tuned import Tuned
+
+    def made_of(name: str, **options: int) -> PerformanceModel:
+        model = registry_of_kinds.create(name, **options)
+        return Tuned(name, trials=tune, **options) if tune and model.searched else model
 
     if not samples:
         fewest: dict[str, int] = {}
@@ -50,11 +58,11 @@ def make_models(
     made = []
     for name in names:
         if not registry_of_kinds.takes(name, "samples"):
-            made.append((name, registry_of_kinds.create(name)))
+            made.append((name, made_of(name)))
             continue
         for count in samples:
             try:
-                made.append((name, registry_of_kinds.create(name, samples=count)))
+                made.append((name, made_of(name, samples=count)))
             except InvalidInput:
                 if count:
                     raise  # a model that cannot do without samples is not compared without

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 @click.option(
     "--split", type=click.Choice(SPLITS), default="auto", show_default=True, help="What models are judged by."
 )
+@click.option(
+    "--tune", type=click.IntRange(0), default=0, help="Settings of the boosted trees to try by cross-validation."
+)
 @click.option("--machine", help="Fingerprint; learn from this machine's measurements only.")
 @click.option(
     "--calibrate", is_flag=True, help="Measure what this machine can do at most, for the roofline (about 5 s)."
@@ -51,8 +54,8 @@ if TYPE_CHECKING:
 @setting("models", "--models")
 @common
 def command(
-    output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, machine: str | None,
-    calibrate: bool, alias: str, no_alias: bool, backend: str, address: str | None,
+    output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, tune: int,
+    machine: str | None, calibrate: bool, alias: str, no_alias: bool, backend: str, address: str | None,
 ) -> None:  # fmt: skip
     """Fit models to all measurements of the store and register each as a new version.
 
@@ -77,7 +80,7 @@ def command(
     if not measurements:
         of = f" of {machine}" if machine else ""
         raise ModelError(f"{where} has no measurements{of}; `threadcast profile NETWORK` makes some")
-    made = make_models(names, [samples] if samples else [], measurements)
+    made = make_models(names, [samples] if samples else [], measurements, tune=tune)
     if calibrate:
         made = [(name, _calibrated() if name == "roofline" else model) for name, model in made]
     chosen = choose_split(split, measurements, networks_of)

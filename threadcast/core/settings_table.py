@@ -32,6 +32,12 @@ def user_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return _user_dir(environment, "XDG_CACHE_HOME", ".cache")
 
 
+def user_runtime_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where sockets lie: $XDG_RUNTIME_DIR/threadcast, else /tmp/threadcast-UID."""
+    base = Path(environment.get("XDG_RUNTIME_DIR", ""))
+    return base / "threadcast" if base.is_absolute() else Path(f"/tmp/threadcast-{os.getuid()}")
+
+
 def _user_dir(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
     base = Path(environment.get(variable, ""))
     home = Path(environment.get("HOME") or Path.home())
@@ -182,6 +188,16 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.max_contexts", int, 16, "Graphs kept for decisions, in each process.", "graphs", minimum=1),
         Setting("service.max_in_flight", int, 7, "Requests under /v1 worked at at once, in each process; more get 429.",
                 "requests", minimum=1),
+        Setting(
+            "arbiter.socket", Path, lambda env: user_runtime_dir(env) / "arbiter.sock",
+            "Socket of the daemon that divides the cores among processes.",
+            default_text="arbiter.sock in the user's runtime directory",
+        ),
+        Setting("malleable.weight", float, 1.0, "What this process's progress is worth beside others'.",
+                minimum=0.001, maximum=1000),
+        Setting("malleable.least", int, 1, "Cores that it gets at least.", "cores", minimum=1),
+        Setting("malleable.most", int, None, "Cores that it gets at most.", "cores", minimum=1,
+                default_text="all there are"),
         Setting("predictor.url", str, None, "Prediction service that schedulers ask.", default_text="none: in process"),
         Setting("predictor.deadline_s", float, 1.0, "Longest wait for the service before the local model answers.",
                 "seconds", minimum=0.001),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 MAX_CPU = 1 << 16
@@ -54,7 +55,7 @@ def parse_cpus(text: str) -> frozenset[int] | None:
     return frozenset(cpus) or None
 
 
-def format_cpus(cpus: frozenset[int]) -> str:
+def format_cpus(cpus: Iterable[int]) -> str:
     """The kernel's list form of these CPUs: "0-3,8"."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):

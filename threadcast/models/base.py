@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Self
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple, Self
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
+
+
+class Range(NamedTuple):
+    """Values of an option that are worth trying, on a logarithmic scale; whole numbers where `low` is one."""
+
+    low: float
+    high: float
 
 
 class PerformanceModel(ABC):
@@ -22,6 +30,8 @@ class PerformanceModel(ABC):
     """
 
     name: str
+    searched: ClassVar[Mapping[str, Range]] = MappingProxyType({})
+    """Options that `threadcast.models.tuned` may choose."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """Return the case to measure next, None when enough is known. Never one that `observed` has."""

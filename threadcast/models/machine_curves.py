@@ -32,8 +32,8 @@ SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 WORTH = 1.03
 """Times the least error up to which the process alone is taken: the trees take ten times as long."""
 
-HALVES = 2
-"""Parts of the ops, of which each is judged by the Gaussian of the rest, for the intervals."""
+PARTS = 5
+"""Parts of the ops, of which each is judged by the Gaussian of the others, for the intervals."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,9 +198,9 @@ def _bounds(
 ) -> tuple[Floats, Floats]:
     """By how many standard deviations ops are off that the Gaussian has not seen, by number of single samples."""
     low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
-    part = random.permutation(len(residuals)) % HALVES
+    part = random.permutation(len(residuals)) % PARTS
     drawn = residuals + np.sqrt(gaussian.noise) * random.standard_normal(residuals.shape)
-    others = [CaseGaussian.fitted(residuals[part != half], threads, gaussian.noise) for half in range(HALVES)]
+    others = [CaseGaussian.fitted(residuals[part != out], threads, gaussian.noise) for out in range(PARTS)]
     where: list[int] = []
     for count in range(samples + 1):
         if count:
@@ -212,8 +212,8 @@ def _bounds(
             where.append(gaussian.most_telling(left, allowed, np.ones(len(threads))))
         judged = [i for i in range(len(threads)) if i not in where]
         scores = []
-        for half, other in enumerate(others):
-            mine = (part == half) & ~np.isnan(residuals[:, where]).any(axis=1)
+        for out, other in enumerate(others):
+            mine = (part == out) & ~np.isnan(residuals[:, where]).any(axis=1)
             mean, variance = other.given(where, drawn[mine][:, where], np.ones(count))
             scores.append(((residuals[mine] - mean) / np.sqrt(variance))[:, judged].ravel())
         told = np.concatenate(scores)

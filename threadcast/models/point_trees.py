@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.models import artefacts, boosted_trees
+from threadcast.models.base import Range
 from threadcast.models.decision_trees import Trees
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import Features, joint_features, work
@@ -27,6 +29,9 @@ FOLDS = 5
 class Shape:
     """How trees are grown."""
 
+    searched: ClassVar[Mapping[str, Range]] = MappingProxyType(
+        {"trees": Range(30, 400), "depth": Range(4, 12), "rate": Range(0.02, 0.3)}
+    )
     trees: int = 80
     depth: int = 8
     rate: float = 0.12

@@ -29,6 +29,8 @@ class StaticRegressor(BatchModel):
     shown where it was measured.
     """
 
+    searched = Shape.searched
+
     def __init__(
         self, library: Library, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1
     ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -180,6 +182,17 @@ def test_inference_takes_keywords_and_nested_values_and_a_change_of_parameters()
         assert call(pair)["sum"].tolist() == [3, 6, 9]
         model.scale = nn.Parameter(torch.zeros(3))
         assert call(pair)["sum"].tolist() == [0, 0, 0]
+
+
+def test_a_model_that_has_its_optimised_self_as_an_attribute_is_collected() -> None:
+    model = net()
+    model.fast = threadcast.optimize_training(model, cross_entropy, sgd(model), *batch(0))
+    for seed in range(3):
+        model.fast(*batch(seed))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_an_example_settles_inference_at_once() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.scheduler.runtime.compiler import needs_compiler
 from threadcast.scheduler.runtime import watch
@@ -72,6 +73,7 @@ HOOKS: dict[str, Callable[[Model, Optimizer], Any]] = {
     "a parameter's hook": lambda m, o: m.layer.weight.register_hook(lambda grad: grad),
     "a hook after accumulating": lambda m, o: m.layer.weight.register_post_accumulate_grad_hook(print),
     "an optimizer's hook": lambda m, o: o.register_step_post_hook(print),
+    "a hook of all optimizers": lambda m, o: register_optimizer_step_post_hook(print),
     "a hook of all modules": lambda m, o: nn.modules.module.register_module_forward_hook(print),
 }
 SETTINGS: dict[str, Callable[[Model, Optimizer], Any]] = {
@@ -135,6 +137,19 @@ def test_training_and_another_rate_change_nothing(watched: tuple[Model, Optimize
 
 
 @needs_compiler
+def test_what_changes_after_a_rate_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
+    model, optimizer, found = watched
+    before = found.look().settings
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert found.look().settings == before
+    optimizer.param_groups[0]["weight_decay"] = 0.25
+    assert (decayed := found.look().settings) != before
+    optimizer.param_groups[0]["lr"] = 0.25
+    model.layer.register_forward_hook(print)
+    assert found.look().hooked is not None
+    assert found.look().settings == decayed
+
+
 def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, _, found = watched
     model.layer._forward_hooks = OrderedDict()

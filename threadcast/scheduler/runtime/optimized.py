@@ -16,11 +16,12 @@ from threadcast.collector.capture import Captured, ModuleChanged
 from threadcast.collector.recording import PLAIN
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
+from threadcast.core.given_cpus import are_given
 from threadcast.core.settings import Settings
 from threadcast.scheduler.runtime.layout import Layout, Layouts, layouts_of
 from threadcast.scheduler.runtime.plan_store import PlanStore
 from threadcast.scheduler.runtime.tuning import Contender, Report, Tuning
-from threadcast.scheduler.runtime.watch import Watch
+from threadcast.scheduler.runtime.watch import Seen, Watch
 
 MAX_SIGNATURES = 8
 """Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
@@ -47,6 +48,7 @@ class Optimized:
         among: str = "",
     ) -> None:
         self.machine = machine
+        self._cpus = frozenset(cpu for core in machine.cores for cpu in core.cpus)
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
         self._model = model
@@ -78,14 +80,16 @@ class Optimized:
         None where that shows after a first call by the default.
         """
         leaves, structure = _flattened(arguments)
-        reason = self._fallback(leaves)
+        seen = self._seen(self._watch) if self._watch is not None else None
+        reason = self._fallback(leaves, seen)
         if reason is not None:
             return reason
         described = _described(leaves), structure
-        settings = self._watch.look().settings if self._watch else None
+        settings = seen.settings if seen is not None else None
         held = self._watch.storages if self._watch else frozenset()
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
+            self._last = key, self._last[1]  # settings that are the same object compare at once
             return self._last[1]
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
@@ -146,7 +150,19 @@ class Optimized:
             self._watch.renew()  # capturing makes an optimizer's missing state
         return captured
 
-    def _fallback(self, leaves: list[Any]) -> str | None:
+    def _seen(self, watch: Watch) -> Seen:
+        """What there is of model and optimizer; where tensors are others than the graphs hold, these are let go."""
+        seen = watch.look()
+        if seen.moved:
+            self.close()
+            self._layouts = Layouts(watch.model, watch.optimizer)
+            watch.renew()
+            seen = watch.look()
+        return seen
+
+    def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
+        if not are_given(self._cpus):
+            return "some of the cores that it was planned for have been given up"
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
@@ -156,14 +172,9 @@ class Optimized:
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
-        if self._watch is None:
+        if seen is None or seen.hooked is None:
             return None
-        if self._watch.look().moved:  # the graphs hold other tensors: capture again
-            self.close()
-            self._layouts = Layouts(self._watch.model, self._watch.optimizer)
-            self._watch.renew()
-        hooked = self._watch.look().hooked
-        return None if hooked is None else f"{hooked} has hooks, which a captured step does not call"
+        return f"{seen.hooked} has hooks, which a captured step does not call"
 
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter, is_
 from typing import Any
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_globals
 
 from threadcast.scheduler.runtime.native.library import loaded_library
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-
+_GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 _APART = ("params", "lr", "initial_lr")
 """Entries of an optimizer's group that a graph does not have built in."""
@@ -63,27 +64,36 @@ class Watch:
         self._sizes = list(map(len, self._tables))
         self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
         self._untouched: Any = None
+        self._groups_untouched: Any = None
         self._seen: Seen | None = None
 
     def look(self) -> Seen:
         """What there is now."""
         if self._seen is not None and self._untouched is not None and self._untouched.holds():
+            if not self._groups_untouched.holds():  # as before each step of a learning-rate schedule
+                self._groups_untouched = self._touches_of_groups()
+                self._seen = replace(self._seen, settings=(*self._seen.settings[:2], *self._groups()))
             return self._seen
         self._note_touches()  # first: what another thread changes while this looks then counts as touched
         self._seen = Seen(not self._holds(), self._hooked(), self._settings())
         return self._seen
 
+    def _touches_of_groups(self) -> Any:
+        library = loaded_library()
+        assert library is not None
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        return library.Untouched(groups, [groups, *(group["params"] for group in groups)], [])
+
     def _note_touches(self) -> None:
         library = loaded_library()
         if library is None or not library.tagged:
             return
-        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        self._groups_untouched = self._touches_of_groups()
         tables = [*map(vars, self._modules), *self._tables, *(table for _, table in self._hook_tables())]
         if self.optimizer is not None:
-            tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values(), *groups]
-        lists = [groups, *(group["params"] for group in groups)] if self.optimizer is not None else []
+            tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values()]
         tensors = [*self._tensors, *filter(_is_strided, self._parameters)]
-        self._untouched = library.Untouched(tables, lists, tensors)
+        self._untouched = library.Untouched(tables, [], tensors)
 
     def _holds(self) -> bool:
         found = map(dict.get, self._holders, self._names)
@@ -99,6 +109,11 @@ class Watch:
         if self.optimizer is None:
             return (constants,)
         trained = tuple(map(attrgetter("requires_grad"), self._parameters))
+        return constants, trained, *self._groups()
+
+    def _groups(self) -> tuple[Any, ...]:
+        """The optimizer's settings but rates, and whose parameters they are for."""
+        assert self.optimizer is not None
         groups = tuple(
             [
                 tuple([(name, _frozen(value)) for name, value in group.items() if name not in _APART])
@@ -106,13 +121,13 @@ class Watch:
             ]
         )
         held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
-        return constants, trained, groups, held
+        return groups, held
 
     def _hooked(self) -> str | None:
         tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)
         if any(map(any, tables)):
             return "a parameter"
-        owner = next((owner for owner, table in self._hook_tables() if table), None)
+        owner = next((owner for owner, table in self._hook_tables() if table and not _only_count(table)), None)
         return f"module {type(owner).__name__}" if isinstance(owner, nn.Module) else owner
 
     def _hook_tables(self) -> Iterator[tuple[nn.Module | str, Any]]:
@@ -122,6 +137,7 @@ class Watch:
         if self.optimizer is not None:
             found = (getattr(self.optimizer, name, None) for name in _OPTIMIZER_HOOKS)
             yield from (("the optimizer", table) for table in found if table is not None)
+            yield from (("all optimizers", getattr(optimizer_globals, name)) for name in _GLOBAL_OPTIMIZER_HOOKS)
 
     def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
         for module in self._modules:
@@ -137,6 +153,11 @@ class Watch:
             for parameter, state in self.optimizer.state.items():
                 yield self.optimizer.state, parameter, state
                 yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
+
+
+def _only_count(hooks: dict[Any, Any]) -> bool:
+    """Whether all of them are `malleable.member`'s, which count steps."""
+    return all(getattr(hook, "only_counts", False) for hook in hooks.values())
 
 
 def _is_strided(tensor: Tensor) -> bool:

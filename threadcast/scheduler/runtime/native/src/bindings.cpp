@@ -94,6 +94,20 @@ std::vector<py::object> run(Stepper& engine, const py::list& inputs, const std::
   return objects;
 }
 
+// Lets Python's garbage collector see, and cut, what objects of this class hold.
+template <class Holder>
+void collect_cycles_of(PyHeapTypeObject* type) {
+  type->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->ht_type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) -> int {
+    Py_VISIT(Py_TYPE(self));
+    return py::detail::is_holder_constructed(self) ? py::cast<Holder&>(py::handle(self)).visit(visit, arg) : 0;
+  };
+  type->ht_type.tp_clear = [](PyObject* self) -> int {
+    if (py::detail::is_holder_constructed(self)) py::cast<Holder&>(py::handle(self)).clear();
+    return 0;
+  };
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
@@ -110,7 +124,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
       py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
   module.attr("tagged") = kTagged;
-  py::class_<Untouched>(module, "Untouched")
+  py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
       .def("holds", &Untouched::holds);

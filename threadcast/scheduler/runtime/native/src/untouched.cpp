@@ -87,6 +87,23 @@ bool Untouched::holds() const {
   return true;
 }
 
+int Untouched::visit(visitproc visit, void* arg) const {
+  for (const auto* objects : {&tables_, &lists_})
+    for (const auto& object : *objects) Py_VISIT(object.ptr());
+  for (const auto& items : items_)
+    for (const auto& item : items) Py_VISIT(item.ptr());
+  for (const Tensor& held : tensors_) Py_VISIT(held.object.ptr());
+  return 0;
+}
+
+void Untouched::clear() {
+  // Moved out first: what goes may ask this for what it holds.
+  const auto tables = std::move(tables_), lists = std::move(lists_);
+  const auto items = std::move(items_);
+  const auto tensors = std::move(tensors_);
+  tables_.clear(), lists_.clear(), items_.clear(), tensors_.clear();
+}
+
 Unwritten::Unwritten(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
   for (const at::Tensor& tensor : tensors_) versions_.push_back(version_of(tensor));
 }

@@ -19,6 +19,11 @@ class Untouched {
   // trained or not any more, or has hooks or none any more. What is written back also counts as written.
   bool holds() const;
 
+  // For Python's garbage collector: what is watched may well hold what watches it (a model that has its optimised self
+  // as an attribute).
+  int visit(visitproc visit, void* arg) const;
+  void clear();
+
  private:
   struct Tensor {
     pybind11::object object;

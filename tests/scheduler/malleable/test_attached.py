@@ -1,0 +1,296 @@
+"""Real processes, attached: their threads follow what they are given, and an arbiter divides the cores among them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from threadcast.core import read_machine
+from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
+from threadcast.scheduler.malleable.arbiter import Arbiter
+from threadcast.scheduler.malleable.messages import line
+from threadcast.scheduler.malleable.sockets import ask, connect, listen, socket_of
+
+CORES = len(read_machine())
+needs_two_cores = pytest.mark.skipif(CORES < 2, reason="one core has nothing to give")
+COMMAND = "from threadcast.cli.main import main; main()"
+PROGRAM = """
+import json, sys, time
+import torch, threadcast
+if "attach" in sys.argv:
+    threadcast.attach(signals=True)
+import os
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(256, 64)
+print("ready", flush=True)
+for line in sys.stdin:
+    if line.strip() == "train":
+        for _ in range(200):
+            model(x).sum().backward()
+            optimizer.step()
+    masks = {tuple(sorted(os.sched_getaffinity(int(t)))) for t in os.listdir("/proc/self/task")}
+    print(json.dumps({"threads": torch.get_num_threads(), "masks": sorted(masks)}), flush=True)
+"""
+
+
+class Running:
+    """A process that says on its stdout how many threads torch has, and on which CPUs they may run."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(
+            [*(command or (sys.executable,)), "-c", PROGRAM, *(() if command else ("attach",))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
+        )  # fmt: skip
+        assert self._line() == "ready"
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def now(self, do: str = "") -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(do + "\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._line())
+        return found
+
+    def uses(self, cores: int) -> bool:
+        found = self.now()
+        return found["threads"] == cores and all(len(mask) == cores for mask in found["masks"])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):
+                stream.close()
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return holds()
+
+
+@pytest.fixture(autouse=True)
+def own_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(*command: str) -> Running:
+        running.append(Running(*command))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.end()
+
+
+@pytest.fixture
+def arbitrate(tmp_path: Path) -> Iterator[Callable[[], Callable[[], None]]]:
+    """Starts an arbiter in a thread, and gives what stops it."""
+    stops: list[Callable[[], None]] = []
+
+    def begin() -> Callable[[], None]:
+        arbiter = Arbiter(read_machine(), tmp_path / "threadcast" / "arbiter.sock")
+        serving = threading.Thread(target=arbiter.serve)
+        serving.start()
+
+        def stop() -> None:
+            if serving.is_alive():
+                arbiter.stop()
+                serving.join()
+                arbiter.close()
+
+        stops.append(stop)
+        return stop
+
+    yield begin
+    for stop in stops:
+        stop()
+
+
+@needs_two_cores
+def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> None:
+    one = start()
+    path = socket_of(one.process.pid)
+    assert len(ask(path, {"resize": 1})["cores"]) == 1
+    assert eventually(lambda: one.uses(1))
+    assert len(ask(path, {"resize": None})["cores"]) == CORES
+    assert eventually(lambda: one.uses(CORES))
+    last = [list(core.cpus) for core in read_machine().cores][-1:]
+    assert ask(path, {"resize": last})["cores"] == last
+    assert eventually(lambda: one.now()["masks"] == last)
+    assert "at least 1 core" in ask(path, {"resize": 0})["error"]
+    assert "may use CPUs" in ask(path, {"resize": [[4096]]})["error"]
+    assert "cores" in ask(path, {"resize": 1})
+    with connect(path) as rude:
+        rude.sendall(b"nonsense\n")
+        assert rude.recv(100) == b""
+    assert len(ask(path, {"resize": None})["cores"]) == CORES
+
+
+@needs_two_cores
+def test_signals_take_and_give_a_core(start: Callable[..., Running]) -> None:
+    one = start()
+    one.process.send_signal(signal.SIGUSR1)
+    assert eventually(lambda: one.uses(CORES - 1))
+    one.process.send_signal(signal.SIGUSR2)
+    assert eventually(lambda: one.uses(CORES))
+
+
+@needs_two_cores
+def test_a_mask_that_somebody_else_sets_is_a_limit(start: Callable[..., Running]) -> None:
+    one = start()
+    os.sched_setaffinity(one.process.pid, {min(os.sched_getaffinity(0))})
+    assert eventually(lambda: one.uses(1))
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A cgroup of version 1 for CPU quotas, made by root."""
+    path = Path(f"/sys/fs/cgroup/cpu/threadcast-test-{os.getpid()}")
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup v1 that can be written to: {error}")
+    yield path
+    until_s = time.monotonic() + 10
+    while (tasks := (path / "tasks").read_text()) and time.monotonic() < until_s:
+        for task in tasks.split():
+            with suppress(OSError):  # it has ended
+                Path("/sys/fs/cgroup/cpu/tasks").write_text(task)
+    path.rmdir()
+
+
+@needs_two_cores
+def test_a_quota_is_followed_as_it_changes(start: Callable[..., Running], group: Path) -> None:
+    one = start()
+    (group / "cgroup.procs").write_text(str(one.process.pid))
+    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
+    assert eventually(lambda: one.uses(1))
+    (group / "cpu.cfs_quota_us").write_text("-1")
+    assert eventually(lambda: one.uses(CORES))
+
+
+def test_the_socket_goes_with_the_process(start: Callable[..., Running]) -> None:
+    one = start()
+    path = socket_of(one.process.pid)
+    assert path.exists()
+    assert one.process.stdin is not None
+    one.process.stdin.close()
+    one.process.wait(10)
+    assert not path.exists()
+
+
+@needs_two_cores
+def test_processes_share_while_both_are_there_and_all_is_given_back(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    first = start()
+    assert eventually(lambda: first.uses(CORES))
+    second = start()
+    assert eventually(lambda: len(first.now()["masks"][0]) + len(second.now()["masks"][0]) == CORES)
+    mine, others = first.now()["masks"], second.now()["masks"]
+    assert not set(mine[0]) & set(others[0])
+    assert first.now("train")["threads"] == len(mine[0])
+    shown = ask(tmp_path / "threadcast" / "arbiter.sock", {"who": "all"})
+    assert {one["process"] for one in shown["processes"]} == {first.process.pid, second.process.pid}
+    second.process.kill()
+    assert eventually(lambda: first.uses(CORES))
+
+
+@needs_two_cores
+def test_processes_outlive_their_arbiter_and_come_back_to_the_next(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    stop = arbitrate()
+    first, second = start(), start()
+    assert eventually(lambda: first.uses(CORES // 2) or second.uses(CORES // 2))
+    assert eventually(lambda: not set(first.now()["masks"][0]) & set(second.now()["masks"][0]))
+    before = first.now()["masks"]
+    stop()
+    assert first.now()["masks"] == before
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    assert eventually(lambda: len(ask(path, {"who": "all"})["processes"]) == 2)
+    time.sleep(0.5)
+    assert first.now()["masks"] == before
+
+
+@needs_two_cores
+def test_exec_attaches_a_program_that_knows_nothing_of_it(
+    start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
+    one = start(sys.executable, "-c", COMMAND, "exec", "--weight", "2", "--", sys.executable)
+    assert len(ask(socket_of(one.process.pid), {"resize": 1})["cores"]) == 1
+    assert eventually(lambda: one.uses(1))
+    seen = Path(f"/proc/{one.process.pid}/environ").read_bytes()
+    assert (tmp_path / "seen").exists(), "the sitecustomize that was there before has run too"
+    assert b"MALLOC_TRIM_THRESHOLD_=-1" in seen
+    assert b"THREADCAST_MALLEABLE_WEIGHT=2" in seen
+
+
+def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    for wrong in (
+        b"nonsense\n", b"[]\n", b'{"steps": 1}\n', b'{"join": 3}\n', b'{"join": {"weight": 0, "holds": []}}\n',
+        b'{"join": {"holds": [[true]]}}\n', b'{"join": {"holds": [], "most": "x"}}\n', b"x" * 70_000,
+    ):  # fmt: skip
+        with connect(path) as rude:
+            rude.sendall(wrong)
+            answer = rude.recv(1000)
+            assert b"error" in answer or answer == b""
+    with connect(path) as joined:
+        joined.sendall(line({"join": {"holds": [], "name": "x"}}))
+        assert b"cores" in joined.recv(1000)
+        joined.sendall(line({"join": {"holds": []}}))
+        assert b"joined already" in joined.recv(1000)
+    assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
+
+
+def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    stop = arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with pytest.raises(InvalidInput, match="in use"):
+        listen(path)
+    stop()
+    with pytest.raises(NotFound):
+        ask(path, {"who": "all"})
+    left = listen(path)
+    left.close()  # as after kill -9: the file stays, and nobody listens
+    with pytest.raises(ServiceUnavailable):
+        ask(path, {"who": "all"})
+    listen(path).close()
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(InvalidInput, match="open to all"):
+        listen(tmp_path / "open" / "x.sock")

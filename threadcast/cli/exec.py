@@ -1,0 +1,50 @@
+"""`threadcast exec`: run a program whose Python processes are attached."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output
+from threadcast.core.errors import NotFound
+from threadcast.core.settings import SETTINGS, Settings
+
+_PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", "arbiter.socket")
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--keep-memory/--no-keep-memory", default=True, show_default=True,
+    help="Have malloc keep freed memory: large activations are else given back and faulted in again every step.",
+)  # fmt: skip
+@setting("malleable.weight", "--weight")
+@setting("malleable.least", "--least")
+@setting("malleable.most", "--most")
+@setting("arbiter.socket", "--arbiter")
+@common
+def command(output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool) -> None:
+    """Run PROGRAM with its arguments (`threadcast exec -- python train.py`), unchanged but for its cores.
+
+    Its threads, and how many of them torch and the usual libraries use, follow the arbiter, `threadcast resize`,
+    SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. Python processes that it starts
+    are attached too, but for those of multiprocessing. What it does not free to the system it keeps.
+    """
+    from threadcast.collector.memory import KEEPING
+    from threadcast.scheduler import malleable
+
+    if shutil.which(program[0]) is None:
+        raise NotFound(f"{program[0]!r} is no program that can be run from here")
+    environment = dict(os.environ)
+    folder = Path(malleable.__file__).parent / "inject"
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))
+    for name in _PASSED_ON:
+        if settings.origins.get(name) not in (None, "default"):
+            environment[SETTINGS[name].variable] = str(settings[name])
+    if keep_memory:
+        environment |= {name: value for name, value in KEEPING.items() if name not in environment}
+    os.execvpe(program[0], program, environment)

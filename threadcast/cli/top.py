@@ -1,0 +1,58 @@
+"""`threadcast top`: attached processes, their cores and progress, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from threadcast.cli.options import common, setting
+from threadcast.cli.output import Output, table
+from threadcast.core.errors import NotFound
+from threadcast.core.settings import Settings
+from threadcast.core.sysfs import format_cpus
+
+
+@click.command()
+@click.option("--every", "every_s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Show it once and end, as where stdout is no terminal or with --json.")
+@setting("arbiter.socket", "--socket")
+@common
+def command(output: Output, settings: Settings, every_s: float, once: bool) -> None:
+    """Show the processes that the arbiter knows, their cores, and the steps a second that they make."""
+    from threadcast.scheduler.malleable.sockets import ask
+
+    path = settings["arbiter.socket"]
+
+    def state() -> dict[str, Any]:
+        try:
+            return ask(path, {"who": "all"})
+        except NotFound:
+            raise NotFound(f"no arbiter listens at {path}; start one by `threadcast arbiter`") from None
+
+    first = state()
+    if once or output.as_json or not sys.stdout.isatty():
+        output.result(first, _table(first))
+        return
+    with Live(_table(first), console=Console(markup=False), auto_refresh=False) as live:
+        while True:
+            time.sleep(every_s)
+            live.update(_table(state()), refresh=True)
+
+
+def _table(state: dict[str, Any]) -> Table:
+    rows = [
+        [
+            one["process"], one["name"], len(one["cores"]), format_cpus(cpu for core in one["cores"] for cpu in core),
+            one["weight"], one["steps_per_s"],
+        ]
+        for one in state["processes"]
+    ]  # fmt: skip
+    used = len({tuple(core) for one in state["processes"] for core in one["cores"]})
+    title = f"{state['machine']}: {used} of {state['cores']} cores in use"
+    return table(["process", "name", "cores", "CPUs", "weight", "steps/s"], rows, title=title)

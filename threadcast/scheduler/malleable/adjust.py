@@ -1,0 +1,80 @@
+"""What follows the cores that a process is given: where its threads may run, and how many its libraries use."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+
+class Threads:
+    """Where this process's threads may run.
+
+    Threads that the program has pinned keep to what is given of their own CPUs, and have all of these back with them;
+    those of which nothing is given run where the others do.
+    """
+
+    def __init__(self) -> None:
+        self._free = os.sched_getaffinity(0)
+        self._own: dict[int, set[int]] = {}
+        self._set: dict[int, set[int]] = {}
+
+    def restrict(self, cpus: Iterable[int]) -> None:
+        """Let all threads run on `cpus` alone, those that are being made meanwhile too."""
+        wanted, done = set(cpus), set[int]()
+        while new := set(map(int, os.listdir("/proc/self/task"))) - done:
+            for thread in new:
+                with suppress(ProcessLookupError):  # it has ended
+                    self._place(thread, wanted)
+            done |= new
+        self._free = wanted
+        self._own = {thread: mask for thread, mask in self._own.items() if thread in done}
+        self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
+
+    def _place(self, thread: int, wanted: set[int]) -> None:
+        now = os.sched_getaffinity(thread)
+        if now != self._set.get(thread, self._free):
+            self._own[thread] = now  # somebody else's doing
+        mask = self._own.get(thread, wanted) & wanted or wanted
+        if mask != now:
+            os.sched_setaffinity(thread, mask)
+        self._set[thread] = mask
+
+
+def set_library_threads(count: int) -> None:
+    """Let torch, and what threadpoolctl steers, use `count` threads for what the calling thread runs."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_num_threads"):
+        torch.set_num_threads(count)
+    if "numpy" in sys.modules or "scipy" in sys.modules:
+        try:
+            from threadpoolctl import threadpool_limits
+        except ImportError:
+            return  # an extra; torch has been told
+        threadpool_limits(limits=count)
+
+
+class MainThread:
+    """Calls functions in the process's main thread, between two of its bytecodes.
+
+    Thread counts of OpenMP belong to the thread that calls it, and that one mostly runs the network. A call waits for
+    the operator that the thread is in; the newest one counts, earlier ones that have not run are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], Any]] = deque(maxlen=1)
+        self._called = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._run)  # kept: the interpreter has no hold
+
+    def call(self, function: Callable[[], Any]) -> None:
+        """Have `function` called there, soon."""
+        self._waiting.append(function)
+        ctypes.pythonapi.Py_AddPendingCall(self._called, None)  # full (32 waiting): one of those will run this
+
+    def _run(self, _: object) -> int:
+        while self._waiting:
+            self._waiting.popleft()()
+        return 0

@@ -1,0 +1,212 @@
+"""The daemon that divides a machine's cores among the processes that register with it, on a Unix socket."""
+
+from __future__ import annotations
+
+import logging
+import math
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from threadcast.core import Machine
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.scheduler.malleable.division import Claim
+from threadcast.scheduler.malleable.ledger import Ledger
+from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
+from threadcast.scheduler.malleable.sockets import listen, peer
+
+RELEASE_S = 0.5
+"""How long a process may take to let go of cores before they are taken from it: a stopped process does not answer."""
+GATHER_S = 0.3
+"""After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
+
+_logger = logging.getLogger("threadcast.arbiter")
+
+
+class Arbiter:
+    """Serves `path` until `stop` is called: `with Arbiter(machine, path) as arbiter: arbiter.serve()`.
+
+    A connection is a process: when it ends, however it ends, its cores are free. `group`: whose members may connect.
+    """
+
+    def __init__(
+        self, machine: Machine, path: Path, *, group: str | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ledger = Ledger(machine)
+        self._path, self._now = path, now
+        self._core_of = {cpu: core.id for core in machine.cores for cpu in core.cpus}
+        self._cpus_of = {core.id: list(core.cpus) for core in machine.cores}
+        self._connections: dict[str, _Connection] = {}
+        self._listening = listen(path, group=group)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._woken, self._wake = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._quiet_until_s = now() + GATHER_S
+        self._stopping = False
+
+    def __enter__(self) -> Arbiter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def serve(self) -> None:
+        """Answer until `stop`."""
+        while not self._stopping:
+            for key, _ in self._selector.select(timeout=0.1):
+                if key.fileobj is self._listening:
+                    self._accept()
+                elif key.data is not None:
+                    self._read(key.data)
+            if self._now() >= self._quiet_until_s:
+                self._ledger.explore(self._now())
+                self._send_orders()
+
+    def stop(self) -> None:
+        """End `serve`, from another thread or a signal handler."""
+        self._stopping = True
+        self._wake.send(b"x")
+
+    def close(self) -> None:
+        """Let go of the socket; processes keep the cores that they have."""
+        for connection in self._connections.values():
+            connection.socket.close()
+        for one in (self._listening, self._woken, self._wake, self._selector):
+            one.close()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        made, _ = self._listening.accept()
+        made.setblocking(False)
+        connection = _Connection(made, peer(made))
+        self._connections[connection.name] = connection
+        self._selector.register(made, selectors.EVENT_READ, connection)
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError
+            for message in connection.lines.feed(data):
+                self._handle(connection, message)
+        except BlockingIOError:
+            return
+        except (FormatError, InvalidInput) as error:
+            self._send(connection, {"error": str(error)})
+            self._drop(connection, str(error))
+        except OSError:
+            self._drop(connection, "it ended")
+
+    def _handle(self, connection: _Connection, message: dict[str, Any]) -> None:
+        now_s, name = self._now(), connection.name
+        if "who" in message:
+            self._send(connection, self._state())
+            return
+        if "join" in message:
+            if name in self._ledger.parties:
+                raise FormatError("this connection has joined already")
+            asked = message["join"]
+            if not isinstance(asked, dict):
+                raise FormatError("join must be an object", pointer="/join")
+            connection.title = str(asked.get("name", ""))[:200]
+            self._ledger.join(name, _claim(asked), self._cores(asked, "holds"), now_s)
+            _logger.info("%s (%s) joined", name, connection.title)
+            return
+        if name not in self._ledger.parties:
+            raise FormatError("join first")
+        if "holds" in message:
+            number = int(_number(message, "order"))
+            self._ledger.confirmed(name, number, self._cores(message, "holds"))
+            if number >= connection.order:
+                connection.asked_s = None
+        if "steps" in message:
+            self._ledger.report(name, _number(message, "steps"), now_s)
+
+    def _cores(self, message: dict[str, Any], name: str) -> list[int]:
+        found = {self._core_of[cpu] for core in cpus_of(message, name) for cpu in core if cpu in self._core_of}
+        return sorted(found)
+
+    def _send_orders(self) -> None:
+        now_s = self._now()
+        for name, (number, cores) in self._ledger.orders().items():
+            connection = self._connections[name]
+            connection.order, connection.cores, connection.asked_s = number, cores, now_s
+            self._send(connection, {"cores": [self._cpus_of[core] for core in cores], "order": number})
+        for name, connection in list(self._connections.items()):
+            if connection.asked_s is not None and now_s > connection.asked_s + RELEASE_S:
+                connection.asked_s = None
+                if name in self._ledger.parties:
+                    _logger.warning("%s (%s) did not let go of cores; they are given to others", name, connection.title)
+                    self._ledger.confirmed(name, connection.order, connection.cores)
+
+    def _send(self, connection: _Connection, message: dict[str, Any]) -> None:
+        try:
+            connection.socket.send(line(message))  # a few hundred bytes: a socket that has no room is not being read
+        except OSError:
+            self._drop(connection, "it cannot be told anything")
+
+    def _drop(self, connection: _Connection, why: str) -> None:
+        if self._connections.pop(connection.name, None) is None:
+            return
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.name in self._ledger.parties:
+            _logger.info("%s (%s) left: %s", connection.name, connection.title, why)
+        self._ledger.leave(connection.name, self._now())
+
+    def _state(self) -> dict[str, Any]:
+        parties = [
+            {
+                "process": self._connections[name].process, "name": self._connections[name].title,
+                "cores": [self._cpus_of[core] for core in sorted(party.holds)], "weight": party.claim.weight,
+                "steps_per_s": party.progress.rates.get(len(party.target)),
+                "by_cores": {str(cores): rate for cores, rate in sorted(party.progress.rates.items())},
+            }
+            for name, party in self._ledger.parties.items()
+        ]  # fmt: skip
+        machine = self._ledger.machine
+        return {"machine": machine.name, "cores": len(machine), "processes": parties}
+
+
+class _Connection:
+    """One process, by its socket. A process may connect twice: names are of connections."""
+
+    _count = 0
+
+    def __init__(self, made: socket.socket, process: int) -> None:
+        _Connection._count += 1
+        self.socket, self.process = made, process
+        self.name, self.title = f"{process}.{_Connection._count}", ""
+        self.lines = Lines()
+        self.order, self.cores = 0, tuple[int, ...]()
+        """What it was told last."""
+        self.asked_s: float | None = None
+        """When it was last told of other cores and has not answered."""
+
+
+def _claim(asked: dict[str, Any]) -> Claim:
+    rates = asked.get("progress") or {}
+    if not isinstance(rates, dict):
+        raise FormatError("progress must be rates by number of cores", pointer="/join/progress")
+    try:
+        progress = {int(cores): float(rate) for cores, rate in rates.items()}
+        most = asked.get("most")
+        return Claim(
+            _number(asked, "weight", 1.0),
+            int(_number(asked, "least", 1.0)),
+            None if most is None else int(most),
+            progress,
+        )
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"join: {error}", pointer="/join") from error
+
+
+def _number(message: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = message.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise FormatError(f"{name} must be a number, not {value!r}", pointer=f"/{name}")
+    return float(value)

@@ -1,0 +1,159 @@
+"""Who has which cores, who is to get which, and in which order they change hands: no core is ever handed out twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import NamedTuple
+
+from threadcast.core import Machine
+from threadcast.scheduler.malleable.division import Claim, divide
+from threadcast.scheduler.malleable.placement import Cores, place
+from threadcast.scheduler.malleable.progress import Progress
+
+REST_S = 2.0
+"""Between two trials, and after processes have come or gone."""
+TRIAL_S = 10.0
+"""Longest trial: a process that makes no steps meanwhile tells nothing."""
+
+
+@dataclass(slots=True)
+class Party:
+    """One process: its claim, its progress, the cores that it is to have, and those that it may still be using."""
+
+    claim: Claim
+    confirmed: frozenset[int] = frozenset()
+    """What it last said that it uses."""
+    progress: Progress = field(default_factory=Progress)
+    target: Cores = ()
+    """What it is to have in the end."""
+    told: dict[int, Cores] = field(default_factory=dict)
+    """Orders that it has not confirmed, by number, in the order in which they were sent."""
+    last: Cores = ()
+    """What it was told last."""
+
+    @property
+    def holds(self) -> frozenset[int]:
+        """What it may be using."""
+        return self.confirmed.union(*self.told.values())
+
+
+class Order(NamedTuple):
+    """A process is to use these cores and no others, and to say so with the number."""
+
+    number: int
+    cores: Cores
+
+
+class Ledger:
+    """The cores of `machine` and the processes that share them.
+
+    Tell it what happens (`join`, `leave`, `report`, `confirmed`) and now and then the time (`explore`), then send
+    everybody in `orders` the cores that it names. A core goes to another process only once the one that had it said
+    that it has let go, or has left. Of processes that report steps it learns by trials what a core more or fewer would
+    make of them.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.parties: dict[str, Party] = {}
+        self._orders = 0
+        self._rests_until_s = 0.0
+        self._trial: dict[str, int] | None = None
+        self._trial_until_s = 0.0
+
+    def join(self, name: str, claim: Claim, holds: Iterable[int], now_s: float) -> None:
+        """A process comes, with the cores that it is using already: those that an arbiter before this one gave it."""
+        known = {core.id for core in self.machine.cores}
+        taken = frozenset[int]().union(*(party.holds for party in self.parties.values()))
+        self.parties[name] = Party(claim, frozenset(holds) & known - taken)
+        self._changed(now_s)
+
+    def leave(self, name: str, now_s: float) -> None:
+        """A process has gone."""
+        if self.parties.pop(name, None):
+            self._changed(now_s)
+
+    def report(self, name: str, steps: float, now_s: float) -> None:
+        """A process says how many steps it has made since it began."""
+        self.parties[name].progress.report(steps, now_s)
+
+    def confirmed(self, name: str, number: int, holds: Iterable[int]) -> None:
+        """A process says that since the order of this number it has used these cores and no others.
+
+        Orders that it was sent later may give it more; what it holds without having been told is not believed.
+        """
+        party = self.parties[name]
+        if number in party.told:
+            party.confirmed = party.holds & frozenset(holds)
+            party.told = {later: cores for later, cores in party.told.items() if later > number}
+
+    def orders(self) -> dict[str, Order]:
+        """What processes are to be told, of those for which that is something new; it counts as sent."""
+        found: dict[str, Order] = {}
+        shared = len(self.parties) > len(self.machine)
+        for name, party in self.parties.items():
+            target = frozenset(party.target)
+            if not target <= party.holds:
+                others = frozenset[int]().union(*(p.holds for n, p in self.parties.items() if n != name))
+                now = target if shared else (target & party.holds) | (target - others)
+            else:
+                now = target
+            cores = tuple(sorted(now))
+            if cores and cores != party.last and (party.last or now != party.holds):
+                self._orders += 1
+                found[name] = Order(self._orders, cores)
+                party.told[self._orders] = party.last = cores
+        return found
+
+    def explore(self, now_s: float) -> None:
+        """Begin a trial, in which one process has cores of another's, or decide by what the last one told."""
+        if self._trial is not None:
+            told = all(count in _known(self.parties[name]) for name, count in self._trial.items())
+            if told or now_s > self._trial_until_s:
+                self._trial, self._rests_until_s = None, now_s + REST_S
+                self._divide(now_s)
+        elif now_s >= self._rests_until_s and (trial := self._next_trial()) is not None:
+            self._trial, self._trial_until_s = trial, now_s + TRIAL_S
+            self._place(trial, now_s)
+
+    def _next_trial(self) -> dict[str, int] | None:
+        """A division next to the present one of which a process's progress is not known."""
+        counts = {name: len(party.target) for name, party in self.parties.items()}
+        if sum(counts.values()) > len(self.machine):
+            return None
+        for giver, taker in permutations(self.parties, 2):
+            moved = max(1, min(counts[giver], counts[taker]) // 4)
+            trial = counts | {giver: counts[giver] - moved, taker: counts[taker] + moved}
+            both = [(self.parties[name], name) for name in (giver, taker)]
+            measured = all(party.progress.rates.get(counts[name]) for party, name in both)
+            allowed = all(
+                party.claim.least <= trial[name] <= (party.claim.most or len(self.machine)) for party, name in both
+            )
+            if measured and allowed and any(trial[name] not in _known(party) for party, name in both):
+                return trial
+        return None
+
+    def _changed(self, now_s: float) -> None:
+        self._trial, self._rests_until_s = None, now_s + REST_S
+        self._divide(now_s)
+
+    def _divide(self, now_s: float) -> None:
+        if not self.parties:
+            return
+        claims = {name: replace(party.claim, progress=_known(party)) for name, party in self.parties.items()}
+        before = {name: len(party.target or party.holds) for name, party in self.parties.items()}
+        self._place(divide(claims, len(self.machine), before), now_s)
+
+    def _place(self, counts: Mapping[str, int], now_s: float) -> None:
+        had = {name: party.holds or party.target for name, party in self.parties.items()}
+        for name, cores in place(counts, self.machine, had).items():
+            party = self.parties[name]
+            if cores != party.target:
+                party.target = cores
+                party.progress.resized(len(cores), now_s)
+
+
+def _known(party: Party) -> Mapping[int, float]:
+    return party.claim.progress or party.progress.rates

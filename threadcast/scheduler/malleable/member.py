@@ -1,0 +1,256 @@
+"""A process's side: a thread that hears which cores it may use, and has its threads follow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
+from threadcast.core.given_cpus import set_given
+from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads
+from threadcast.scheduler.malleable.limits import Cores, Limits
+from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
+from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
+
+LOOK_S = 0.2
+"""How often the container's limits are looked at, steps are reported, and an arbiter is looked for."""
+
+_logger = logging.getLogger("threadcast.malleable")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a process tells an arbiter when it joins; see `division.Claim`."""
+
+    name: str = ""
+    weight: float = 1.0
+    least: int = 1
+    most: int | None = None
+
+
+class Member:
+    """Listens at `socket_of(this process)` and, while there is one, to the arbiter at `arbiter`.
+
+    The cores in use are, of those that the container's limits leave, those that the arbiter gave, and of these those
+    that `resize` asked for. An arbiter that goes away changes nothing until one comes back. `follow` is called with
+    the cores, each as its hardware threads, in the listening thread, whenever they change.
+    """
+
+    def __init__(
+        self, terms: Terms, *, arbiter: Path | None, follow: Callable[[Cores], None] | None = None,
+        steps: Callable[[], float] | None = None, root: Path = Path("/"),
+    ) -> None:  # fmt: skip
+        self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
+        self._limits = Limits(root)
+        self._main, self._threads = MainThread(), Threads()
+        self._follow = follow or self._plain
+        self._lock = threading.Lock()
+        self._asked: int | Cores | None = None
+        self._given: Cores | None = None
+        self._cores: Cores = self._limits.cores()
+        self._path = socket_of(os.getpid())
+        self._listening = listen(self._path)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._arbiter: socket.socket | None = None
+        self._lines = Lines()
+        self._reported = -1.0
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="threadcast-member", daemon=True)
+
+    @property
+    def cores(self) -> Cores:
+        """The cores in use, each as its hardware threads."""
+        return self._cores
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and leave the arbiter; the cores stay as they are."""
+        self._ending = True
+        self._wake.send(b"x")
+        self._thread.join()
+
+    def resize(self, cores: int | Cores | None) -> Cores:
+        """Use this many of the cores that there are, or these, or None: all; the cores then in use.
+
+        InvalidInput for none, or for cores that this process may not use.
+        """
+        if isinstance(cores, int) and (isinstance(cores, bool) or cores < 1):
+            raise InvalidInput(f"cores={cores!r}: a process runs on at least 1 core")
+        if isinstance(cores, tuple):
+            allowed = {cpu for core in self._limits.cores() for cpu in core}
+            if not cores or not {cpu for core in cores for cpu in core} <= allowed:
+                raise InvalidInput(f"cores={cores}: this process may use CPUs {sorted(allowed)}")
+        with self._lock:
+            self._asked = cores
+            self._apply()
+            return self._cores
+
+    def step(self, by: int) -> Cores:
+        """Use one core more (`by` 1) or fewer (-1) than now, as far as there are any."""
+        return self.resize(max(len(self._cores) + by, 1))
+
+    def _wanted(self) -> Cores:
+        allowed = self._limits.cores()
+        if self._given is not None:
+            cpus = {cpu for core in allowed for cpu in core}
+            allowed = tuple(core for core in self._given if set(core) <= cpus)[: len(allowed)] or allowed
+        if isinstance(self._asked, int):
+            return allowed[: self._asked]
+        if self._asked is not None:
+            asked = {cpu for core in self._asked for cpu in core}
+            return tuple(left for core in allowed if (left := tuple(cpu for cpu in core if cpu in asked))) or allowed
+        return allowed
+
+    def _apply(self) -> None:
+        """Have everything follow what is wanted; the lock is held."""
+        wanted = self._wanted()
+        if wanted != self._cores:
+            self._cores = wanted
+            self._follow(wanted)
+            self._limits.restricted_to(frozenset(os.sched_getaffinity(os.getpid())))
+
+    def _plain(self, cores: Cores) -> None:
+        set_given(cpu for core in cores for cpu in core)
+        self._threads.restrict(cpu for core in cores for cpu in core)
+        self._main.call(lambda: set_library_threads(len(cores)))
+
+    def _run(self) -> None:
+        next_look_s = 0.0
+        asking: dict[socket.socket, Lines] = {}
+        while not self._ending:
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + LOOK_S
+                self._look()
+            for key, _ in self._selector.select(max(next_look_s - time.monotonic(), 0.0)):
+                found = key.fileobj
+                if found is self._listening:
+                    made, _ = self._listening.accept()
+                    made.setblocking(False)
+                    asking[made] = Lines()
+                    self._selector.register(made, selectors.EVENT_READ)
+                elif found is self._arbiter:
+                    self._hear()
+                elif found is not self._woken:
+                    self._answer(found, asking)  # type: ignore[arg-type]
+        self._forget_arbiter()
+        for one in (*asking, self._listening, self._woken, self._wake):
+            one.close()
+        self._selector.close()
+        self._path.unlink(missing_ok=True)
+
+    def _look(self) -> None:
+        with self._lock:
+            self._apply()
+        if self._arbiter is None and self._arbiter_path is not None:
+            self._join(self._arbiter_path)
+        if self._arbiter is not None and self._steps is not None and (steps := self._steps()) != self._reported:
+            self._reported = steps
+            self._tell({"steps": steps})
+
+    def _join(self, path: Path) -> None:
+        try:
+            made = connect(path, 0.1)
+        except (NotFound, ServiceUnavailable):
+            return
+        made.setblocking(False)
+        self._arbiter, self._lines = made, Lines()
+        self._selector.register(made, selectors.EVENT_READ)
+        holds = [] if self._given is None else [list(core) for core in self._cores]
+        terms = {"name": self.terms.name, "weight": self.terms.weight, "least": self.terms.least}
+        most = min(self.terms.most or len(self._limits.cores()), len(self._limits.cores()))
+        self._tell({"join": {**terms, "least": min(self.terms.least, most), "most": most, "holds": holds}})
+
+    def _hear(self) -> None:
+        assert self._arbiter is not None
+        try:
+            data = self._arbiter.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError
+            for message in self._lines.feed(data):
+                if "error" in message:
+                    _logger.warning("the arbiter refuses this process: %s", message["error"])
+                    continue
+                with self._lock:
+                    self._given = cpus_of(message, "cores")
+                    self._apply()
+                    holds = [list(core) for core in self._cores]
+                self._tell({"holds": holds, "order": message.get("order", 0)})
+        except BlockingIOError:
+            return
+        except (OSError, FormatError):
+            self._forget_arbiter()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            if self._arbiter is not None:
+                self._arbiter.send(line(message))
+        except OSError:
+            self._forget_arbiter()
+
+    def _forget_arbiter(self) -> None:
+        if self._arbiter is not None:
+            self._selector.unregister(self._arbiter)
+            self._arbiter.close()
+            self._arbiter = None
+            self._reported = -1.0
+
+    def _answer(self, connection: socket.socket, asking: dict[socket.socket, Lines]) -> None:
+        """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"resize": null}."""
+        try:
+            data = connection.recv(1 << 16)
+            for message in asking[connection].feed(data) if data else ():
+                connection.send(line(self._resized(message)))
+        except BlockingIOError:
+            return
+        except (OSError, FormatError):
+            data = b""
+        if not data:
+            self._selector.unregister(connection)
+            del asking[connection]
+            connection.close()
+
+    def _resized(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            asked = message.get("resize", self._asked)
+            cores = self.resize(cpus_of(message, "resize") if isinstance(asked, list) else asked)
+        except InvalidInput as error:
+            return {"error": str(error)}
+        return {"cores": [list(core) for core in cores]}
+
+
+class OptimizerSteps:
+    """Counts the steps of all of torch's optimizers, once torch is there: how a training process gets on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._registered = False
+
+    def __call__(self) -> float:
+        """How many there were."""
+        optimizers = sys.modules.get("torch.optim.optimizer")
+        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+        if register is not None and not self._registered:
+            self._registered = True
+            register(self._counted)
+        return self.count
+
+    def _counted(self, *_: object) -> None:
+        self.count += 1
+
+    _counted.only_counts = True  # type: ignore[attr-defined]  # an optimised step need not call it

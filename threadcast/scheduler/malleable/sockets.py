@@ -1,0 +1,104 @@
+"""Unix sockets by which processes, the arbiter and the command line reach each other."""
+
+from __future__ import annotations
+
+import grp
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
+from threadcast.core.settings_table import user_runtime_dir
+from threadcast.scheduler.malleable.messages import Lines, line
+
+ANSWER_S = 2.0
+"""Longest wait for an answer."""
+
+
+def socket_of(process: int) -> Path:
+    """Where the process of this number listens once it is attached."""
+    return user_runtime_dir() / f"{process}.sock"
+
+
+def listen(path: Path, *, group: str | None = None) -> socket.socket:
+    """A socket at `path` that this user, and the members of `group`, may connect to.
+
+    One that nobody listens on any more is replaced. InvalidInput where somebody does, where the folder is another
+    user's, or for an unknown group.
+    """
+    _own_folder(path.parent)
+    if path.exists() and _is_alive(path):
+        raise InvalidInput(f"{path} is in use by another process")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        made.bind(str(draft))
+        os.chmod(draft, 0o660 if group else 0o600)
+        if group:
+            try:
+                number = grp.getgrnam(group).gr_gid
+            except KeyError:
+                raise InvalidInput(f"there is no group {group!r}") from None
+            os.chown(draft, -1, number)
+            os.chown(path.parent, -1, number)
+            os.chmod(path.parent, 0o750)
+        made.listen(128)
+        draft.rename(path)  # appears only when it is ready, in place of one that was left behind
+    except BaseException:
+        made.close()
+        draft.unlink(missing_ok=True)
+        raise
+    return made
+
+
+def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
+    """A connection to whoever listens at `path`; NotFound or ServiceUnavailable where nobody does."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.settimeout(timeout_s)
+    try:
+        made.connect(str(path))
+    except FileNotFoundError:
+        made.close()
+        raise NotFound(f"nobody listens at {path}") from None
+    except OSError as error:
+        made.close()
+        raise ServiceUnavailable(f"{path} cannot be reached: {error.strerror or error}") from error
+    return made
+
+
+def ask(path: Path, message: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    """Send one message and return the answer; NotFound or ServiceUnavailable without one."""
+    lines = Lines()
+    with connect(path, timeout_s) as connection:
+        try:
+            connection.sendall(line(message))
+            while data := connection.recv(1 << 16):
+                for answer in lines.feed(data):
+                    return answer
+        except OSError as error:
+            raise ServiceUnavailable(f"{path} gave no answer: {error.strerror or error}") from error
+    raise ServiceUnavailable(f"{path} closed the connection without an answer")
+
+
+def peer(connection: socket.socket) -> int:
+    """The number of the process at the other end, as the kernel says."""
+    process, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(process)
+
+
+def _is_alive(path: Path) -> bool:
+    try:
+        connect(path, 0.2).close()
+    except (NotFound, ServiceUnavailable):
+        return False
+    return True
+
+
+def _own_folder(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o002:
+        raise InvalidInput(f"{path} is another user's, or open to all; set XDG_RUNTIME_DIR to a folder of your own")
