@@ -22,7 +22,7 @@ from threadcast.scheduler.malleable.arbiter import Arbiter
 from threadcast.scheduler.malleable.messages import line
 from threadcast.scheduler.malleable.sockets import ask, connect, listen, socket_of
 
-CORES = len(read_machine())
+CORES, PER_CORE = len(read_machine()), read_machine().threads_per_core
 needs_two_cores = pytest.mark.skipif(CORES < 2, reason="one core has nothing to give")
 COMMAND = "from threadcast.cli.main import main; main()"
 PROGRAM = """
@@ -68,7 +68,7 @@ class Running:
 
     def uses(self, cores: int) -> bool:
         found = self.now()
-        return found["threads"] == cores and all(len(mask) == cores for mask in found["masks"])
+        return found["threads"] == cores and all(len(mask) == cores * PER_CORE for mask in found["masks"])
 
     def end(self) -> None:
         self.process.kill()
@@ -163,8 +163,9 @@ def test_signals_take_and_give_a_core(start: Callable[..., Running]) -> None:
 @needs_two_cores
 def test_a_mask_that_somebody_else_sets_is_a_limit(start: Callable[..., Running]) -> None:
     one = start()
-    os.sched_setaffinity(one.process.pid, {min(os.sched_getaffinity(0))})
-    assert eventually(lambda: one.uses(1))
+    cpu = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(one.process.pid, {cpu})
+    assert eventually(lambda: one.now() == {"threads": 1, "masks": [[cpu]]})
 
 
 @pytest.fixture
@@ -212,10 +213,10 @@ def test_processes_share_while_both_are_there_and_all_is_given_back(
     first = start()
     assert eventually(lambda: first.uses(CORES))
     second = start()
-    assert eventually(lambda: len(first.now()["masks"][0]) + len(second.now()["masks"][0]) == CORES)
+    assert eventually(lambda: len(first.now()["masks"][0]) + len(second.now()["masks"][0]) == CORES * PER_CORE)
     mine, others = first.now()["masks"], second.now()["masks"]
     assert not set(mine[0]) & set(others[0])
-    assert first.now("train")["threads"] == len(mine[0])
+    assert first.now("train")["threads"] * PER_CORE == len(mine[0])
     shown = ask(tmp_path / "threadcast" / "arbiter.sock", {"who": "all"})
     assert {one["process"] for one in shown["processes"]} == {first.process.pid, second.process.pid}
     second.process.kill()
