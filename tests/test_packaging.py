@@ -11,8 +11,8 @@ from tests.test_architecture import MODULES, PACKAGE, imports
 from threadcast.cli.extras import EXTRAS
 
 BASE = {"numpy", "click", "rich", "urllib3"}
-BESIDE = {"werkzeug", "pytest"}
-"""Flask's own foundation, and what whoever runs the contract tests of `*/testing.py` has."""
+BESIDE = {"werkzeug", "pytest", "sitecustomize"}
+"""Flask's own foundation, what whoever runs the contract tests of `*/testing.py` has, and what a user may have."""
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
 

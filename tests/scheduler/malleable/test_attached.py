@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from threadcast.collector.memory import KEEPING
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
 from threadcast.scheduler.malleable.arbiter import Arbiter
@@ -245,6 +246,8 @@ def test_processes_outlive_their_arbiter_and_come_back_to_the_next(
 def test_exec_attaches_a_program_that_knows_nothing_of_it(
     start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in KEEPING:
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w').close()")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
     one = start(sys.executable, "-c", COMMAND, "exec", "--weight", "2", "--", sys.executable)

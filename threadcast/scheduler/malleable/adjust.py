@@ -37,8 +37,8 @@ class Threads:
 
     def _place(self, thread: int, wanted: set[int]) -> None:
         now = os.sched_getaffinity(thread)
-        if now != self._set.get(thread, self._free):
-            self._own[thread] = now  # somebody else's doing
+        if now not in (self._set.get(thread, self._free), wanted):  # which new threads inherit meanwhile
+            self._own[thread] = now
         mask = self._own.get(thread, wanted) & wanted or wanted
         if mask != now:
             os.sched_setaffinity(thread, mask)
