@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 import threadcast
+from threadcast.core import given_cpus
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.runtime.optimize import OptimizedStep
 from threadcast.scheduler.runtime.optimized import MAX_SIGNATURES
@@ -182,6 +183,19 @@ def test_inference_takes_keywords_and_nested_values_and_a_change_of_parameters()
         assert call(pair)["sum"].tolist() == [3, 6, 9]
         model.scale = nn.Parameter(torch.zeros(3))
         assert call(pair)["sum"].tolist() == [0, 0, 0]
+
+
+def test_a_call_runs_as_before_while_it_lacks_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = net().eval()
+    x, _ = batch(0)
+    with closing(threadcast.optimize(model, x, backends=False)) as call, torch.no_grad():
+        ran = [report.runs for report in call.reports]
+        monkeypatch.setattr(given_cpus, "_given", frozenset())
+        with pytest.warns(UserWarning, match="have been given up"):
+            torch.testing.assert_close(call(x), model(x))
+        monkeypatch.setattr(given_cpus, "_given", None)
+        torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
+        assert [report.runs for report in call.reports] == ran
 
 
 def test_a_model_that_has_its_optimised_self_as_an_attribute_is_collected() -> None:

@@ -150,6 +150,25 @@ def test_what_changes_after_a_rate_is_seen(watched: tuple[Model, Optimizer, Watc
     assert found.look().settings == decayed
 
 
+def test_a_hook_that_only_counts_steps_is_none(watched: tuple[Model, Optimizer, Watch]) -> None:
+    _, _, found = watched
+
+    class Counter:
+        only_counts = True
+
+        def __call__(self, *_: object) -> None: ...
+
+    counting, other = register_optimizer_step_post_hook(Counter()), None
+    try:
+        assert found.look().hooked is None
+        other = register_optimizer_step_post_hook(print)
+        assert found.look().hooked is not None
+    finally:
+        counting.remove()
+        if other is not None:
+            other.remove()
+
+
 def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, _, found = watched
     model.layer._forward_hooks = OrderedDict()

@@ -146,8 +146,8 @@ class Member:
                     self._selector.register(made, selectors.EVENT_READ)
                 elif found is self._arbiter:
                     self._hear()
-                elif found is not self._woken:
-                    self._answer(found, asking)  # type: ignore[arg-type]
+                elif isinstance(found, socket.socket) and found is not self._woken:
+                    self._answer(found, asking)
         self._forget_arbiter()
         for one in (*asking, self._listening, self._woken, self._wake):
             one.close()
@@ -238,7 +238,7 @@ class OptimizerSteps:
     """Counts the steps of all of torch's optimizers, once torch is there: how a training process gets on."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._counter = _Counter()
         self._registered = False
 
     def __call__(self) -> float:
@@ -247,10 +247,16 @@ class OptimizerSteps:
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is not None and not self._registered:
             self._registered = True
-            register(self._counted)
-        return self.count
+            register(self._counter)
+        return self._counter.count
 
-    def _counted(self, *_: object) -> None:
+
+class _Counter:
+    only_counts = True
+    """For `runtime.watch`: an optimised step need not call it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, *_: object) -> None:
         self.count += 1
-
-    _counted.only_counts = True  # type: ignore[attr-defined]  # an optimised step need not call it
