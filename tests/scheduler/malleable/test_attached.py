@@ -145,6 +145,8 @@ def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> Non
     assert eventually(lambda: one.now()["masks"] == last)
     assert "at least 1 core" in ask(path, {"resize": 0})["error"]
     assert "may use CPUs" in ask(path, {"resize": [[4096]]})["error"]
+    for nonsense in ("two", 1.5, True, {}, [1]):
+        assert "must be" in ask(path, {"resize": nonsense})["error"]
     assert "cores" in ask(path, {"resize": 1})
     with connect(path) as rude:
         rude.sendall(b"nonsense\n")
@@ -222,6 +224,36 @@ def test_processes_share_while_both_are_there_and_all_is_given_back(
     assert {one["process"] for one in shown["processes"]} == {first.process.pid, second.process.pid}
     second.process.kill()
     assert eventually(lambda: first.uses(CORES))
+
+
+FORKING = """
+import os, sys, threadcast
+threadcast.attach()
+child = os.fork()
+if child:
+    print(child, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_cores_come_back_from_a_process_whose_forked_child_lives_on(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3],
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            assert eventually(lambda: len(ask(path, {"who": "all"})["processes"]) == 1)
+            parent.kill()
+            assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
+            os.kill(child, 0)  # it is still there
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 @needs_two_cores

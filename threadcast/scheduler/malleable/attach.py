@@ -86,6 +86,8 @@ def _follow_signals(member: Member) -> None:
 def _forget() -> None:
     """In a forked child there is no listening thread, and its sockets are the parent's."""
     global _attached, _lock
+    if _attached is not None:
+        _attached.abandon()
     _attached, _lock = None, threading.Lock()
 
 

@@ -85,12 +85,20 @@ class Member:
         self._wake.send(b"x")
         self._thread.join()
 
+    def abandon(self) -> None:
+        """Close a forked child's copies of the sockets: else its parent would seem to live for as long as it does."""
+        for one in (self._listening, self._woken, self._wake, self._arbiter, self._selector):
+            if one is not None:
+                one.close()
+
     def resize(self, cores: int | Cores | None) -> Cores:
         """Use this many of the cores that there are, or these, or None: all; the cores then in use.
 
         InvalidInput for none, or for cores that this process may not use.
         """
-        if isinstance(cores, int) and (isinstance(cores, bool) or cores < 1):
+        if not isinstance(cores, int | tuple | None) or isinstance(cores, bool):
+            raise InvalidInput(f"cores={cores!r} must be a number of cores, cores, or nothing for all")
+        if isinstance(cores, int) and cores < 1:
             raise InvalidInput(f"cores={cores!r}: a process runs on at least 1 core")
         if isinstance(cores, tuple):
             allowed = {cpu for core in self._limits.cores() for cpu in core}
