@@ -28,7 +28,7 @@ class Threads:
         wanted, done = set(cpus), set[int]()
         while new := set(map(int, os.listdir("/proc/self/task"))) - done:
             for thread in new:
-                with suppress(ProcessLookupError):  # it has ended
+                with suppress(OSError):  # it has ended; or the cpuset has just changed, which the next look sees
                     self._place(thread, wanted)
             done |= new
         self._free = wanted

@@ -80,7 +80,11 @@ class Arbiter:
         self._path.unlink(missing_ok=True)
 
     def _accept(self) -> None:
-        made, _ = self._listening.accept()
+        try:
+            made, _ = self._listening.accept()
+        except OSError as error:  # whoever called has gone, or there are too many open files
+            _logger.warning("a process could not connect: %s", error)
+            return
         made.setblocking(False)
         connection = _Connection(made, peer(made))
         self._connections[connection.name] = connection

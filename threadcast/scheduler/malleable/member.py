@@ -148,10 +148,7 @@ class Member:
             for key, _ in self._selector.select(max(next_look_s - time.monotonic(), 0.0)):
                 found = key.fileobj
                 if found is self._listening:
-                    made, _ = self._listening.accept()
-                    made.setblocking(False)
-                    asking[made] = Lines()
-                    self._selector.register(made, selectors.EVENT_READ)
+                    self._accept(asking)
                 elif found is self._arbiter:
                     self._hear()
                 elif isinstance(found, socket.socket) and found is not self._woken:
@@ -161,6 +158,15 @@ class Member:
             one.close()
         self._selector.close()
         self._path.unlink(missing_ok=True)
+
+    def _accept(self, asking: dict[socket.socket, Lines]) -> None:
+        try:
+            made, _ = self._listening.accept()
+        except OSError:  # whoever called has gone, or the program has too many open files
+            return
+        made.setblocking(False)
+        asking[made] = Lines()
+        self._selector.register(made, selectors.EVENT_READ)
 
     def _look(self) -> None:
         with self._lock:
