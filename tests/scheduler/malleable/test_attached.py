@@ -229,6 +229,7 @@ def test_processes_share_while_both_are_there_and_all_is_given_back(
 FORKING = """
 import os, sys, threadcast
 threadcast.attach()
+sys.stdin.readline()
 child = os.fork()
 if child:
     print(child, flush=True)
@@ -245,10 +246,13 @@ def test_cores_come_back_from_a_process_whose_forked_child_lives_on(
         [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=Path(__file__).parents[3],
     ) as parent:  # fmt: skip
+        assert parent.stdin is not None
         assert parent.stdout is not None
+        assert eventually(lambda: len(ask(path, {"who": "all"})["processes"]) == 1)
+        parent.stdin.write("fork\n")
+        parent.stdin.flush()
         child = int(parent.stdout.readline())
         try:
-            assert eventually(lambda: len(ask(path, {"who": "all"})["processes"]) == 1)
             parent.kill()
             assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
             os.kill(child, 0)  # it is still there
