@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from threadcast.core import Machine
 from threadcast.scheduler.malleable.division import Claim, divide
-from threadcast.scheduler.malleable.placement import Cores, place
+from threadcast.scheduler.malleable.placement import CoreIds, place
 from threadcast.scheduler.malleable.progress import Progress
 
 REST_S = 2.0
@@ -26,11 +26,11 @@ class Party:
     confirmed: frozenset[int] = frozenset()
     """What it last said that it uses."""
     progress: Progress = field(default_factory=Progress)
-    target: Cores = ()
+    target: CoreIds = ()
     """What it is to have in the end."""
-    told: dict[int, Cores] = field(default_factory=dict)
+    told: dict[int, CoreIds] = field(default_factory=dict)
     """Orders that it has not confirmed, by number, in the order in which they were sent."""
-    last: Cores = ()
+    last: CoreIds = ()
     """What it was told last."""
 
     @property
@@ -43,7 +43,7 @@ class Order(NamedTuple):
     """A process is to use these cores and no others, and to say so with the number."""
 
     number: int
-    cores: Cores
+    cores: CoreIds
 
 
 class Ledger:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from threadcast.core import Machine
 
-Cores = tuple[int, ...]
+CoreIds = tuple[int, ...]
 
 
-def place(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iterable[int]]) -> dict[str, Cores]:
+def place(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iterable[int]]) -> dict[str, CoreIds]:
     """Cores by process. Nobody gets another's, unless there are more processes than cores, which then share by turns.
 
     A process keeps of its cores those of the cache groups where it has most; further ones come from groups where it
@@ -38,11 +38,11 @@ def place(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iter
     return {name: tuple(sorted(mine)) for name, mine in kept.items()}
 
 
-def _shared(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iterable[int]]) -> dict[str, Cores]:
+def _shared(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iterable[int]]) -> dict[str, CoreIds]:
     """One core for each process, none with more than one process more than another."""
     load = Counter({core.id: 0 for core in machine.cores})
     most = -(-len(counts) // len(machine))
-    found: dict[str, Cores] = {}
+    found: dict[str, CoreIds] = {}
     for name in counts:
         own = [core for core in before.get(name, ()) if core in load and load[core] < most]
         if own:
