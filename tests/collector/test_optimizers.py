@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -34,12 +34,12 @@ def network() -> nn.Sequential:
 X, Y = torch.linspace(-1, 1, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12), torch.tensor([1, 3])
 
 
-def sgd(parameters: object) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)  # type: ignore[arg-type]
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
-def adam(parameters: object) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=0.01, eps=1e-4)  # type: ignore[arg-type]
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01, eps=1e-4)
 
 
 def train_eagerly(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:

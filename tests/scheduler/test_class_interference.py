@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from threadcast.core import Machine, Op, OpGraph
+from threadcast.core import Machine, Op, OpGraph, Plan
 from threadcast.core.corun import Classes, CoRunTable, Slowdown
 from threadcast.core.op_class import ClassLimits, OpClass
 from threadcast.scheduler.checker import check_schedule
@@ -139,8 +139,8 @@ def test_the_protocols_promises_hold(
             assert list(interference.slowdowns([one])) == [1.0]
 
 
-def overlap_s(made: object, first: str, second: str) -> float:
-    by_id = made.by_id()  # type: ignore[attr-defined]
+def overlap_s(made: Plan, first: str, second: str) -> float:
+    by_id = made.by_id()
     a, b = by_id[first], by_id[second]
     return float(min(a.finish_s, b.finish_s) - max(a.start_s, b.start_s))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -17,7 +18,17 @@ from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.interference import CoreSharing
 from threadcast.scheduler.planner import plan, plan_each
-from threadcast.scheduler.policies import Launch, Problem, State, create, names, register, registry, without_options
+from threadcast.scheduler.policies import (
+    Launch,
+    Problem,
+    Running,
+    State,
+    create,
+    names,
+    register,
+    registry,
+    without_options,
+)
 from threadcast.scheduler.policies.fifo import Fifo
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 
@@ -58,8 +69,8 @@ def test_interference_reaches_the_policies_that_search_with_it() -> None:
     class Crowding(CoreSharing):
         """Ops at the same time are so slow that one after the other is best."""
 
-        def slowdowns(self, running: object) -> list[float]:
-            count = len(running)  # type: ignore[arg-type]
+        def slowdowns(self, running: Sequence[Running]) -> list[float]:
+            count = len(running)
             return [8.0 if count > 1 else 1.0] * count
 
     flat = problem_of([{1: 1.0, 4: 1.0}] * 4)
