@@ -26,6 +26,7 @@ from threadcast.scheduler.malleable.sockets import ask, connect, listen, socket_
 CORES, PER_CORE = len(read_machine()), read_machine().threads_per_core
 needs_two_cores = pytest.mark.skipif(CORES < 2, reason="one core has nothing to give")
 COMMAND = "from threadcast.cli.main import main; main()"
+EXECUTED = (sys.executable, "-c", COMMAND, "exec", "--", sys.executable)
 PROGRAM = """
 import json, sys, time
 import torch, threadcast
@@ -195,6 +196,23 @@ def test_a_quota_is_followed_as_it_changes(start: Callable[..., Running], group:
     (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
     assert eventually(lambda: one.uses(1))
     (group / "cpu.cfs_quota_us").write_text("-1")
+    assert eventually(lambda: one.uses(CORES))
+
+
+@needs_two_cores
+def test_a_quota_that_is_there_at_the_start_is_kept_to(start: Callable[..., Running], group: Path) -> None:
+    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
+    one = start("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *EXECUTED)
+    assert eventually(lambda: one.uses(1))
+
+
+@needs_two_cores
+@pytest.mark.parametrize("command", [(), EXECUTED], ids=["attach", "exec"])
+def test_libraries_use_the_cores_from_the_start(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    one = start(*command)
     assert eventually(lambda: one.uses(CORES))
 
 

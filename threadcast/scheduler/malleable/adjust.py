@@ -45,6 +45,15 @@ class Threads:
         self._set[thread] = mask
 
 
+def steered_libraries() -> frozenset[str]:
+    """Those that `set_library_threads` would reach at this moment: imported, and not just being imported."""
+    found = {name: sys.modules.get(name) for name in ("torch", "numpy", "scipy")}
+    return frozenset(
+        name for name, module in found.items()
+        if module is not None and not getattr(module.__spec__, "_initializing", False)
+    )  # fmt: skip
+
+
 def set_library_threads(count: int) -> None:
     """Let torch, and what threadpoolctl steers, use `count` threads for what the calling thread runs."""
     torch = sys.modules.get("torch")

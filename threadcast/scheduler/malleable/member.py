@@ -16,7 +16,7 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.given_cpus import set_given
-from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads
+from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
 from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
@@ -52,11 +52,12 @@ class Member:
         self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
         self._limits = Limits(root)
         self._main, self._threads = MainThread(), Threads()
+        self._libraries = frozenset[str]()
         self._follow = follow or self._plain
         self._lock = threading.Lock()
         self._asked: int | Cores | None = None
         self._given: Cores | None = None
-        self._cores: Cores = self._limits.cores()
+        self._cores: Cores = ()
         self._path = socket_of(os.getpid())
         self._listening = listen(self._path)
         self._selector = selectors.DefaultSelector()
@@ -76,7 +77,9 @@ class Member:
         return self._cores
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Follow what the container leaves, and begin to listen."""
+        with self._lock:
+            self._apply()
         self._thread.start()
 
     def close(self) -> None:
@@ -136,7 +139,11 @@ class Member:
     def _plain(self, cores: Cores) -> None:
         set_given(cpu for core in cores for cpu in core)
         self._threads.restrict(cpu for core in cores for cpu in core)
-        self._main.call(lambda: set_library_threads(len(cores)))
+        self._set_library_threads(steered_libraries())
+
+    def _set_library_threads(self, libraries: frozenset[str]) -> None:
+        self._libraries, count = libraries, len(self._cores)
+        self._main.call(lambda: set_library_threads(count))
 
     def _run(self) -> None:
         next_look_s = 0.0
@@ -171,6 +178,8 @@ class Member:
     def _look(self) -> None:
         with self._lock:
             self._apply()
+            if self._libraries != (libraries := steered_libraries()):  # one was imported after the last change
+                self._set_library_threads(libraries)
         if self._arbiter is None and self._arbiter_path is not None:
             self._join(self._arbiter_path)
         if self._arbiter is not None and self._steps is not None and (steps := self._steps()) != self._reported:
