@@ -1,6 +1,6 @@
 """How much faster `threadcast.optimize` makes steps, against eager PyTorch at every setting and torch.compile.
 
-    python benchmarks/engine.py [--cases resnet50,lstm] [--modes training,inference] [--rounds 12] [--no-compile]
+    python benchmarks/engine.py [--cases "resnet-50;lstm"] [--modes training,inference] [--rounds 12] [--no-compile]
                                 [--json FILE] [--reuse] [--write]
 
 Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
@@ -236,7 +236,7 @@ def _mean(ratios: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="", help="only titles that contain one of these, separated by commas")
+    parser.add_argument("--cases", default="", help="only titles that contain one of these, separated by semicolons")
     parser.add_argument("--modes", default="training,inference")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--reuse", action="store_true", help="take cases that are in that file from it")
     parser.add_argument("--write", action="store_true", help="write docs/engine-tables.md")
     chosen = parser.parse_args()
-    wanted = [part.strip().lower() for part in chosen.cases.split(",") if part.strip()]
+    wanted = [part.strip().lower() for part in chosen.cases.split(";") if part.strip()]
     cores = len(read_machine())
     known = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
     found = []
