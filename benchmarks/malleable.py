@@ -67,6 +67,11 @@ class Process:
         for text in self._running.stdout:
             self.lines.append(json.loads(text))
 
+    @property
+    def pid(self) -> int:
+        """Of the process itself, once `lines` have come."""
+        return self._running.pid
+
     def rate(self, since_s: float, until_s: float) -> float:
         """Steps a second between these moments."""
         inside = [one for one in self.lines if since_s <= one["at_s"] <= until_s]

@@ -240,6 +240,21 @@ def test_capturing_changes_nothing() -> None:
     assert torch.equal(random_state, torch.get_rng_state())
 
 
+def test_a_module_that_has_two_names_is_trained_as_eager_does_and_stays_itself() -> None:
+    torch.manual_seed(1)
+    twice = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh())
+    model = nn.Sequential(twice, nn.Linear(4, 4), twice)
+    eager = copy.deepcopy(model)
+    x, target = torch.randn(3, 4), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    held = [id(parameter) for parameter in model.parameters()]
+    captured = capture_training(model, nn.functional.mse_loss, optimizer, (x,), target)
+    assert [id(parameter) for parameter in model.parameters()] == held
+    captured.run()
+    eager_step(eager, nn.functional.mse_loss, torch.optim.SGD(eager.parameters(), lr=0.1), (x,), target)
+    assert worst_error(dict(model.state_dict()), dict(eager.state_dict())) < TOLERANCE
+
+
 def test_shared_and_frozen_parameters_are_trained_once_and_never() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

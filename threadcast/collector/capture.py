@@ -181,6 +181,15 @@ class _State:
         self.module = function if isinstance(function, nn.Module) else nn.Module()
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
+        names = {id(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
+        self._places = {
+            f"{at}.{key}" if at else key: names[id(tensor)]
+            for at, part in self.module.named_modules()  # each once, by whichever names it is known
+            for key, tensor in {**part._parameters, **part._buffers}.items()
+            if tensor is not None
+        }
+        """Where each tensor is held, by module: shared ones are in several. `functional_call`'s own search would put a
+        module that has two names back with the wrong tensors."""
 
     def call(
         self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
@@ -188,9 +197,10 @@ class _State:
         """Call the function on these values in place of its own."""
         if not isinstance(function, nn.Module):
             return function(*arguments)
-        values = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
+        live = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
+        values = {place: live[name] for place, name in self._places.items()}
         given = dict(values)
-        result = functional_call(function, values, arguments)
+        result = functional_call(function, values, arguments, tie_weights=False)
         for name, value in values.items():
             if value is not given[name]:
                 raise CaptureError(f"cannot capture: {name} is exchanged for another tensor instead of written to")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -145,6 +145,11 @@ class Plan(_Schedule):
     def gap(self) -> float | None:
         """Makespan over lower bound, less one; None where the bound is 0."""
         return self.makespan_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else None
+
+    def on(self, cores: Mapping[int, int]) -> Self:
+        """The same plan on other cores: ids by those that it has."""
+        moved = tuple(replace(op, cores=tuple(cores[core] for core in op.cores)) for op in self.ops)
+        return replace(self, ops=moved)
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema `threadcast.plan/1`."""

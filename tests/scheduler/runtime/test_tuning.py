@@ -46,7 +46,7 @@ class _Maker:
         self._plan = sequential(captured.graph, machine, Case(1))
 
     def made(self) -> Generator[Callable[..., Any], None, SimpleNamespace]:
-        return SimpleNamespace(plan=self._plan, step_s=1.0)
+        return SimpleNamespace(plan=self._plan, step_s=1.0, problem=None)
         yield
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from threadcast.core.given_cpus import pinned_threads
+
 
 class Threads:
     """Where this process's threads may run.
@@ -25,11 +27,14 @@ class Threads:
 
     def restrict(self, cpus: Iterable[int]) -> None:
         """Let all threads run on `cpus` alone, those that are being made meanwhile too."""
-        wanted, done = set(cpus), set[int]()
+        wanted, done, away = set(cpus), set[int](), pinned_threads()
         while new := set(map(int, os.listdir("/proc/self/task"))) - done:
             for thread in new:
                 with suppress(OSError):  # it has ended; or the cpuset has just changed, which the next look sees
-                    self._place(thread, wanted)
+                    if thread not in away:
+                        self._place(thread, wanted)
+                    elif not os.sched_getaffinity(thread) & wanted:
+                        os.sched_setaffinity(thread, wanted)  # until it comes back to where it should be
             done |= new
         self._free = wanted
         self._own = {thread: mask for thread, mask in self._own.items() if thread in done}

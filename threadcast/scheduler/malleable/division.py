@@ -46,7 +46,7 @@ class Claim:
         known = {count: rate for count, rate in sorted(self.progress.items()) if rate > 0}
         if known:
             first, last = min(known), max(known)
-            rates = np.interp(counts, list(known), list(known.values()))
+            rates = np.exp(np.interp(np.log(counts), np.log(list(known)), np.log(list(known.values()))))
             below, above = counts < first, counts > last
             rates[below] = known[first] * _speedup(counts[below]) / _speedup(np.array([first], dtype=np.float64))
             rates[above] = known[last] * _speedup(counts[above]) / _speedup(np.array([last], dtype=np.float64))

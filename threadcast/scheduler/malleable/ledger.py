@@ -14,6 +14,11 @@ from threadcast.scheduler.malleable.progress import Progress
 
 REST_S = 2.0
 """Between two trials, and after processes have come or gone."""
+NEAR = 1.15
+"""Ratio of two numbers of cores up to which progress with one tells enough of the other."""
+FEWER_FROM = 8
+"""Cores of a process from which on it is tried whether fewer serve it better: on a few, more are hardly ever worse."""
+_PARTS = (2, 4, 8)
 TRIAL_S = 10.0
 """Longest trial: a process that makes no steps meanwhile tells nothing."""
 
@@ -110,7 +115,7 @@ class Ledger:
     def explore(self, now_s: float) -> None:
         """Begin a trial, in which one process has cores of another's, or decide by what the last one told."""
         if self._trial is not None:
-            told = all(count in _known(self.parties[name]) for name, count in self._trial.items())
+            told = all(self.parties[name].progress.rates.get(count) for name, count in self._trial.items())
             if told or now_s > self._trial_until_s:
                 self._trial, self._rests_until_s = None, now_s + REST_S
                 self._divide(now_s)
@@ -119,21 +124,36 @@ class Ledger:
             self._place(trial, now_s)
 
     def _next_trial(self) -> dict[str, int] | None:
-        """A division next to the present one of which a process's progress is not known."""
+        """A division near the present one of which a process's progress is not known: far ones first, then near ones.
+
+        A process that is alone on many cores may be better off with fewer.
+        """
         counts = {name: len(party.target) for name, party in self.parties.items()}
         if sum(counts.values()) > len(self.machine):
             return None
-        for giver, taker in permutations(self.parties, 2):
-            moved = max(1, min(counts[giver], counts[taker]) // 4)
-            trial = counts | {giver: counts[giver] - moved, taker: counts[taker] + moved}
-            both = [(self.parties[name], name) for name in (giver, taker)]
-            measured = all(party.progress.rates.get(counts[name]) for party, name in both)
-            allowed = all(
-                party.claim.least <= trial[name] <= (party.claim.most or len(self.machine)) for party, name in both
-            )
-            if measured and allowed and any(trial[name] not in _known(party) for party, name in both):
-                return trial
+        for part in _PARTS:
+            for giver, taker in permutations(self.parties, 2):
+                moved = max(1, min(counts[giver], counts[taker]) // part)
+                trial = counts | {giver: counts[giver] - moved, taker: counts[taker] + moved}
+                if self._tells(trial, counts, (giver, taker)):
+                    return trial
+            for name, count in counts.items():
+                trial = counts | {name: count - count // part}
+                if count >= FEWER_FROM and self._tells(trial, counts, (name,)):
+                    return trial
         return None
+
+    def _tells(self, trial: Mapping[str, int], counts: Mapping[str, int], changed: Iterable[str]) -> bool:
+        """Whether something is learnt by a trial in which the cores of these processes change."""
+        news = False
+        for name in changed:
+            party = self.parties[name]
+            if not party.progress.rates.get(counts[name]):
+                return False  # not measured yet with what it has
+            if not party.claim.least <= trial[name] <= (party.claim.most or len(self.machine)):
+                return False
+            news |= not any(known / NEAR <= trial[name] <= known * NEAR for known in _known(party))
+        return news
 
     def _changed(self, now_s: float) -> None:
         self._trial, self._rests_until_s = None, now_s + REST_S

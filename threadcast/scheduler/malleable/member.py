@@ -16,6 +16,7 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.given_cpus import set_given
+from threadcast.core.steps import inside_step, steps_made
 from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
@@ -258,7 +259,7 @@ class Member:
 
 
 class OptimizerSteps:
-    """Counts the steps of all of torch's optimizers, once torch is there: how a training process gets on."""
+    """Counts the steps of all of torch's optimizers, once torch is there, and of optimised models."""
 
     def __init__(self) -> None:
         self._counter = _Counter()
@@ -271,7 +272,7 @@ class OptimizerSteps:
         if register is not None and not self._registered:
             self._registered = True
             register(self._counter)
-        return self._counter.count
+        return self._counter.count + steps_made()
 
 
 class _Counter:
@@ -282,4 +283,4 @@ class _Counter:
         self.count = 0
 
     def __call__(self, *_: object) -> None:
-        self.count += 1
+        self.count += not inside_step()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from threadcast.core import Trace
+from threadcast.collector.capture import Captured
+from threadcast.core import Core, Machine, Plan, Trace
 
 
 class Engine(ABC):
@@ -45,3 +46,23 @@ class Engine(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class PlanEngine(Engine):
+    """An engine that replays a plan, and can go on by another one."""
+
+    plan: Plan
+    captured: Captured
+
+    @abstractmethod
+    def prepare(self, plan: Plan, machine: Machine) -> None:
+        """Make ready what `change` to this plan needs, beforehand; from any thread."""
+
+    @abstractmethod
+    def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
+        """Go on by `plan`, which was made for `machine`, with `cores` in the place of its cores, in their order.
+
+        From any thread. A step under way goes on by the new plan from the next operator boundary, where the engine
+        can exchange plans within a step (the native one), else the next step does; results are the same. Keep the plan
+        for as long as the engine: it is known by its identity.
+        """

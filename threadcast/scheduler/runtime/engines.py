@@ -9,7 +9,7 @@ from threadcast.collector.capture import Captured
 from threadcast.core import Machine, Plan
 from threadcast.core.errors import ExecutionError
 from threadcast.scheduler.engine_costs import NATIVE_ENGINE, PYTHON_ENGINE, EngineCosts
-from threadcast.scheduler.runtime.engine import Engine
+from threadcast.scheduler.runtime.engine import PlanEngine
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.native.library import native_library
 from threadcast.scheduler.runtime.python_engine import PythonEngine
@@ -17,7 +17,7 @@ from threadcast.scheduler.runtime.python_engine import PythonEngine
 _logger = logging.getLogger("threadcast")
 
 
-def open_engine(captured: Captured, plan: Plan, machine: Machine) -> Engine:
+def open_engine(captured: Captured, plan: Plan, machine: Machine) -> PlanEngine:
     """An engine that runs the steps of `captured` by `plan`; why it is not native is logged once for each reason."""
     if has_native_engine():
         try:

@@ -27,7 +27,9 @@ class OptimizedCall:
     Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
     """
 
-    def __init__(self, function: Callable[..., Any], machine: Machine, *, backends: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None
+    ) -> None:
         model = function if isinstance(function, nn.Module) else None
         spread = _Spread(model) if model is not None else None
 
@@ -41,13 +43,13 @@ class OptimizedCall:
             spread.layout = layout
             return capture_forward(spread, *arguments)
 
-        def rivals(arguments: tuple[Any, ...]) -> Iterable[Contender]:
-            return contenders(model, arguments, len(machine)) if backends and model is not None else ()
+        def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
+            return contenders(model, arguments, cores) if backends and model is not None else ()
 
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among
+            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -63,20 +65,29 @@ class OptimizedCall:
         """What ran fastest when last compared, of each kind of arguments that could be captured."""
         return self._optimized.kept
 
+    def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
+        """Use so many cores from the next operator boundary on, or those of these CPUs; None: all that there are.
+
+        From any thread; a call under way goes on with them, and its result is the same. Returns the CPUs of the cores
+        in use. InvalidInput for none, and for cores that this process has not.
+        """
+        return tuple(core.cpus for core in self._optimized.sizes.resize(cores))
+
     def close(self) -> None:
         """End its threads; a later call measures anew."""
         self._optimized.close()
 
 
 class OptimizedStep:
-    """One training step: `step(*inputs, target)` returns the loss; `reports` and `close` as of `OptimizedCall`.
+    """One training step: `step(*inputs, target)` returns the loss; `reports`, `resize`, `close` as of `OptimizedCall`.
 
     It does what `loss(model(*inputs), target)`, `backward` and the optimizer's `step` do, but leaves no `.grad`.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, machine: Machine
-    ) -> None:
+        self, model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, machine: Machine, *,
+        most: int | None = None,
+    ) -> None:  # fmt: skip
         def default(*arguments: Any) -> Tensor:
             *inputs, target = arguments
             optimizer.zero_grad(set_to_none=True)
@@ -94,7 +105,7 @@ class OptimizedStep:
             return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
 
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer))
+        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer), most=most)
 
     def __call__(self, *arguments: Any) -> Tensor:
         result = self._optimized(*arguments)
@@ -108,6 +119,10 @@ class OptimizedStep:
     def reports(self) -> list[Report]:
         """What runs each kind of arguments, in the order in which they first came."""
         return self._optimized.reports
+
+    def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
+        """As of `OptimizedCall`; a training step under way goes on with the new cores."""
+        return tuple(core.cpus for core in self._optimized.sizes.resize(cores))
 
     def close(self) -> None:
         """End its threads; a later call measures anew."""
@@ -125,7 +140,7 @@ def optimize(
     making them can take a minute. `backends=False` leaves them out. What cannot be captured (control flow by data,
     hooks, unknown operators) runs as PyTorch does, with a warning that says why.
     """
-    made = OptimizedCall(function, _machine(cores), backends=backends)
+    made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
         for _ in range(2):  # the first call may fill caches of the model's
             made(*example)
@@ -148,7 +163,7 @@ def optimize_training(
     """
     if example and len(example) < 2:
         raise InvalidInput("the example must be the inputs and then the target")
-    step = OptimizedStep(model, loss, optimizer, _machine(cores))
+    step = OptimizedStep(model, loss, optimizer, _machine(cores), most=cores)
     if example:
         step.prepare(*example)
     return step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import RLock
 from typing import Any
 
@@ -14,12 +14,13 @@ from torch.utils import _pytree as pytree
 
 from threadcast.collector.capture import Captured, ModuleChanged
 from threadcast.collector.recording import PLAIN
-from threadcast.core import Machine
+from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
-from threadcast.core.given_cpus import are_given
 from threadcast.core.settings import Settings
+from threadcast.core.steps import one_step
 from threadcast.scheduler.runtime.layout import Layout, Layouts, layouts_of
 from threadcast.scheduler.runtime.plan_store import PlanStore
+from threadcast.scheduler.runtime.sizes import Sizes
 from threadcast.scheduler.runtime.tuning import Contender, Report, Tuning
 from threadcast.scheduler.runtime.watch import Seen, Watch
 
@@ -33,7 +34,7 @@ class Optimized:
     `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
     counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
     caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
-    contenders, `among` says which. `name` tells calls apart between processes.
+    contenders, `among` says which. `name` tells calls apart between processes. `most` cores are used, if more come.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class Optimized:
         *,
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
-        rivals: Callable[[tuple[Any, ...]], Iterable[Contender]] = lambda _: (),
+        rivals: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
         among: str = "",
+        most: int | None = None,
     ) -> None:
         self.machine = machine
-        self._cpus = frozenset(cpu for core in machine.cores for cpu in core.cpus)
+        self.sizes = Sizes(machine, self._resized, most=most)
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
         self._model = model
@@ -60,7 +62,7 @@ class Optimized:
         """The entry of the last call: comparing with it is quicker than looking it up."""
         settings = Settings.read()
         self._fuse = settings["engine.fuse"]
-        self._plans = PlanStore(settings["engine.plans"], machine, among=f"{among}, fused: {self._fuse}")
+        self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
@@ -68,7 +70,7 @@ class Optimized:
         """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
 
     def __call__(self, *arguments: Any) -> Any:
-        with self._lock:
+        with self._lock, one_step():
             found = self.prepare(*arguments)
             if found is None:
                 return self._default(*arguments)
@@ -90,7 +92,11 @@ class Optimized:
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
-            return self._last[1]
+            return self._last[1] if self.sizes.whole else self._with_other_cores(self._last[1])
+        if not self.sizes.whole:
+            found = self._with_other_cores(self._tunings.get(key, ""))
+            if found is not None:
+                return found
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
                 return f"more than {MAX_SIGNATURES} kinds of arguments were given"
@@ -121,20 +127,41 @@ class Optimized:
             self._last = None
             self._lie("as given")
 
+    def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
+        """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
+        if isinstance(found, Tuning) and found.follows and not self.sizes.grown:
+            return found
+        if found and isinstance(found, str):
+            return found
+        if self.sizes.steady:
+            self.close()
+            self.machine = self.sizes.adopt()
+            return None
+        if isinstance(found, Tuning) and found.follows:
+            return found
+        return "it has other cores than it was measured on, and they may go as soon as they came"
+
+    def _resized(self, cores: Sequence[Core]) -> None:
+        for tuning in list(self._tunings.values()):
+            if isinstance(tuning, Tuning):
+                tuning.resize(cores)
+
     def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
         layouts = layouts_of(self._model, arguments)
         try:
-            return Tuning(
+            made = Tuning(
                 self._default,
                 lambda layout: self._captured(arguments, layout),
                 self._lie,
                 layouts,
                 self.machine,
                 call=(self._name, described),
-                plans=self._plans,
-                rivals=self._rivals(arguments),
+                plans=PlanStore(self._folder, self.machine, among=self._among),
+                rivals=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
+            made.resize(self.sizes.cores)
+            return made
         except ModuleChanged as error:
             if described in self._changing:
                 return str(error)
@@ -161,8 +188,6 @@ class Optimized:
         return seen
 
     def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
-        if not are_given(self._cpus):
-            return "some of the cores that it was planned for have been given up"
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):

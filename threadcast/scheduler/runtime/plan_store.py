@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,13 +25,14 @@ _logger = logging.getLogger("threadcast")
 class Kept:
     """A plan that was faster than the default, its memory format, and the seconds that its steps took.
 
-    `fused`: the plan is of the graph with fused operators.
+    `fused`: the plan is of the graph with fused operators. `fewer` are plans for smaller numbers of cores.
     """
 
     plan: Plan
     layout: Layout
     step_s: float
     fused: bool = False
+    fewer: Mapping[int, Plan] = field(default_factory=dict)
 
 
 class PlanStore:
@@ -63,7 +64,9 @@ class PlanStore:
                 raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
             step_s = number(document, "step_s", minimum=0.0)
             plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
-            return Kept(plan, layout, step_s, fused)  # type: ignore[arg-type]
+            written = member(document, "fewer", dict, default={})
+            fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
+            return Kept(plan, layout, step_s, fused, fewer)  # type: ignore[arg-type]
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -74,6 +77,7 @@ class PlanStore:
         """Keep a plan for this call and graph."""
         document: dict[str, Any] = {
             "layout": kept.layout, "fused": kept.fused, "step_s": kept.step_s, "plan": kept.plan.to_json(),
+            "fewer": {str(cores): plan.to_json() for cores, plan in kept.fewer.items()},
         }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): kept.layout, self._path(_text(graph), "json"): json.dumps(document)

@@ -6,6 +6,7 @@ The planner's libraries (Numba's compiler, HiGHS, OR-Tools) take some 250 MB.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,16 +23,22 @@ _ENDING_S = 5.0
 
 
 class Planning:
-    """A plan being made for `problem`; `close` ends the process that makes it, if it still does."""
+    """A plan being made for `problem`; `close` ends the process that makes it, if it still does.
 
-    def __init__(self, problem: Problem) -> None:
+    In the `background` it takes only what nobody else wants of the cores.
+    """
+
+    def __init__(self, problem: Problem, *, background: bool = False) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open until `close`
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with tempfile.TemporaryFile("w+") as task:
             json.dump(_written(problem), task)
             task.seek(0)
             self._running = subprocess.Popen(
-                [sys.executable, "-m", __name__], stdin=task, stdout=self._output, stderr=self._errors
+                [sys.executable, "-m", __name__, *(["background"] if background else [])],
+                stdin=task,
+                stdout=self._output,
+                stderr=self._errors,
             )
 
     @property
@@ -79,6 +86,8 @@ def _read(document: dict[str, Any]) -> Problem:
 
 
 def _main() -> None:
+    if "background" in sys.argv:
+        os.nice(19)
     from threadcast.scheduler.planner import plan
 
     json.dump(plan(_read(json.load(sys.stdin))).to_json(), sys.stdout)

@@ -16,7 +16,9 @@ from typing import Any
 from threadcast.collector.calls import Call
 from threadcast.collector.capture import Captured
 from threadcast.collector.values import find_refs
-from threadcast.core import Machine, Plan
+from threadcast.core import Core, Machine, Plan
+from threadcast.core.errors import PlanError
+from threadcast.scheduler.runtime.engine import PlanEngine
 from threadcast.scheduler.runtime.executor_engine import ExecutorEngine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.lifetimes import Lifetimes, lifetimes
@@ -27,7 +29,7 @@ Instruction = tuple[int, int, tuple[int, ...], bool]
 """Op, the slot it fills, the slots to empty after it, whether others must hear that it has finished."""
 
 
-class PythonEngine(ExecutorEngine):
+class PythonEngine(ExecutorEngine, PlanEngine):
     """Runs the steps of `captured` by `plan` on the cores of `machine`.
 
     Engines that are used in turn may share `executors`; without them the engine makes its own and closes them.
@@ -35,8 +37,26 @@ class PythonEngine(ExecutorEngine):
     """
 
     def __init__(self, captured: Captured, plan: Plan, machine: Machine, *, executors: Executors | None = None) -> None:
+        self.plan, self.captured = plan, captured
+        self._machine = machine
+        self._arrange(plan)
+        self._next: Plan | None = None
+        super().__init__(
+            captured, machine, teams=self._replay.teams, executors=executors, cores=plan.cores, policy=plan.policy
+        )
+
+    def prepare(self, plan: Plan, machine: Machine) -> None:
+        """Nothing: it changes between two steps, when there is time."""
+
+    def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
+        unknown = {core.id for core in cores} - {core.id for core in self._machine.cores}
+        if unknown:
+            raise PlanError(f"cores {sorted(unknown)} are not among those that this engine was made for")
         self.plan = plan
-        program, replay = captured.program, arrange(plan, captured.graph)
+        self._next = plan.on({planned.id: core.id for planned, core in zip(machine.cores, cores, strict=True)})
+
+    def _arrange(self, plan: Plan) -> None:
+        program, replay = self.captured.program, arrange(plan, self.captured.graph)
         made = [[slot for slot in slots if slot >= len(program.inputs)] for slots in program.touches]
         kept = {ref.slot for ref in find_refs(program.outputs)}
         self._replay, self._lifetimes = replay, lifetimes(made, kept, replay)
@@ -45,11 +65,13 @@ class PythonEngine(ExecutorEngine):
             [(op, program.slot_of(op), last[op], bool(replay.tells[op] or counted[op])) for op in ops]
             for ops in replay.sequences
         ]
-        super().__init__(
-            captured, machine, teams=replay.teams, executors=executors, cores=plan.cores, policy=plan.policy
-        )
 
     def _new_step(self, slots: list[Any], calls: Sequence[Call]) -> Step:
+        if (plan := self._next) is not None:
+            self._next = None
+            self._arrange(plan)
+            self._teams = self._replay.teams
+            self._executors.make(self._teams)
         return _ReplayStep(slots, self._executors, calls, self._replay, self._lifetimes, self._instructions)
 
 

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from statistics import median
+from threading import Lock
 from typing import Any
 
 from threadcast.collector.capture import Captured
-from threadcast.core import Machine, OpGraph, Plan
+from threadcast.core import Core, Machine, OpGraph, Plan
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.scheduler.runtime.engine import Engine
+from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.runtime.engine import PlanEngine
 from threadcast.scheduler.runtime.engines import has_native_engine, open_engine
 from threadcast.scheduler.runtime.fusion.fuse import fused
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.layout import Layout, converted
+from threadcast.scheduler.runtime.malleable_plan import MalleablePlan
 from threadcast.scheduler.runtime.native.library import return_free_memory
 from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
 from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
@@ -67,6 +70,10 @@ class Candidate:
     """The graph as it was captured."""
     step_s: float
     """What its steps took when last timed."""
+    problem: Problem | None = None
+    """What it was made from, where it was made in this process."""
+    fewer: Mapping[int, Plan] = field(default_factory=dict)
+    """Plans for smaller numbers of cores that are known."""
 
     @property
     def fused(self) -> bool:
@@ -118,12 +125,30 @@ class Tuning:
         self._default = Contender("default", partial(self._run_eagerly, "as given"))
         self.kept = self._default
         """What ran fastest when last compared."""
-        self._engines: dict[Candidate, Engine] = {}
+        self._engines: dict[Candidate, PlanEngine] = {}
+        self._fewer: dict[Candidate, Mapping[int, Plan]] = {}
+        """Plans for smaller numbers of cores, once they have been made."""
+        self._kept_s: dict[Candidate, float] = {}
+        """Seconds a step of plans that have been written to the store."""
+        self._sizing = Lock()
+        self._cores: Sequence[Core] = machine.cores
+        self._malleable: MalleablePlan | None = None
         layouts = plans.layouts_first(call, layouts)
         self._runs = self._phases(layouts, capture(layouts[0]))
 
     def __call__(self, *arguments: Any) -> Any:
         return self._next()(*arguments)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it can do with other cores than it was made for."""
+        return self._malleable is not None
+
+    def resize(self, cores: Sequence[Core]) -> None:
+        """Use these cores from the next operator boundary on, from any thread, as far as it `follows`."""
+        with self._sizing:
+            self._cores = cores
+            self._apply_size()
 
     def close(self) -> None:
         """End the engine's threads."""
@@ -153,7 +178,7 @@ class Tuning:
                 _logger.info("%s: %s", layout, error)
                 continue
             made = yield from PlanMaker(captured, self._machine, before=partial(self._lie, layout)).made()
-            candidates.append(Candidate(layout, captured, made.plan, captured.graph, made.step_s))
+            candidates.append(Candidate(layout, captured, made.plan, captured.graph, made.step_s, made.problem))
         candidates += yield from self._with_fused(min(candidates, key=_step_s))
         candidates.sort(key=_step_s)
         self.report.predicted_s = {candidate.name: candidate.plan.makespan_s for candidate in candidates}
@@ -182,7 +207,7 @@ class Tuning:
         if captured is None:
             return []
         made = yield from PlanMaker(captured, self._machine, before=partial(self._lie, best.layout)).made()
-        return [Candidate(best.layout, captured, made.plan, best.unfused, made.step_s)]
+        return [Candidate(best.layout, captured, made.plan, best.unfused, made.step_s, made.problem)]
 
     def _by_kept_plan(self, first: Captured, layout: Layout) -> Generator[Run]:
         """Steps by the plan that an earlier process kept, as long as it is as fast as it was."""
@@ -191,7 +216,7 @@ class Tuning:
             return
         try:
             captured = fused(first) if kept.fused else first
-            candidate = Candidate(kept.layout, captured or first, kept.plan, first.graph, kept.step_s)
+            candidate = Candidate(kept.layout, captured or first, kept.plan, first.graph, kept.step_s, fewer=kept.fewer)
             planned = self._planned(candidate)
         except ThreadcastError as error:
             _logger.warning("a kept plan does not run and is made anew: %s", error)
@@ -226,6 +251,8 @@ class Tuning:
             self._report_plan(plan)
         self.report.runs = champion.name if plan is None else "plan"
         recent: list[float] = []
+        if plan is not None:
+            self._follow(plan)
 
         def timed(*arguments: Any) -> Any:
             started_s = time.perf_counter()
@@ -233,22 +260,64 @@ class Tuning:
             recent.append(time.perf_counter() - started_s)
             return result
 
-        while champion.holds():
-            yield timed
-            if len(recent) < DRIFT_STEPS:
-                continue
-            now_s = median(recent)
-            recent.clear()
-            if expected_s is None:
-                expected_s = now_s
-                self._keep(champion, now_s)
-            if now_s > DRIFT_LIMIT * expected_s:
-                _logger.info("a step takes %.3g s, at first %.3g s: comparing anew", now_s, expected_s)
-                return
+        try:
+            while champion.holds():
+                yield timed
+                if self._malleable is not None and not self._malleable.whole:
+                    recent.clear()
+                if len(recent) < DRIFT_STEPS:
+                    continue
+                now_s = median(recent)
+                recent.clear()
+                if expected_s is None:
+                    expected_s = now_s
+                    self._keep(champion, now_s)
+                if now_s > DRIFT_LIMIT * expected_s:
+                    _logger.info("a step takes %.3g s, at first %.3g s: comparing anew", now_s, expected_s)
+                    return
+        finally:
+            self._unfollow()
 
     def _keep(self, champion: Contender, step_s: float) -> None:
         if (plan := champion.candidate) is not None:
-            self._plans.write(self._call, plan.unfused, Kept(plan.plan, plan.layout, step_s, plan.fused))
+            self._kept_s[plan] = step_s
+            self._write(plan)
+
+    def _write(self, plan: Candidate) -> None:
+        fewer = self._fewer.get(plan, plan.fewer)
+        self._plans.write(self._call, plan.unfused, Kept(plan.plan, plan.layout, self._kept_s[plan], plan.fused, fewer))
+
+    def _follow(self, plan: Candidate) -> None:
+        """Let the engine of `plan` go with the cores that there are, from now on."""
+
+        def note(fewer: Mapping[int, Plan]) -> None:
+            self._fewer[plan] = fewer
+            if plan in self._kept_s:
+                self._write(plan)
+
+        with self._sizing:
+            known = self._fewer.get(plan, plan.fewer)
+            engine = self._engines[plan]
+            self._malleable = MalleablePlan(engine, plan.plan, self._machine, plan.problem, known, done=note)
+            if tuple(self._cores) != self._machine.cores:
+                self._apply_size()
+
+    def _apply_size(self) -> None:
+        if self._malleable is None:
+            return
+        try:
+            self._malleable.resize(self._cores)
+        except ThreadcastError as error:
+            _logger.warning("a plan does not follow the cores: %s", error)
+            self._malleable.close()
+            self._malleable = None
+
+    def _unfollow(self) -> None:
+        with self._sizing:
+            malleable, self._malleable = self._malleable, None
+            if malleable is not None:
+                malleable.resize(self._machine.cores)  # what compares plans compares whole ones
+                malleable.close()
 
     def _report_plan(self, of: Candidate) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.layout, of.plan, of.fused

@@ -7,7 +7,6 @@ is whoever made a tiny op ready. A plan knows more beforehand; this one adapts w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -48,24 +47,12 @@ class DynamicEngine(NativeStepper):
         self._of_lane = {lanes[0]: team for lanes, team in zip(groups, self._teams, strict=True)}
 
         def make(native: ModuleType, program: Any, lanes: Any, values: Values) -> Any:
-            made = native.Order(seats=order, groups=groups, **_described(captured, values, np.asarray(seconds)))
+            taken_s = np.asarray(seconds)
+            urgency = levels(captured.graph, taken_s).tolist()
+            made = native.Order(seats=order, groups=groups, levels=urgency, tiny=(taken_s <= TINY_S).tolist())
             return native.DynamicEngine(program, lanes, made, SPIN_S)
 
         super().__init__(captured, len(machine), f"dynamic, {executors} x {each}", make)
 
-    def _team(self, op: int, lane: int) -> Team:
+    def _team(self, op: int, lane: int, engine: int) -> Team:
         return self._of_lane[lane]
-
-
-def _described(captured: Captured, values: Values, seconds: Any) -> dict[str, Any]:
-    graph, program = captured.graph, captured.program
-    kept = values.kept(program)
-    counted = [[value for value in touched if value not in kept] for touched in values.touches(program)]
-    users = [0] * values.first[-1]
-    for value in chain.from_iterable(counted):
-        users[value] += 1
-    return {
-        "levels": levels(graph, seconds).tolist(), "tiny": (seconds <= TINY_S).tolist(),
-        "waits": [len(graph.predecessors[op]) for op in range(len(graph))],
-        "tells": [list(graph.successors[op]) for op in range(len(graph))], "counted": counted, "users": users,
-    }  # fmt: skip

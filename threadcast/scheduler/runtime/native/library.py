@@ -24,6 +24,7 @@ import torch
 
 from threadcast.collector.memory import return_freed_memory
 from threadcast.core.errors import ExecutionError
+from threadcast.core.given_cpus import follow, given, know_pinned
 from threadcast.core.settings import Settings
 
 NAME = "threadcast_native"
@@ -59,6 +60,10 @@ def _library() -> ModuleType:
     obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     if obstacle:
         raise ExecutionError(f"the native engine cannot serve torch's OpenMP: {obstacle}")
+    follow(lambda cpus: module.set_home(sorted(cpus)))
+    if (now := given()) is not None:
+        module.set_home(sorted(now))
+    know_pinned(module.pinned_threads)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
     return module

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from torch._ops import OpOverload
 
+from threadcast.collector.capture import Captured
 from threadcast.collector.program import Node, Program
 from threadcast.collector.values import Ref, find_refs
 from threadcast.core import Machine
@@ -68,6 +70,16 @@ def _widen(members: list[int], ref: Ref) -> None:
         members[ref.slot] = max(members[ref.slot], ref.item + 1)
 
 
+def native_program(native: ModuleType, captured: Captured, values: Values) -> Any:
+    """The native `Program`; ExecutionError for what is no operator of the dispatcher."""
+    program, kept = captured.program, values.kept(captured.program)
+    return native.Program(
+        calls=native_calls(program, values), values=values.first[-1],
+        successors=[list(after) for after in captured.graph.successors],
+        touches=[[value for value in touched if value not in kept] for touched in values.touches(program)],
+    )  # fmt: skip
+
+
 def native_calls(program: Program, values: Values) -> list[tuple[str, str, list[Any], int, int]]:
     """(operator, overload, arguments in the schema's order, first value of the result, values) of each node.
 
@@ -106,8 +118,8 @@ def _argument(given: Any, values: Values) -> tuple[str, Any] | None:
     return "values", [-1 if part is None else values.of_ref(part) for part in given]
 
 
-def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine) -> dict[str, Any]:
-    """The members of the native `Script`, by name; PlanError for cores that the machine has not."""
+def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine) -> tuple[list[Seat], dict[str, Any]]:
+    """The seats of the lanes, and the members of the native `Script`; PlanError for cores that the machine has not."""
     seats = [seats_of(team, machine) for team in replay.teams]
     lanes: dict[Seat, list[tuple[int, int]]] = {}
     for op in replay.order:
@@ -116,8 +128,8 @@ def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine
     order = sorted(lanes)  # the calling thread takes the first, in every plan the same where it can
     number = {seat: i for i, seat in enumerate(order)}
     crews = [[number[seat] for seat in team] for team in seats]
-    return {
-        "seats": order, "lanes": [lanes[seat] for seat in order], "crews": [crews[team] for team in replay.team_of],
+    return order, {
+        "lanes": [lanes[seat] for seat in order], "crews": [crews[team] for team in replay.team_of],
         "waits": [len(ops) for ops in replay.waits], "tells": [list(ops) for ops in replay.tells],
         "last": list(map(list, lives.last)), "counted": list(map(list, lives.counted)),
         "users": [lives.users.get(value, 0) for value in range(values.first[-1])],

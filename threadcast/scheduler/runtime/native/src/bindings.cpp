@@ -8,6 +8,7 @@
 #include "engine.h"
 #include "fused.h"
 #include "openmp.h"
+#include "relay.h"
 #include "untouched.h"
 
 namespace py = pybind11;
@@ -43,9 +44,12 @@ Argument argument_of(const c10::FunctionSchema& schema, size_t position, const p
   return argument;
 }
 
-std::shared_ptr<Program> make_program(const py::list& calls, size_t values) {
+std::shared_ptr<Program> make_program(const py::list& calls, size_t values, std::vector<std::vector<int>> successors,
+                                      std::vector<std::vector<int>> touches) {
   auto program = std::make_shared<Program>();
   program->values = values;
+  program->successors = std::move(successors);
+  program->touches = std::move(touches);
   for (const auto& item : calls) {
     const auto call = item.cast<py::tuple>();
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call[0].cast<std::string>().c_str(),
@@ -56,6 +60,7 @@ std::shared_ptr<Program> make_program(const py::list& calls, size_t values) {
       made.arguments.push_back(argument_of(op.schema(), position++, py::reinterpret_borrow<py::object>(given)));
     program->calls.push_back(std::move(made));
   }
+  program->count_predecessors();
   return program;
 }
 
@@ -79,16 +84,16 @@ void loop(const Program& program, const py::list& inputs) {
   for (const Call& call : program.calls) call.run(values, stack);
 }
 
-std::vector<py::object> run(Stepper& engine, const py::list& inputs, const std::vector<size_t>& wanted,
+std::vector<py::object> run(Relay& relay, const py::list& inputs, const std::vector<size_t>& wanted,
                             std::optional<size_t> timed, py::list& ran_out) {
   Values values = values_of(inputs);
   std::vector<Ran> ran(timed.value_or(0));
   Values results;
   {
     py::gil_scoped_release unlocked;
-    results = engine.run(std::move(values), wanted, timed ? &ran : nullptr);
+    results = relay.run(std::move(values), wanted, timed ? &ran : nullptr);
   }
-  for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.lane));
+  for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.lane, one.engine));
   std::vector<py::object> objects;
   for (c10::IValue& result : results) objects.push_back(torch::jit::toPyObject(std::move(result)));
   return objects;
@@ -114,6 +119,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("install_arena", &install_arena);
   module.def("trim_arena", &trim_arena);
   module.def("take_over_openmp", &take_over_openmp);
+  module.def("set_home", &set_home);
+  module.def("pinned_threads", &pinned_threads);
   module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
                                 const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
                                 std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs,
@@ -132,43 +139,45 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<std::vector<at::Tensor>>(), py::arg("tensors"))
       .def("holds", &Unwritten::holds);
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
-      .def(py::init(&make_program))
+      .def(py::init(&make_program), py::kw_only(), py::arg("calls"), py::arg("values"), py::arg("successors"),
+           py::arg("touches"))
       .def("run", torch::wrap_pybind_function(loop));
   py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes").def(py::init([](double spin_s) {
     return std::make_shared<Lanes>(nanoseconds_of(spin_s));
   }));
-  py::class_<Script>(module, "Script")
-      .def(py::init([](std::vector<Seat> seats, const std::vector<std::vector<std::pair<int, int>>>& lanes,
+  py::class_<Script, std::shared_ptr<Script>>(module, "Script")
+      .def(py::init([](const std::vector<std::vector<std::pair<int, int>>>& lanes,
                        std::vector<std::vector<int>> crews, std::vector<int> waits, std::vector<std::vector<int>> tells,
                        std::vector<std::vector<int>> last, std::vector<std::vector<int>> counted,
                        std::vector<int> users) {
-        Script script{std::move(seats), {}, std::move(crews), std::move(waits), std::move(tells),
-                      std::move(last), std::move(counted), std::move(users)};
+        auto script = std::make_shared<Script>(Script{{}, std::move(crews), std::move(waits), std::move(tells),
+                                                      std::move(last), std::move(counted), std::move(users)});
         for (const auto& lane : lanes) {
-          script.lanes.emplace_back();
-          for (const auto& [op, rank] : lane) script.lanes.back().push_back({op, rank});
+          script->lanes.emplace_back();
+          for (const auto& [op, rank] : lane) script->lanes.back().push_back({op, rank});
         }
         return script;
-      }), py::kw_only(), py::arg("seats"), py::arg("lanes"), py::arg("crews"), py::arg("waits"), py::arg("tells"),
+      }), py::kw_only(), py::arg("lanes"), py::arg("crews"), py::arg("waits"), py::arg("tells"),
           py::arg("last"), py::arg("counted"), py::arg("users"));
   py::class_<Order>(module, "Order")
       .def(py::init([](std::vector<Seat> seats, std::vector<std::vector<int>> groups, std::vector<double> levels,
-                       std::vector<bool> tiny, std::vector<int> waits, std::vector<std::vector<int>> tells,
-                       std::vector<std::vector<int>> counted, std::vector<int> users) {
-        return Order{std::move(seats), std::move(groups), std::move(levels), std::move(tiny),
-                     std::move(waits), std::move(tells), std::move(counted), std::move(users)};
-      }), py::kw_only(), py::arg("seats"), py::arg("groups"), py::arg("levels"), py::arg("tiny"), py::arg("waits"),
-          py::arg("tells"), py::arg("counted"), py::arg("users"));
-  py::class_<Stepper>(module, "Stepper").def("run", torch::wrap_pybind_function(run));
-  py::class_<Engine, Stepper>(module, "Engine").def(py::init([](std::shared_ptr<Program> program,
-                                                               std::shared_ptr<Lanes> lanes, Script script,
-                                                               double spin_s) {
-    return std::make_unique<Engine>(program, lanes, std::move(script), nanoseconds_of(spin_s));
-  }));
-  py::class_<DynamicEngine, Stepper>(module, "DynamicEngine")
-      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, Order order, double spin_s) {
-        return std::make_unique<DynamicEngine>(program, lanes, std::move(order), nanoseconds_of(spin_s));
+                       std::vector<bool> tiny) {
+        return Order{std::move(seats), std::move(groups), std::move(levels), std::move(tiny)};
+      }), py::kw_only(), py::arg("seats"), py::arg("groups"), py::arg("levels"), py::arg("tiny"));
+  py::class_<Stepper, std::shared_ptr<Stepper>>(module, "Stepper").def_readwrite("number", &Stepper::number);
+  py::class_<Engine, Stepper, std::shared_ptr<Engine>>(module, "Engine")
+      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<Script> script,
+                       const std::vector<Seat>& seats, double spin_s) {
+        return std::make_shared<Engine>(program, lanes, std::move(script), seats, nanoseconds_of(spin_s));
       }));
+  py::class_<DynamicEngine, Stepper, std::shared_ptr<DynamicEngine>>(module, "DynamicEngine")
+      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, Order order, double spin_s) {
+        return std::make_shared<DynamicEngine>(program, lanes, std::move(order), nanoseconds_of(spin_s));
+      }));
+  py::class_<Relay>(module, "Relay")
+      .def(py::init<std::shared_ptr<Stepper>>())
+      .def("change", &Relay::change, py::call_guard<py::gil_scoped_release>())
+      .def("run", torch::wrap_pybind_function(run));
 }
 
 }  // namespace threadcast

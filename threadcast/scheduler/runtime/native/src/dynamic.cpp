@@ -7,9 +7,7 @@ DynamicEngine::DynamicEngine(std::shared_ptr<const Program> program, std::shared
     : Stepper(program, std::move(lanes), order.seats, spin),
       order_(std::move(order)),
       place_(order_.seats.size()),
-      shares_(order_.groups.size()),
-      awaited_(program->calls.size()),
-      users_(program->values) {
+      shares_(order_.groups.size()) {
   for (size_t group = 0; group < order_.groups.size(); ++group) {
     const std::vector<int>& members = order_.groups[group];
     for (size_t rank = 0; rank < members.size(); ++rank) place_[members[rank]] = {group, static_cast<int>(rank)};
@@ -20,14 +18,16 @@ DynamicEngine::DynamicEngine(std::shared_ptr<const Program> program, std::shared
 void DynamicEngine::prepare() {
   ready_ = {};
   offered_.store(0);
-  left_.store(static_cast<int>(awaited_.size()));
   for (const auto& crew : crews_)
     if (crew) crew->reset();
-  for (size_t value = 0; value < users_.size(); ++value) users_[value].store(order_.users[value]);
+  count_rest();
+  int left = 0;
   for (size_t op = 0; op < awaited_.size(); ++op) {
-    awaited_[op].store(order_.waits[op]);
-    if (order_.waits[op] == 0) offer(static_cast<int>(op));
+    if (is_done(static_cast<int>(op))) continue;
+    ++left;
+    if (awaited_[op].load() == 0) offer(static_cast<int>(op));
   }
+  left_.store(left);
 }
 
 void DynamicEngine::play(size_t lane) {
@@ -41,13 +41,13 @@ void DynamicEngine::play(size_t lane) {
 void DynamicEngine::lead(size_t lane) {
   std::vector<c10::IValue> stack;
   std::vector<int> mine;  // to be run next, before what others offer
-  while (left_.load() > 0 && !failed()) {
+  while (left_.load() > 0 && !stopping()) {
     int op = -1;
     if (!mine.empty()) {
       op = mine.back();
       mine.pop_back();
     } else if ((op = take()) < 0) {
-      bells_[lane]->wait([this] { return offered_.load() > 0 || left_.load() == 0 || failed(); }, spin_);
+      bells_[lane]->wait([this] { return offered_.load() > 0 || left_.load() == 0 || stopping(); }, spin_);
       continue;
     }
     if (call(op, lane, stack)) finish(op, mine);
@@ -57,10 +57,9 @@ void DynamicEngine::lead(size_t lane) {
 // Frees what nobody needs any more and sees to what has become ready: tiny operators and the most urgent one stay
 // here, which costs no hand-over, the others are offered.
 void DynamicEngine::finish(int op, std::vector<int>& mine) {
-  for (int value : order_.counted[op])
-    if (users_[value].fetch_sub(1) == 1) free_value(value);
+  release(op);
   int urgent = -1;
-  for (int other : order_.tells[op]) {
+  for (int other : program_->successors[op]) {
     if (awaited_[other].fetch_sub(1) != 1) continue;
     if (order_.tiny[other]) {
       mine.push_back(other);

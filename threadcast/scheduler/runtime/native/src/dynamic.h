@@ -14,10 +14,6 @@ struct Order {
   std::vector<std::vector<int>> groups;   // lanes of each, the leader first
   std::vector<double> levels;             // of each operator: the longest path from it to the end
   std::vector<bool> tiny;                 // run at once by whoever made them ready
-  std::vector<int> waits;                 // predecessors of each
-  std::vector<std::vector<int>> tells;    // successors of each
-  std::vector<std::vector<int>> counted;  // values that each uses, freed after their last user
-  std::vector<int> users;                 // of each value, or 0 where it is never freed
 };
 
 class DynamicEngine : public Stepper {
@@ -39,7 +35,6 @@ class DynamicEngine : public Stepper {
   std::vector<std::pair<size_t, int>> place_;  // of each lane: its group, and its rank there
   std::deque<Shares> shares_;                  // by group
   std::vector<std::unique_ptr<Crew>> crews_;   // by group; none for one thread
-  std::vector<std::atomic<int>> awaited_, users_;
   std::atomic<int> left_{0}, offered_{0};
   std::mutex offering_;
   std::priority_queue<Ready> ready_;

@@ -1,4 +1,6 @@
-// Replays a plan: every lane runs its operators in order and meets the others only where it must.
+// Replays a plan: every lane runs its operators in order and meets the others only where it must. Of a step that was
+// begun by another plan, every operator waits for those that it depends on: what the plan's order promised of them
+// does not hold then.
 #pragma once
 
 #include <deque>
@@ -15,7 +17,6 @@ struct Turn {
 
 // The plan, by operator number; see runtime/replay.py and runtime/lifetimes.py.
 struct Script {
-  std::vector<Seat> seats;              // by lane; the calling thread takes the first
   std::vector<std::vector<Turn>> lanes;
   std::vector<std::vector<int>> crews;  // lanes of each operator, the leader first
   std::vector<int> waits;               // operators of other lanes that each waits for
@@ -27,8 +28,9 @@ struct Script {
 
 class Engine : public Stepper {
  public:
-  Engine(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, Script script,
-         std::chrono::nanoseconds spin);
+  // `seats` are those of the script's lanes; the calling thread takes the first.
+  Engine(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<const Script> script,
+         const std::vector<Seat>& seats, std::chrono::nanoseconds spin);
 
  private:
   void prepare() override;
@@ -36,10 +38,9 @@ class Engine : public Stepper {
   bool run_op(int op, size_t lane, std::vector<c10::IValue>& stack);
   void report(int op, size_t lane);
 
-  const Script script_;
+  const std::shared_ptr<const Script> script_;
   std::deque<Shares> shares_;                 // by lane, for the crew that it leads
   std::vector<std::unique_ptr<Crew>> crews_;  // by operator; none for one thread
-  std::vector<std::atomic<int>> awaited_, users_;
 };
 
 }  // namespace threadcast

@@ -4,7 +4,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
+#include <set>
 #include <system_error>
 
 #include "crew.h"
@@ -13,6 +15,17 @@ namespace threadcast {
 namespace {
 
 constexpr int kMostCpus = 8192;  // the kernel's largest CONFIG_NR_CPUS
+
+struct Pinning {
+  std::mutex lock;
+  std::vector<char> home;
+  std::set<int> threads;
+};
+
+Pinning& the_pinning() {
+  static Pinning* const made = new Pinning();  // never destroyed: threads may outlive the statics
+  return *made;
+}
 
 size_t mask_bytes() { return CPU_ALLOC_SIZE(kMostCpus); }
 
@@ -80,11 +93,28 @@ Lane& Lanes::at(Seat seat) {
 
 Pinned::Pinned(int cpu) : before_(mask_bytes(), 0) {
   if (sched_getaffinity(0, before_.size(), reinterpret_cast<cpu_set_t*>(before_.data())) < 0) before_.clear();
+  std::lock_guard<std::mutex> lock(the_pinning().lock);
   pin_calling_thread(cpu);
+  the_pinning().threads.insert(gettid());
 }
 
 Pinned::~Pinned() {
-  if (!before_.empty()) sched_setaffinity(0, before_.size(), reinterpret_cast<cpu_set_t*>(before_.data()));
+  std::lock_guard<std::mutex> lock(the_pinning().lock);
+  the_pinning().threads.erase(gettid());
+  const std::vector<char>& mask = the_pinning().home.empty() ? before_ : the_pinning().home;
+  if (!mask.empty()) sched_setaffinity(0, mask.size(), reinterpret_cast<const cpu_set_t*>(mask.data()));
+}
+
+void set_home(const std::vector<int>& cpus) {
+  std::vector<char> mask(mask_bytes(), 0);
+  for (int cpu : cpus) CPU_SET_S(cpu, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data()));
+  std::lock_guard<std::mutex> lock(the_pinning().lock);
+  the_pinning().home = std::move(mask);
+}
+
+std::vector<int> pinned_threads() {
+  std::lock_guard<std::mutex> lock(the_pinning().lock);
+  return {the_pinning().threads.begin(), the_pinning().threads.end()};
 }
 
 }  // namespace threadcast

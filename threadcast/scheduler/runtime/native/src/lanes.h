@@ -62,7 +62,7 @@ class Lanes {
   std::map<Seat, std::unique_ptr<Lane>> lanes_;
 };
 
-// Lets the calling thread run on one cpu, until the end of the block.
+// Lets the calling thread run on one cpu, until the end of the block; then where it ran before, or at home.
 class Pinned {
  public:
   explicit Pinned(int cpu);
@@ -71,5 +71,10 @@ class Pinned {
  private:
   std::vector<char> before_;
 };
+
+// From now on the cpus of the process are these: pinned threads go there when their blocks end.
+void set_home(const std::vector<int>& cpus);
+// The kernel's ids of threads that are pinned for as long as a block takes.
+std::vector<int> pinned_threads();
 
 }  // namespace threadcast

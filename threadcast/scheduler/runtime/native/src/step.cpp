@@ -2,6 +2,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
+
 // MKL's C function; the names in small letters are Fortran's. Not there in a torch without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
 
@@ -48,8 +50,9 @@ Leading::~Leading() {
 
 Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, const std::vector<Seat>& seats,
                  std::chrono::nanoseconds spin)
-    : program_(std::move(program)), spin_(spin), lanes_(std::move(lanes)), first_cpu_(seats[0].first),
-      values_(program_->values) {
+    : program_(std::move(program)), spin_(spin), awaited_(program_->calls.size()), users_(program_->values),
+      lanes_(std::move(lanes)), first_cpu_(seats[0].first), values_(program_->values),
+      done_(program_->calls.size()), was_done_(program_->calls.size()) {
   bells_.push_back(&lanes_->caller());
   for (size_t lane = 1; lane < seats.size(); ++lane) {
     threads_.push_back(&lanes_->at(seats[lane]));
@@ -61,12 +64,56 @@ Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> 
   }
 }
 
-Values Stepper::run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran) {
-  std::lock_guard<std::mutex> turn(lanes_->turn());
+void Program::count_predecessors() {
+  predecessors.assign(calls.size(), 0);
+  for (const std::vector<int>& others : successors)
+    for (int other : others) ++predecessors[other];
+}
+
+void Stepper::begin(Values inputs) {
   std::move(inputs.begin(), inputs.end(), values_.begin());
+  std::fill(was_done_.begin(), was_done_.end(), 0);
+  std::fill(done_.begin(), done_.end(), 0);
+  taken_over_ = false;
+}
+
+void Stepper::take_over(Stepper& halted) {
+  was_done_ = halted.done_;
+  if (this != &halted) {
+    done_ = halted.done_;
+    values_.swap(halted.values_);
+  }
+  taken_over_ = true;
+}
+
+void Stepper::halt() {
+  halting_.store(true);  // first: `go` looks at it after it has set the other
+  stopping_.store(true);
+  for (Bell* bell : bells_) bell->ring();
+}
+
+void Stepper::count_rest() {
+  for (size_t op = 0; op < awaited_.size(); ++op) awaited_[op].store(program_->predecessors[op]);
+  for (auto& users : users_) users.store(0);
+  for (size_t op = 0; op < awaited_.size(); ++op) {
+    if (was_done_[op])
+      for (int other : program_->successors[op]) awaited_[other].fetch_sub(1);
+    else
+      for (int value : program_->touches[op]) users_[value].fetch_add(1);
+  }
+  for (size_t op = 0; op < awaited_.size(); ++op)
+    if (was_done_[op])
+      for (int value : program_->touches[op])
+        if (users_[value].load() == 0) free_value(value);  // its last user was the last thing that was done
+}
+
+bool Stepper::go(std::vector<Ran>* ran) {
+  std::lock_guard<std::mutex> turn(lanes_->turn());
+  failed_.store(false);
+  stopping_.store(false);
+  if (halting_.load()) return false;
   prepare();
   ran_ = ran;
-  failed_.store(false);
   {
     Pinned pinned(first_cpu_);  // may throw: before any lane has begun
     Enlisted enlisted;
@@ -75,27 +122,34 @@ Values Stepper::run(Values inputs, const std::vector<size_t>& wanted, std::vecto
     play(0);
     lanes_->wait_for_all();
   }
+  if (const std::exception_ptr error = std::exchange(error_, nullptr)) {
+    for (c10::IValue& value : values_) value = c10::IValue();
+    std::rethrow_exception(error);
+  }
+  return !stopping_.load() || std::find(done_.begin(), done_.end(), 0) == done_.end();
+}
+
+Values Stepper::end(const std::vector<size_t>& wanted) {
   Values results;
-  const std::exception_ptr error = std::exchange(error_, nullptr);
-  if (error == nullptr)
-    for (size_t value : wanted) results.push_back(values_[value]);
+  for (size_t value : wanted) results.push_back(values_[value]);
   for (c10::IValue& value : values_) value = c10::IValue();
-  if (error != nullptr) std::rethrow_exception(error);
   return results;
 }
 
 bool Stepper::call(int op, size_t lane, std::vector<c10::IValue>& stack) {
-  if (failed_.load()) return false;
+  if (stopping_.load()) return false;
   try {
     if (ran_ == nullptr) {
       program_->calls[op].run(values_, stack);
     } else {
       Ran& ran = (*ran_)[op];
       ran.lane = static_cast<int>(lane);
+      ran.engine = number;
       ran.start_s = now_s();
       program_->calls[op].run(values_, stack);
       ran.finish_s = now_s();
     }
+    done_[op] = 1;
   } catch (...) {
     fail(std::current_exception());
   }
@@ -115,6 +169,7 @@ void Stepper::fail(std::exception_ptr error) {
     if (error_ == nullptr) error_ = std::move(error);
   }
   failed_.store(true);
+  stopping_.store(true);
   for (Bell* bell : bells_) bell->ring();
 }
 

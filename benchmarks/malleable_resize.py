@@ -1,0 +1,259 @@
+"""How soon cores change hands, and what it costs to be ready for it: `make bench-malleable` runs this.
+
+    python benchmarks/malleable_resize.py [--resizes 1000] [--rounds 10] [--write]
+
+Resizes of a training step under way in the native engine, at random moments from another thread; a quota lowered in a
+cgroup (version 1, as root) until the process uses as many threads as it leaves; another process killed until the one
+that stays uses all cores; steps a second of a process with and without `threadcast exec` and an arbiter, by turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+from malleable import Process, arbiter
+
+from threadcast import networks
+from threadcast.collector.capture import Captured, capture_training
+from threadcast.core import read_machine
+from threadcast.scheduler.runtime.malleable_plan import MalleablePlan
+from threadcast.scheduler.runtime.native.engine import NativeEngine
+from threadcast.scheduler.runtime.plan_maker import Made, PlanMaker
+
+PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
+EXEC = [
+    sys.executable,
+    "-c",
+    "from threadcast.cli.main import main; main()",
+    "exec",
+    "--no-keep-memory",
+    "--",
+    sys.executable,
+]
+
+
+def made(maker: PlanMaker) -> Made:
+    """The plan, from steps that are run here."""
+    making = maker.made()
+    try:
+        while True:
+            next(making)()
+    except StopIteration as end:
+        found: Made = end.value
+        return found
+
+
+def captured_step(name: str, size: str) -> Captured:
+    """A training step of a network that this project knows."""
+    work = networks.load(name, size)
+    assert work.loss is not None
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3)
+    return capture_training(work.model, work.loss, optimizer, work.inputs, work.target)
+
+
+def resizes(name: str, size: str, count: int) -> list[str]:
+    """Lines about `count` resizes of a network's training steps, back and forth between all cores and fewer."""
+    machine = read_machine()
+    captured = captured_step(name, size)
+    plan = made(PlanMaker(captured, machine, before=lambda: None))
+    choose = random.Random(0)
+    asked: list[tuple[float, float, frozenset[int]]] = []
+    steps: list[tuple[float, list[tuple[float, float, tuple[int, ...]]]]] = []
+    ready = threading.Event()
+    with NativeEngine(captured, plan.plan, machine) as engine:
+        following = MalleablePlan(engine, plan.plan, machine, plan.problem, {}, done=lambda _: ready.set())
+        ready.wait()
+
+        def resize() -> None:
+            for i in range(count):
+                some = (
+                    choose.sample(machine.cores, choose.randint(1, len(machine) - 1)) if i % 2 == 0 else machine.cores
+                )
+                before_s = time.perf_counter()
+                following.resize(tuple(some))
+                asked.append((before_s, time.perf_counter(), frozenset(core.id for core in some)))
+                time.sleep(choose.uniform(0.0, 0.02))
+
+        thread = threading.Thread(target=resize)
+        thread.start()
+        while thread.is_alive():
+            _, trace = engine.run_traced(captured.bind())
+            began_s = time.perf_counter() - trace.makespan_s
+            steps.append((began_s, [(began_s + op.start_s, began_s + op.finish_s, op.cores) for op in trace.ops]))
+        following.close()
+    late: list[float] = []
+    beyond, longest_s = 0, 0.0
+    ops = [op for _, step in steps for op in step]
+    for (before_s, _, cores), (next_s, _, _) in pairwise(asked):
+        after = [op for op in ops if before_s <= op[1] and op[0] < next_s and not set(op[2]) <= cores]
+        in_force_s = max((op[1] for op in after), default=before_s) - before_s
+        op_s = max((op[1] - op[0] for op in after), default=0.0)
+        longest_s = max(longest_s, op_s)
+        late.append(in_force_s)
+        beyond += in_force_s > max(op_s, 0.005)
+    late.sort()
+    step_s = median(step[-1][1] - step[0][0] for _, step in steps)
+    return [
+        f"- {name} {size}: {count} resizes during {len(steps)} training steps of {step_s * 1e3:.3g} ms: "
+        f"the last op on a core that was given up ended {median(late) * 1e3:.2f} ms after the call in the median, "
+        f"{late[int(0.99 * len(late))] * 1e3:.2f} ms in 99 %, {late[-1] * 1e3:.2f} ms at most "
+        f"(longest such op {longest_s * 1e3:.2f} ms); later than one op and 5 ms: {beyond}",
+    ]
+
+
+@contextmanager
+def group() -> Iterator[Path]:
+    """A cgroup of version 1 for CPU quotas."""
+    path = Path(f"/sys/fs/cgroup/cpu/threadcast-bench-{os.getpid()}")
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        until_s = time.monotonic() + 10
+        while (path / "tasks").read_text() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        path.rmdir()
+
+
+def until(holds: Callable[[], bool], within_s: float = 30.0) -> float:
+    """Seconds until it holds; infinity where it does not."""
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + within_s:
+        if holds():
+            return time.monotonic() - began_s
+        time.sleep(0.002)
+    return float("inf")
+
+
+def cpus_of(pid: int) -> set[int]:
+    """Where the threads of a process may run."""
+    found: set[int] = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            found |= os.sched_getaffinity(int(task))
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def quota(rounds: int) -> list[str]:
+    """How soon a quota of one core is followed, and its end."""
+    cores = len(read_machine())
+    down, up = [], []
+    with tempfile.TemporaryDirectory(prefix="threadcast-") as folder, group() as path:
+        process = Process(EXEC, "LSTM", {**os.environ, "XDG_RUNTIME_DIR": folder})
+        try:
+            (path / "cgroup.procs").write_text(str(process.pid))
+            until(lambda: bool(process.lines))
+            period = (path / "cpu.cfs_period_us").read_text()
+            for _ in range(rounds):
+                (path / "cpu.cfs_quota_us").write_text(period)
+                down.append(until(lambda: len(cpus_of(process.pid)) == 1))
+                time.sleep(0.3 + random.random() / 5)
+                (path / "cpu.cfs_quota_us").write_text("-1")
+                up.append(until(lambda: len(cpus_of(process.pid)) == cores))
+                time.sleep(0.3 + random.random() / 5)
+        finally:
+            process.end()
+    return [
+        f"- A quota lowered to one core is followed after {median(down) * 1e3:.0f} ms (at most {max(down) * 1e3:.0f}), "
+        f"its end after {median(up) * 1e3:.0f} ms (at most {max(up) * 1e3:.0f}); {rounds} times"
+    ]
+
+
+def given_back(rounds: int) -> list[str]:
+    """How soon all cores are one process's again, after the other was killed."""
+    cores = len(read_machine())
+    took = []
+    with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        with arbiter(environment):
+            first = Process(EXEC, "LSTM", environment)
+            try:
+                until(lambda: bool(first.lines))
+                for _ in range(rounds):
+                    second = Process(EXEC, "LSTM", environment)
+                    until(lambda: len(cpus_of(first.pid)) < cores)
+                    time.sleep(1.0)
+                    second.end()
+                    took.append(until(lambda: len(cpus_of(first.pid)) == cores))
+            finally:
+                first.end()
+    return [
+        f"- After the other process was killed all cores are back after {median(took) * 1e3:.0f} ms "
+        f"(at most {max(took) * 1e3:.0f}); {rounds} times"
+    ]
+
+
+def cost(rounds: int, seconds: float) -> list[str]:
+    """What a process alone loses by being attached, by turns."""
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        with arbiter(environment):
+            for number in range(rounds):
+                rates = {}
+                for attached in (True, False) if number % 2 else (False, True):
+                    process = Process(EXEC if attached else [sys.executable], "LSTM", environment)
+                    try:
+                        until(lambda process=process: bool(process.lines))
+                        time.sleep(2.0)
+                        since_s = time.monotonic()
+                        time.sleep(seconds)
+                        rates[attached] = process.rate(since_s, since_s + seconds)
+                    finally:
+                        process.end()
+                ratios.append(rates[True] / rates[False])
+    ratios.sort()
+    quarter = len(ratios) // 4
+    return [
+        f"- Attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps of one that is not "
+        f"(quartiles {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {rounds} pairs of {seconds:g} s, by turns"
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resizes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--only", default="resizes,quota,given_back,cost")
+    parser.add_argument("--write", action="store_true", help="write docs/malleable-resizes.md")
+    chosen = parser.parse_args()
+    parts: dict[str, Callable[[], list[str]]] = {
+        "resizes": lambda: [
+            line for name in ("lstm", "inception_block") for line in resizes(name, "small", chosen.resizes)
+        ],
+        "quota": lambda: quota(chosen.rounds),
+        "given_back": lambda: given_back(chosen.rounds),
+        "cost": lambda: cost(chosen.rounds, chosen.seconds),
+    }
+    lines = []
+    for part in chosen.only.split(","):
+        lines += parts[part]()
+        print(lines[-1], flush=True)
+    if chosen.write:
+        machine = read_machine()
+        head = (
+            f"# How soon cores change hands\n\n`make bench-malleable`, {date.today()}, {len(machine)} cores of an "
+            f"{machine.name} virtual machine, PyTorch 2.13.\n\n"
+        )
+        PAGE.write_text(head + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

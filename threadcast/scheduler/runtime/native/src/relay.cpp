@@ -1,0 +1,29 @@
+#include "relay.h"
+
+namespace threadcast {
+
+void Relay::change(std::shared_ptr<Stepper> next) {
+  std::lock_guard<std::mutex> lock(changing_);
+  if (next == current_) return;
+  next->allow();
+  current_.swap(next);
+  next->halt();
+}
+
+Values Relay::run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran) {
+  std::shared_ptr<Stepper> engine = current();
+  engine->begin(std::move(inputs));
+  while (!engine->go(ran)) {
+    std::shared_ptr<Stepper> next = current();
+    next->take_over(*engine);
+    engine = std::move(next);
+  }
+  return engine->end(wanted);
+}
+
+std::shared_ptr<Stepper> Relay::current() {
+  std::lock_guard<std::mutex> lock(changing_);
+  return current_;
+}
+
+}  // namespace threadcast

@@ -1,0 +1,27 @@
+// Runs steps by whichever engine is current.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "step.h"
+
+namespace threadcast {
+
+// An engine that is exchanged while it runs a step hands it over at the next operator boundary.
+class Relay {
+ public:
+  explicit Relay(std::shared_ptr<Stepper> first) : current_(std::move(first)) {}
+
+  void change(std::shared_ptr<Stepper> next);  // from any thread, to an engine of the same program
+  // One step, from any thread but one at a time, which must not hold Python's lock.
+  Values run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran);
+
+ private:
+  std::shared_ptr<Stepper> current();
+
+  std::mutex changing_;
+  std::shared_ptr<Stepper> current_;
+};
+
+}  // namespace threadcast
