@@ -3,8 +3,8 @@
     python benchmarks/malleable_timelines.py [--output docs/images]
 
 After the timelines of the malleable-TensorFlow paper (its Fig. 4). Simulated: training steps of Inception-v3 on 12 cores
-of the simulated Xeon Phi, which become 6 or 2 and then 12 again, by the plans for each. Real: training
-steps of an Inception block by the native engine, on 2 cores of this machine, of which one is given up and comes back.
+of the simulated Xeon Phi, which become 6 or 2 and then 12 again, by the plans for each. Real: training steps of an
+Inception block by the native engine, on 2 cores of this machine, of which one is given up and comes back.
 """
 
 from __future__ import annotations
