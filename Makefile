@@ -53,9 +53,12 @@ bench-engine: $(READY)
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
-# Training processes that share this machine's cores, left to the system, by hand, and by the arbiter. docs/malleable-tables.md.
+# Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)
 	$(BIN)/python benchmarks/malleable.py --write
+	$(BIN)/python benchmarks/malleable_resize.py --write
+	$(BIN)/python benchmarks/malleable_simulated.py --write
+	$(BIN)/python benchmarks/malleable_timelines.py --output docs/images
 	$(BIN)/python benchmarks/malleable_faults.py
 
 clean:

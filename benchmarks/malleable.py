@@ -1,6 +1,6 @@
 """Training processes that share a machine's cores: `make bench-malleable` runs this.
 
-    python benchmarks/malleable.py [--networks lstm,pathnet] [--rounds 3] [--seconds 8] [--json FILE] [--write]
+    python benchmarks/malleable.py [--sets "2 LSTM;1 LSTM + 1 PathNet"] [--rounds 3] [--seconds 8] [--write]
 
 Each round starts the same processes anew under each rule, by turns: left to the operating system with the framework's
 defaults; each on the cores of the best partition by hand, of those tried; and by `threadcast exec` under
@@ -27,10 +27,11 @@ from typing import Any
 
 from threadcast.core import read_machine
 
-NETWORKS: dict[str, tuple[str, str, dict[str, int]]] = {
-    "LSTM": ("lstm", "small", {}),
-    "PathNet": ("pathnet", "small", {"batch": 8}),
-    "GoogLeNet": ("googlenet", "small", {"batch": 1}),
+NETWORKS: dict[str, tuple[str, ...]] = {
+    "LSTM": ("lstm", "small", "{}"),
+    "PathNet": ("pathnet", "small", '{"batch": 8}'),
+    "GoogLeNet": ("googlenet", "small", '{"batch": 1}'),
+    "PathNet optimised": ("pathnet", "small", '{"batch": 8}', "optimised"),
 }
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-tables.md"
 _PROCESS = Path(__file__).with_name("malleable_process.py")
@@ -38,25 +39,27 @@ _EXEC = [sys.executable, "-c", "from threadcast.cli.main import main; main()"]
 _HEAD = """# Processes that share cores
 
 `make bench-malleable`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Training processes of plain
-PyTorch, started together, for {seconds:g} s after {warm:g} s. Progress is the sum over processes of steps a second,
+PyTorch, or *optimised* by `threadcast.optimize_training`, started together, for {seconds:g} s after {warm:g} s
+(optimised {optimised:g} s). Progress is the sum over processes of steps a second,
 each as a share of what that process makes alone on all cores; medians of {rounds} rounds (least to most). *by hand*:
 one thread a process, pinned to a core of its own, or shared evenly where there are more processes than cores.
 
 | processes | left alone | by hand | threadcast | over left alone | of by hand | slowest process, of its even share |
 |---|---|---|---|---|---|---|
 """
-WARM_S = 6.0
-"""Before steps are counted: Python and torch start, and cores are divided."""
+SETS = "2 LSTM;3 LSTM;4 LSTM;2 PathNet;3 PathNet;4 PathNet;2 GoogLeNet;1 LSTM + 1 PathNet;2 PathNet optimised"
+SETS += ";3 PathNet optimised"
+WARM_S, OPTIMISED_WARM_S = 6.0, 45.0
+"""Before steps are counted: Python and torch start, and cores are divided; optimised steps are measured and planned."""
 
 
 class Process:
     """One training process, whose lines are read as they come."""
 
     def __init__(self, command: Sequence[str], name: str, environment: dict[str, str]) -> None:
-        network, size, options = NETWORKS[name]
         self._running = subprocess.Popen(
-            [*command, str(_PROCESS), network, size, json.dumps(options)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, env=environment,
+            [*command, str(_PROCESS), *NETWORKS[name]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment,
         )  # fmt: skip
         self.lines: list[dict[str, float]] = []
         self._reader = threading.Thread(target=self._read)
@@ -99,7 +102,7 @@ def arbiter(environment: dict[str, str]) -> Iterator[None]:
 def rates(names: Sequence[str], rule: str, seconds: float) -> list[float]:
     """Steps a second of each process, all at once, under a rule."""
     with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
-        environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "THREADCAST_ENGINE_PLANS": f"{folder}/plans"}
         if rule == "threadcast":
             with arbiter(environment):
                 return _rates(names, [[*_EXEC, "exec", "--no-keep-memory", "--", sys.executable]] * len(names),
@@ -119,7 +122,7 @@ def _rates(
         until_s = time.monotonic() + 60
         while any(not one.lines for one in processes) and time.monotonic() < until_s:
             time.sleep(0.05)
-        time.sleep(WARM_S)
+        time.sleep(OPTIMISED_WARM_S if any("optimised" in name for name in names) else WARM_S)
         since_s = time.monotonic()
         time.sleep(seconds)
         return [one.rate(since_s, since_s + seconds) for one in processes]
@@ -155,19 +158,16 @@ def row(one: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="titles, separated by commas")
-    parser.add_argument("--processes", default="2,3,4", help="how many at once")
+    parser.add_argument("--sets", default=SETS, help="processes that run at once, sets separated by semicolons")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--json", type=Path, default=Path("build/malleable.json"))
     parser.add_argument("--write", action="store_true", help="write docs/malleable-tables.md")
     chosen = parser.parse_args()
-    wanted = chosen.networks.split(",")
-    sets = [[name] * int(count) for count in chosen.processes.split(",") for name in wanted]
-    if len(wanted) > 1:
-        sets.append(wanted)
     found = []
-    for names in sets:
+    for one in chosen.sets.split(";"):
+        counted = [part.strip().split(" ", 1) for part in one.split("+")]
+        names = [name for count, name in counted for _ in range(int(count))]
         print(" + ".join(names), file=sys.stderr, flush=True)
         found.append(compare(names, chosen.rounds, chosen.seconds))
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
@@ -177,6 +177,7 @@ def main() -> None:
         machine = read_machine()
         head = _HEAD.format(
             day=date.today(), cores=len(machine), machine=machine.name, seconds=chosen.seconds, warm=WARM_S,
+            optimised=OPTIMISED_WARM_S,
             rounds=chosen.rounds,
         )  # fmt: skip
         PAGE.write_text(head + "\n".join(map(row, found)) + "\n")

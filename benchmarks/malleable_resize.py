@@ -4,7 +4,7 @@
 
 Resizes of a training step under way in the native engine, at random moments from another thread; a quota lowered in a
 cgroup (version 1, as root) until the process uses as many threads as it leaves; another process killed until the one
-that stays uses all cores; steps a second of a process with and without `threadcast exec` and an arbiter, by turns.
+that stays uses all cores; steps a second of a process while it is attached and while it is not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -98,7 +99,7 @@ def resizes(name: str, size: str, count: int) -> list[str]:
     late: list[float] = []
     beyond, longest_s = 0, 0.0
     ops = [op for _, step in steps for op in step]
-    for (before_s, _, cores), (next_s, _, _) in pairwise(asked):
+    for (before_s, _, cores), (next_s, _, _) in list(pairwise(asked))[::2]:  # those to fewer cores
         after = [op for op in ops if before_s <= op[1] and op[0] < next_s and not set(op[2]) <= cores]
         in_force_s = max((op[1] for op in after), default=before_s) - before_s
         op_s = max((op[1] - op[0] for op in after), default=0.0)
@@ -108,7 +109,8 @@ def resizes(name: str, size: str, count: int) -> list[str]:
     late.sort()
     step_s = median(step[-1][1] - step[0][0] for _, step in steps)
     return [
-        f"- {name} {size}: {count} resizes during {len(steps)} training steps of {step_s * 1e3:.3g} ms: "
+        f"- {name} {size}: {len(asked)} resizes, each second one to fewer cores, during {len(steps)} training steps "
+        f"of {step_s * 1e3:.3g} ms: "
         f"the last op on a core that was given up ended {median(late) * 1e3:.2f} ms after the call in the median, "
         f"{late[int(0.99 * len(late))] * 1e3:.2f} ms in 99 %, {late[-1] * 1e3:.2f} ms at most "
         f"(longest such op {longest_s * 1e3:.2f} ms); later than one op and 5 ms: {beyond}",
@@ -199,30 +201,46 @@ def given_back(rounds: int) -> list[str]:
     ]
 
 
-def cost(rounds: int, seconds: float) -> list[str]:
-    """What a process alone loses by being attached, by turns."""
-    ratios: list[float] = []
+_BLOCKS = """
+import sys, time
+import torch
+from threadcast import attach, networks
+from threadcast.scheduler.malleable.attach import detach
+work = networks.load("lstm", "small")
+optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3)
+def block(seconds):
+    steps, began_s = 0, time.perf_counter()
+    while time.perf_counter() - began_s < seconds:
+        optimizer.zero_grad()
+        work.loss(work.model(*work.inputs), work.target).backward()
+        optimizer.step()
+        steps += 1
+    return steps / (time.perf_counter() - began_s)
+block(3.0)
+for number in range(int(sys.argv[1])):
+    rates = {}
+    for attached in (True, False) if number % 2 else (False, True):
+        if attached:
+            attach()
+        rates[attached] = block(1.0)
+        detach()
+    print(rates[True] / rates[False], flush=True)
+"""
+
+
+def cost(blocks: int) -> list[str]:
+    """What a process alone loses by being attached: in one process, by turns."""
     with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
         with arbiter(environment):
-            for number in range(rounds):
-                rates = {}
-                for attached in (True, False) if number % 2 else (False, True):
-                    process = Process(EXEC if attached else [sys.executable], "LSTM", environment)
-                    try:
-                        until(lambda process=process: bool(process.lines))
-                        time.sleep(2.0)
-                        since_s = time.monotonic()
-                        time.sleep(seconds)
-                        rates[attached] = process.rate(since_s, since_s + seconds)
-                    finally:
-                        process.end()
-                ratios.append(rates[True] / rates[False])
-    ratios.sort()
+            command = [sys.executable, "-c", _BLOCKS, str(blocks)]
+            text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    ratios = sorted(map(float, text.split()))
     quarter = len(ratios) // 4
     return [
-        f"- Attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps of one that is not "
-        f"(quartiles {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {rounds} pairs of {seconds:g} s, by turns"
+        f"- While it is attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps that it "
+        f"makes while it is not (quartiles {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {len(ratios)} pairs "
+        "of blocks of 1 s, by turns"
     ]
 
 
@@ -230,7 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--resizes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--blocks", type=int, default=60, help="pairs of seconds, attached and not")
     parser.add_argument("--only", default="resizes,quota,given_back,cost")
     parser.add_argument("--write", action="store_true", help="write docs/malleable-resizes.md")
     chosen = parser.parse_args()
@@ -240,12 +258,13 @@ def main() -> None:
         ],
         "quota": lambda: quota(chosen.rounds),
         "given_back": lambda: given_back(chosen.rounds),
-        "cost": lambda: cost(chosen.rounds, chosen.seconds),
+        "cost": lambda: cost(chosen.blocks),
     }
     lines = []
     for part in chosen.only.split(","):
-        lines += parts[part]()
-        print(lines[-1], flush=True)
+        found = parts[part]()
+        print("\n".join(found), flush=True)
+        lines += found
     if chosen.write:
         machine = read_machine()
         head = (

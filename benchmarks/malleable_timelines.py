@@ -2,8 +2,8 @@
 
     python benchmarks/malleable_timelines.py [--output docs/images]
 
-After the timelines of the malleable-TensorFlow paper (its Fig. 4). Simulated: training steps of Inception-v3 on 12 cores
-of the simulated Xeon Phi, which become 6 or 2 and then 12 again, by the plans for each. Real: training steps of an
+After the timelines of the malleable-TensorFlow paper (its Fig. 4). Simulated: training steps of Inception-v3 on 12
+cores of the simulated Xeon Phi that become 6 or 2 and then 12 again, by the plans for each. Real: training steps of an
 Inception block by the native engine, on 2 cores of this machine, of which one is given up and comes back.
 """
 
@@ -46,14 +46,23 @@ class Resized(Policy):
 
     def __init__(self, problem: Problem, plans: Sequence[tuple[float, Plan]]) -> None:
         super().__init__(problem)
-        self._replays = [(from_s, PlanReplay(problem, plan=one), one.by_id()) for from_s, one in plans]
+        self._plans = [(from_s, one.by_id()) for from_s, one in plans]
+        self._first = PlanReplay(problem, plan=plans[0][1])
 
     def decide(self, state: State) -> Sequence[Launch]:
-        _, replay, placed = [one for one in self._replays if one[0] <= state.now_s + 1e-12][-1]
-        ids = self.problem.graph.ids
+        now = [number for number, (from_s, _) in enumerate(self._plans) if from_s <= state.now_s + 1e-12][-1]
+        if now == 0:
+            return self._first.decide(state)
+        placed, ids = self._plans[now][1], self.problem.graph.ids
         if any(placed[ids[at.op]].cores != at.cores for at in state.running):
             return ()  # ops of the plan before finish first
-        return replay.decide(state)
+        launches, idle = [], set(state.idle)
+        for op in sorted(state.ready, key=lambda op: placed[ids[op]].start_s):
+            at = placed[ids[op]]
+            if idle.issuperset(at.cores):
+                idle -= set(at.cores)
+                launches.append(Launch(op, at.cores, at.threads, at.hardware_thread))
+        return launches
 
 
 def simulated(sizes: Sequence[int], steps_each: float) -> tuple[list[Bar], list[tuple[float, int]], list[float]]:
@@ -179,7 +188,7 @@ def main() -> None:
         end_s = max(bar.finish_s for bar in bars)
         for (from_s, size), (to_s, _) in zip(changes, [*changes[1:], (end_s, 0)], strict=True):
             share = busy_share(bars, from_s, to_s, size)
-            used = len({bar.core for bar in bars if bar.finish_s > from_s and bar.start_s < to_s})
+            used = len({bar.core for bar in bars if from_s <= bar.start_s < to_s})
             print(f"{title}: {size} cores from {from_s * 1e3:.1f} ms: {used} in use, busy {share:.0%} of the time")
 
 

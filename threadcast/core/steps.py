@@ -1,12 +1,13 @@
-"""How many steps optimised models of this process have made, for whoever wants to know how it gets on."""
+"""How the optimised models of this process get on, for whoever wants to know: steps made, and steps to be expected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import local
 
 _made = 0
+_expected: dict[int, float] = {}
 
 
 class _Inside(local):
@@ -36,3 +37,14 @@ def inside_step() -> bool:
 def steps_made() -> int:
     """How many there were."""
     return _made
+
+
+def expect(per_s: Mapping[int, float]) -> None:
+    """The model that runs now makes so many steps a second, by number of cores."""
+    global _expected
+    _expected = dict(per_s)
+
+
+def expected() -> Mapping[int, float]:
+    """Steps a second by number of cores, as far as they are known; only their ratios count."""
+    return _expected

@@ -244,6 +244,25 @@ def test_processes_share_while_both_are_there_and_all_is_given_back(
     assert eventually(lambda: first.uses(CORES))
 
 
+@needs_two_cores
+def test_a_process_that_expects_nothing_of_more_cores_gets_no_more(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    program = "import threadcast; from threadcast.core.steps import expect; threadcast.attach()\n"
+    program += "expect({1: 10.0, 2: 8.0}); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3],
+    ) as one:  # fmt: skip
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+        try:
+            assert eventually(lambda: len(os.sched_getaffinity(one.pid)) == PER_CORE)
+        finally:
+            one.kill()
+
+
 FORKING = """
 import os, sys, threadcast
 threadcast.attach()

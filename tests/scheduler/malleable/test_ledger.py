@@ -7,6 +7,7 @@ import random
 import pytest
 
 from threadcast.core import Machine
+from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.malleable.division import Claim
 from threadcast.scheduler.malleable.ledger import Ledger
 from threadcast.scheduler.malleable.progress import SETTLE_S, WINDOW_S, Progress
@@ -149,3 +150,56 @@ def test_rates_are_of_one_number_of_cores_and_another_phase_forgets_the_others()
     for i in range(20):
         progress.report(400 + 100.0 * i, 60 + (WINDOW_S + 0.1) * i)
     assert set(progress.rates) == {1}
+
+
+def run(ledger, speeds, seconds):
+    """Simulated seconds in which processes make as many steps as they have cores for; the cores that they have then."""
+    steps, held = dict.fromkeys(speeds, 0.0), {}
+    for tick in range(round(seconds * 10)):
+        ledger.explore(tick / 10)
+        while ordered := ledger.orders():
+            for name, order in ordered.items():
+                held[name] = len(order.cores)
+                ledger.confirmed(name, order.number, order.cores)
+        for name, speed in speeds.items():
+            steps[name] += speed(held[name]) / 10
+            ledger.report(name, steps[name], tick / 10)
+    return held
+
+
+def test_a_process_alone_on_many_cores_learns_that_fewer_serve_it_better():
+    ledger = Ledger(Machine.uniform("m", 32))
+    ledger.join("alone", Claim(), (), 0.0)
+    held = run(ledger, {"alone": lambda cores: 30 * cores / (1 + (cores / 9) ** 2)}, 60.0)
+    assert 6 <= held["alone"] <= 13
+
+
+def test_what_is_learnt_of_some_divisions_serves_for_others_and_trials_end():
+    ledger = Ledger(Machine.uniform("m", 64))
+    speeds = {"scales": lambda cores: 5.0 * cores, "soon full": lambda cores: 20.0 * min(cores, 6)}
+    for name in speeds:
+        ledger.join(name, Claim(), (), 0.0)
+    held = run(ledger, speeds, 120.0)
+    assert held["soon full"] <= 10
+    assert held["scales"] >= 54
+    before = dict(held)
+    for tick in range(1200, 1800):
+        ledger.explore(tick / 10)
+        assert not ledger.orders()
+    assert held == before
+
+
+def test_what_a_process_expects_counts_until_it_is_measured():
+    ledger = Ledger(Machine.uniform("m", 4))
+    for name in ("a", "b"):
+        ledger.join(name, Claim(), (), 0.0)
+    assert ledger.orders().keys() == {"a", "b"}
+    ledger.expect("a", {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, 1.0)
+    assert [len(ledger.parties[name].target) for name in ("a", "b")] == [1, 3]
+    with pytest.raises(InvalidInput, match="progress"):
+        ledger.expect("a", {1: float("nan")}, 2.0)
+    for name, cores in (("a", (0,)), ("b", (1, 2, 3))):
+        for order in range(1, 8):
+            ledger.confirmed(name, order, cores)
+    held = run(ledger, {"a": lambda cores: 10.0 * cores, "b": lambda cores: 10.0 * min(cores, 2)}, 60.0)
+    assert held == {"a": 2, "b": 2}, "a measured rate counts for more than an expected one"

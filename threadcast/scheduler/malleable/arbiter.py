@@ -127,6 +127,8 @@ class Arbiter:
             self._ledger.confirmed(name, number, self._cores(message, "holds"))
             if number >= connection.order:
                 connection.asked_s = None
+        if "progress" in message:
+            self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
         if "steps" in message:
             self._ledger.report(name, _number(message, "steps"), now_s)
 
@@ -193,11 +195,8 @@ class _Connection:
 
 
 def _claim(asked: dict[str, Any]) -> Claim:
-    rates = asked.get("progress") or {}
-    if not isinstance(rates, dict):
-        raise FormatError("progress must be rates by number of cores", pointer="/join/progress")
+    progress = _progress(asked.get("progress") or {}, "/join/progress")
     try:
-        progress = {int(cores): float(rate) for cores, rate in rates.items()}
         most = asked.get("most")
         return Claim(
             _number(asked, "weight", 1.0),
@@ -207,6 +206,15 @@ def _claim(asked: dict[str, Any]) -> Claim:
         )
     except (TypeError, ValueError) as error:
         raise FormatError(f"join: {error}", pointer="/join") from error
+
+
+def _progress(rates: object, pointer: str) -> dict[int, float]:
+    if not isinstance(rates, dict):
+        raise FormatError("progress must be rates by number of cores", pointer=pointer)
+    try:
+        return {int(cores): float(rate) for cores, rate in rates.items()}
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"progress: {error}", pointer=pointer) from error
 
 
 def _number(message: dict[str, Any], name: str, default: float | None = None) -> float:

@@ -84,6 +84,12 @@ class Ledger:
         """A process says how many steps it has made since it began."""
         self.parties[name].progress.report(steps, now_s)
 
+    def expect(self, name: str, progress: Mapping[int, float], now_s: float) -> None:
+        """A process says how it will get on with each number of cores; InvalidInput for what cannot be."""
+        party = self.parties[name]
+        party.claim = replace(party.claim, progress=dict(progress))
+        self._changed(now_s)
+
     def confirmed(self, name: str, number: int, holds: Iterable[int]) -> None:
         """A process says that since the order of this number it has used these cores and no others.
 
@@ -176,4 +182,10 @@ class Ledger:
 
 
 def _known(party: Party) -> Mapping[int, float]:
-    return party.claim.progress or party.progress.rates
+    """Steps a second by number of cores: as measured, and as expected where that is all there is."""
+    rates, expected = party.progress.rates, party.claim.progress
+    both = [rate / expected[cores] for cores, rate in rates.items() if expected.get(cores)]
+    if not both:
+        return expected or rates
+    scale = sum(both) / len(both)
+    return {cores: scale * rate for cores, rate in expected.items()} | rates

@@ -9,14 +9,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.given_cpus import set_given
-from threadcast.core.steps import inside_step, steps_made
+from threadcast.core.steps import expected, inside_step, steps_made
 from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
@@ -69,6 +69,7 @@ class Member:
         self._arbiter: socket.socket | None = None
         self._lines = Lines()
         self._reported = -1.0
+        self._expected: Mapping[int, float] = {}
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="threadcast-member", daemon=True)
 
@@ -183,6 +184,9 @@ class Member:
                 self._set_library_threads(libraries)
         if self._arbiter is None and self._arbiter_path is not None:
             self._join(self._arbiter_path)
+        if self._arbiter is not None and (progress := expected()) != self._expected:
+            self._expected = progress
+            self._tell({"progress": {str(cores): per_s for cores, per_s in progress.items()}})
         if self._arbiter is not None and self._steps is not None and (steps := self._steps()) != self._reported:
             self._reported = steps
             self._tell({"steps": steps})
@@ -232,7 +236,7 @@ class Member:
             self._selector.unregister(self._arbiter)
             self._arbiter.close()
             self._arbiter = None
-            self._reported = -1.0
+            self._reported, self._expected = -1.0, {}
 
     def _answer(self, connection: socket.socket, asking: dict[socket.socket, Lines]) -> None:
         """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"resize": null}."""

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
-from threadcast.core import Core, Machine, Plan
+import numpy as np
+
+from threadcast.core import Core, Machine, Placement, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.comparison import sequential
@@ -114,12 +116,26 @@ class MalleablePlan:
 
     def _planned(self, count: int) -> Plan | None:
         machine = self._smaller(count)
-        if count == 1:
-            return sequential(self._graph, machine, machine.cases()[0])
         if self._problem is None:
-            return None
+            return sequential(self._graph, machine, machine.cases()[0]) if count == 1 else None
+        if count == 1:
+            return _one_after_the_other(self._problem, machine)
         with closing(Planning(Problem(self._graph, self._problem.curves, machine), background=True)) as planning:
             while (plan := planning.result()) is None:
                 if self._ending.wait(_LOOK_S):
                     return None
         return plan
+
+
+def _one_after_the_other(problem: Problem, machine: Machine) -> Plan:
+    """The plan for one core, with the times that the ops take there."""
+    case = machine.cases()[0]
+    seconds = problem.curves.seconds[:, problem.curves.cases.index(case)]
+    order = problem.graph.topological_order
+    ends = np.cumsum(seconds[list(order)])
+    cores = machine.place(case)
+    ops = (
+        Placement(problem.graph.ids[op], cores, case.threads, float(end - seconds[op]), float(end))
+        for op, end in zip(order, ends, strict=True)
+    )
+    return Plan(1, "sequential", tuple(ops), lower_bound_s=float(ends[-1]))

@@ -18,6 +18,7 @@ from typing import Any
 from threadcast.collector.capture import Captured
 from threadcast.core import Core, Machine, OpGraph, Plan
 from threadcast.core.errors import CaptureError, ThreadcastError
+from threadcast.core.steps import expect
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.runtime.engine import PlanEngine
 from threadcast.scheduler.runtime.engines import has_native_engine, open_engine
@@ -292,6 +293,7 @@ class Tuning:
 
         def note(fewer: Mapping[int, Plan]) -> None:
             self._fewer[plan] = fewer
+            expect({len(self._machine): 1 / plan.plan.makespan_s} | {n: 1 / f.makespan_s for n, f in fewer.items()})
             if plan in self._kept_s:
                 self._write(plan)
 
