@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable clean
+.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable record clean
 
 setup: $(READY)
 
@@ -60,6 +60,14 @@ bench-malleable: $(READY)
 	$(BIN)/python benchmarks/malleable_simulated.py --write
 	$(BIN)/python benchmarks/malleable_timelines.py --output docs/images
 	$(BIN)/python benchmarks/malleable_faults.py
+
+# Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
+SET ?= $(shell uname -m)-$(shell nproc)c
+record: $(READY)
+	mkdir -p build data/recorded && rm -f build/record.db*
+	set -e; for network in $$($(BIN)/python -c "from threadcast import networks; print(*networks.names())"); do \
+		$(BIN)/threadcast profile $$network --size small --budget-s 0.05 --store sqlite:///build/record.db; done
+	$(BIN)/threadcast db export data/recorded/$(SET).csv.gz --store sqlite:///build/record.db
 
 clean:
 	rm -rf build $(VENV)

@@ -72,7 +72,7 @@ def resizes(name: str, size: str, count: int) -> list[str]:
     captured = captured_step(name, size)
     plan = made(PlanMaker(captured, machine, before=lambda: None))
     choose = random.Random(0)
-    asked: list[tuple[float, float, frozenset[int]]] = []
+    asked: list[tuple[float, frozenset[int]]] = []
     steps: list[tuple[float, list[tuple[float, float, tuple[int, ...]]]]] = []
     ready = threading.Event()
     with NativeEngine(captured, plan.plan, machine) as engine:
@@ -84,22 +84,21 @@ def resizes(name: str, size: str, count: int) -> list[str]:
                 some = (
                     choose.sample(machine.cores, choose.randint(1, len(machine) - 1)) if i % 2 == 0 else machine.cores
                 )
-                before_s = time.perf_counter()
+                before_s = time.monotonic()
                 following.resize(tuple(some))
-                asked.append((before_s, time.perf_counter(), frozenset(core.id for core in some)))
+                asked.append((before_s, frozenset(core.id for core in some)))
                 time.sleep(choose.uniform(0.0, 0.02))
 
         thread = threading.Thread(target=resize)
         thread.start()
         while thread.is_alive():
-            _, trace = engine.run_traced(captured.bind())
-            began_s = time.perf_counter() - trace.makespan_s
+            _, trace, began_s = engine.run_timed(captured.bind())
             steps.append((began_s, [(began_s + op.start_s, began_s + op.finish_s, op.cores) for op in trace.ops]))
         following.close()
     late: list[float] = []
     beyond, longest_s = 0, 0.0
     ops = [op for _, step in steps for op in step]
-    for (before_s, _, cores), (next_s, _, _) in list(pairwise(asked))[::2]:  # those to fewer cores
+    for (before_s, cores), (next_s, _) in list(pairwise(asked))[::2]:  # those to fewer cores
         after = [op for op in ops if before_s <= op[1] and op[0] < next_s and not set(op[2]) <= cores]
         in_force_s = max((op[1] for op in after), default=before_s) - before_s
         op_s = max((op[1] - op[0] for op in after), default=0.0)

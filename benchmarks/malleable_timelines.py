@@ -108,22 +108,21 @@ def real(seconds_each: float) -> tuple[list[Bar], list[tuple[float, int]], list[
         planned.wait()
         for _ in range(20):
             engine.run(captured.bind())
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
 
         def resize() -> None:
             for cores in (machine.cores, machine.cores[:-1], machine.cores):
+                changes.append((time.monotonic() - began_s, len(cores)))
                 following.resize(cores)
-                changes.append((time.perf_counter() - began_s, len(cores)))
                 time.sleep(seconds_each)
 
         resizing = threading.Thread(target=resize)
         resizing.start()
         while resizing.is_alive():
-            _, trace = engine.run_traced(captured.bind())
-            ended_s = time.perf_counter() - began_s
-            start_s = ended_s - trace.makespan_s
+            _, trace, at_s = engine.run_timed(captured.bind())
+            start_s = at_s - began_s
             bars += [Bar(core, start_s + op.start_s, start_s + op.finish_s) for op in trace.ops for core in op.cores]
-            ends.append(ended_s)
+            ends.append(start_s + trace.makespan_s)
         following.close()
     return bars, changes, ends
 

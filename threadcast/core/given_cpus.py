@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from threading import Lock
+from typing import Protocol
 
+_logger = logging.getLogger("threadcast")
 _lock = Lock()
 _given: frozenset[int] | None = None
 _followers: list[Callable[[], Callable[[frozenset[int]], None] | None]] = []
-_pinned: list[Callable[[], Iterable[int]]] = []
+
+
+class Pinner(Protocol):
+    """Who pins threads for a while, and puts them back."""
+
+    def send_home(self, thread: int) -> bool:
+        """Whether the thread is pinned; it is put where the process may run then, not where it was before."""
+
+    def is_pinned(self, thread: int) -> tuple[bool, int]:
+        """Whether the thread is pinned, and how often any was."""
+
+
+_pinners: list[Pinner] = []
 
 
 def set_given(cpus: Iterable[int]) -> None:
@@ -21,7 +37,10 @@ def set_given(cpus: Iterable[int]) -> None:
         told = list(_followers)
     for follower in told:
         if (callback := follower()) is not None:
-            callback(now)
+            try:
+                callback(now)
+            except Exception:
+                _logger.exception("cores have changed, and something did not follow")
 
 
 def given() -> frozenset[int] | None:
@@ -36,13 +55,20 @@ def follow(callback: Callable[[frozenset[int]], None]) -> None:
         _followers.append(weak)
 
 
-def know_pinned(threads: Callable[[], Iterable[int]]) -> None:
-    """`threads()` gives the kernel's ids of threads that are pinned for a while, by who will put them back."""
+def know_pinned(pinner: Pinner) -> None:
+    """Have `pinner` asked before the mask of a thread is taken for its own, or changed."""
     with _lock:
-        _pinned.append(threads)
+        _pinners.append(pinner)
 
 
-def pinned_threads() -> frozenset[int]:
-    """The kernel's ids of threads that are pinned only for a while."""
-    with _lock:
-        return frozenset(thread for threads in _pinned for thread in threads())
+def send_home(thread: int) -> bool:
+    """Whether the thread with this id of the kernel's is pinned for a while; it comes to what was given afterwards."""
+    return sum(pinner.send_home(thread) for pinner in list(_pinners)) > 0
+
+
+def mask_of(thread: int) -> frozenset[int] | None:
+    """Where a thread of this process may run; None while it is pinned, or was meanwhile."""
+    before = [pinner.is_pinned(thread) for pinner in list(_pinners)]
+    mask = frozenset(os.sched_getaffinity(thread))
+    after = [pinner.is_pinned(thread) for pinner in list(_pinners)]
+    return mask if before == after and not any(pinned for pinned, _ in before) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 from tests.scheduler.runtime.compiler import needs_compiler, skip_without_compiler
 from tests.scheduler.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.scheduler.runtime.random_plans import make_random_plan
+from threadcast.collector.affinity import thread_ids
 from threadcast.collector.capture import Captured, capture_forward, capture_training
 from threadcast.core import Core, Machine, Plan, given_cpus
 from threadcast.core.errors import ExecutionError, PlanError
+from threadcast.scheduler.malleable.adjust import Threads
+from threadcast.scheduler.malleable.limits import Limits
 from threadcast.scheduler.runtime.engine import PlanEngine
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
@@ -167,26 +171,64 @@ def test_plans_that_are_changed_all_the_time_change_no_result(machine: Machine) 
 
 
 @needs_compiler
-def test_the_caller_runs_where_the_process_may_afterwards(
-    captured: Captured, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, machine: Machine) -> None:
     mask = os.sched_getaffinity(0)
     last = machine.cores[-1]
     one = machine.limited_to([machine.cores[0].id])
     wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
+    threads = Threads()
 
     def shrink() -> None:
         given_cpus.set_given(last.cpus)
+        threads.restrict(last.cpus)
         engine.change(narrow, one, [last])
 
     try:
+        threads.restrict(mask)
         with NativeEngine(captured, wide, machine) as engine, at_checkpoints(AtCheckpoint(2, shrink)):
             engine.run(captured.bind())
             assert os.sched_getaffinity(0) == set(last.cpus)
-            assert given_cpus.pinned_threads() == frozenset()
+            assert given_cpus.mask_of(os.getpid()) == threads.mask_of(os.getpid()) == set(last.cpus)
+            threads.restrict(mask)
+            assert os.sched_getaffinity(0) == mask, "a pin that ended is not taken for the program's own"
+            engine.run(captured.bind())
+            assert os.sched_getaffinity(0) == mask
     finally:
         given_cpus.set_given(mask)
         os.sched_setaffinity(0, mask)
+
+
+@needs_compiler
+def test_an_engines_own_pin_is_no_limit_from_outside(captured: Captured, machine: Machine) -> None:
+    limits = Limits()
+    cores = limits.cores()
+    found: list[tuple[object, object]] = []
+    plan = make_random_plan(captured.graph, ids(machine)[:1], seed=0)
+    one = machine.limited_to(ids(machine)[:1])
+
+    def look(_: Tensor) -> None:
+        found.append((given_cpus.mask_of(os.getpid()), limits.cores()))
+
+    with NativeEngine(captured, plan, one) as engine, at_checkpoints(look):
+        engine.run(captured.bind())
+    assert found
+    assert all(one == (None, cores) for one in found)
+
+
+@needs_compiler
+def test_a_closed_engine_has_no_threads_whatever_plans_it_had(captured: Captured, machine: Machine) -> None:
+    before = len(thread_ids())
+    one = machine.limited_to(ids(machine)[:1])
+    wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
+    engine = NativeEngine(captured, wide, machine)
+    for core in machine.cores:
+        engine.change(narrow, one, [core])
+        engine.run(captured.bind())
+    engine.close()
+    until_s = time.monotonic() + 10
+    while len(thread_ids()) > before and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert len(thread_ids()) <= before
 
 
 def test_cores_of_another_machine_are_refused_where_they_cannot_be(captured: Captured, machine: Machine) -> None:

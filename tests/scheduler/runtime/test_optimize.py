@@ -21,6 +21,7 @@ import threadcast
 from tests.scheduler.runtime.random_plans import make_random_plan
 from threadcast.core import Machine, OpGraph, given_cpus, read_machine
 from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.malleable.adjust import Threads
 from threadcast.scheduler.runtime import sizes
 from threadcast.scheduler.runtime.optimize import OptimizedStep
 from threadcast.scheduler.runtime.optimized import MAX_SIGNATURES
@@ -247,13 +248,14 @@ def test_resizing_to_nothing_or_beyond_the_machine_is_refused(trained: Any) -> N
 def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained: Any) -> None:
     step, _, _, eager, eager_optimizer = trained
     cores = read_machine().cores
-    masks = list[set[int]]()
+    masks, threads = list[set[int]](), Threads()
     all_cpus = os.sched_getaffinity(0)
     x, y = batch(9)
     torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y))
     try:
         for given in (cores[-1:], cores, cores[:1]):
             given_cpus.set_given(cpu for core in given for cpu in core.cpus)
+            threads.restrict(cpu for core in given for cpu in core.cpus)
             x, y = batch(len(masks))
             torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
             masks.append(os.sched_getaffinity(0))

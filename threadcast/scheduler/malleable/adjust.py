@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from threadcast.core.given_cpus import pinned_threads
+from threadcast.core.given_cpus import send_home
 
 
 class Threads:
@@ -27,20 +27,27 @@ class Threads:
 
     def restrict(self, cpus: Iterable[int]) -> None:
         """Let all threads run on `cpus` alone, those that are being made meanwhile too."""
-        wanted, done, away = set(cpus), set[int](), pinned_threads()
+        wanted, done = set(cpus), set[int]()
         while new := set(map(int, os.listdir("/proc/self/task"))) - done:
             for thread in new:
                 with suppress(OSError):  # it has ended; or the cpuset has just changed, which the next look sees
-                    if thread not in away:
-                        self._place(thread, wanted)
-                    elif not os.sched_getaffinity(thread) & wanted:
-                        os.sched_setaffinity(thread, wanted)  # until it comes back to where it should be
+                    self._place(thread, wanted)
             done |= new
         self._free = wanted
         self._own = {thread: mask for thread, mask in self._own.items() if thread in done}
         self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
 
+    def mask_of(self, thread: int) -> frozenset[int]:
+        """Where `restrict` has put a thread."""
+        return frozenset(self._set.get(thread, self._free))
+
     def _place(self, thread: int, wanted: set[int]) -> None:
+        if send_home(thread):
+            self._own.pop(thread, None)
+            self._set[thread] = wanted
+            if not os.sched_getaffinity(thread) & wanted:
+                os.sched_setaffinity(thread, wanted)
+            return
         now = os.sched_getaffinity(thread)
         if now not in (self._set.get(thread, self._free), wanted):  # which new threads inherit meanwhile
             self._own[thread] = now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import selectors
 import socket
 import time
@@ -22,6 +21,7 @@ RELEASE_S = 0.5
 """How long a process may take to let go of cores before they are taken from it: a stopped process does not answer."""
 GATHER_S = 0.3
 """After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
+_LARGEST = 1e15
 
 _logger = logging.getLogger("threadcast.arbiter")
 
@@ -213,12 +213,12 @@ def _progress(rates: object, pointer: str) -> dict[int, float]:
         raise FormatError("progress must be rates by number of cores", pointer=pointer)
     try:
         return {int(cores): float(rate) for cores, rate in rates.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(f"progress: {error}", pointer=pointer) from error
 
 
 def _number(message: dict[str, Any], name: str, default: float | None = None) -> float:
     value = message.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise FormatError(f"{name} must be a number, not {value!r}", pointer=f"/{name}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST <= value <= _LARGEST:
+        raise FormatError(f"{name} must be a number, at most {_LARGEST:g}", pointer=f"/{name}")
     return float(value)

@@ -28,7 +28,7 @@ def attach(
     while one runs on this machine, and of these those that `threadcast resize` asked for. `weight`, `least` and `most`
     are what the arbiter goes by (None: the settings `malleable.weight` and so on). With `signals`, SIGUSR1 and SIGUSR2
     stand for one core fewer and one more (main thread only). Thread counts change in the main thread, between two
-    operators. What `threadcast.optimize` made runs as PyTorch does while it lacks cores that it was planned for.
+    operators. What `threadcast.optimize` made goes on by a plan for the cores that there are.
     Calling it again returns the same member. A forked child is not attached.
     """
     global _attached

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from threadcast.core.cgroup import cpu_quota, cpuset
+from threadcast.core.given_cpus import mask_of
 from threadcast.core.topology import read_machine
 
 Cores = tuple[tuple[int, ...], ...]
@@ -31,8 +32,8 @@ class Limits:
 
     def cores(self) -> Cores:
         """The cores that may be used, the fastest first; as many as the quota allows."""
-        mask = frozenset(os.sched_getaffinity(os.getpid()))
-        if mask != self._mine:
+        mask = mask_of(os.getpid())
+        if mask is not None and mask != self._mine:
             self._mask = self._mine = mask
         now = (self._mask, cpu_quota(self._root), cpuset(self._root))
         if now != self._before:

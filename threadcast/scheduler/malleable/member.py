@@ -42,19 +42,16 @@ class Member:
     """Listens at `socket_of(this process)` and, while there is one, to the arbiter at `arbiter`.
 
     The cores in use are, of those that the container's limits leave, those that the arbiter gave, and of these those
-    that `resize` asked for. An arbiter that goes away changes nothing until one comes back. `follow` is called with
-    the cores, each as its hardware threads, in the listening thread, whenever they change.
+    that `resize` asked for. An arbiter that goes away changes nothing until one comes back.
     """
 
     def __init__(
-        self, terms: Terms, *, arbiter: Path | None, follow: Callable[[Cores], None] | None = None,
-        steps: Callable[[], float] | None = None, root: Path = Path("/"),
+        self, terms: Terms, *, arbiter: Path | None, steps: Callable[[], float] | None = None, root: Path = Path("/"),
     ) -> None:  # fmt: skip
         self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
         self._limits = Limits(root)
         self._main, self._threads = MainThread(), Threads()
         self._libraries = frozenset[str]()
-        self._follow = follow or self._plain
         self._lock = threading.Lock()
         self._asked: int | Cores | None = None
         self._given: Cores | None = None
@@ -135,13 +132,10 @@ class Member:
         wanted = self._wanted()
         if wanted != self._cores:
             self._cores = wanted
-            self._follow(wanted)
-            self._limits.restricted_to(frozenset(os.sched_getaffinity(os.getpid())))
-
-    def _plain(self, cores: Cores) -> None:
-        set_given(cpu for core in cores for cpu in core)
-        self._threads.restrict(cpu for core in cores for cpu in core)
-        self._set_library_threads(steered_libraries())
+            set_given(cpu for core in wanted for cpu in core)
+            self._threads.restrict(cpu for core in wanted for cpu in core)
+            self._limits.restricted_to(self._threads.mask_of(os.getpid()))
+            self._set_library_threads(steered_libraries())
 
     def _set_library_threads(self, libraries: frozenset[str]) -> None:
         self._libraries, count = libraries, len(self._cores)

@@ -112,12 +112,13 @@ class MalleablePlan:
                         self._apply()
         except (ThreadcastError, OSError) as error:
             _logger.warning("no more plans for fewer cores are made: %s", error)
-        self._done({count: plan for count, plan in self._plans.items() if count < len(self._machine)})
+        finally:
+            self._done({count: plan for count, plan in self._plans.items() if count < len(self._machine)})
 
     def _planned(self, count: int) -> Plan | None:
         machine = self._smaller(count)
         if self._problem is None:
-            return sequential(self._graph, machine, machine.cases()[0]) if count == 1 else None
+            return None
         if count == 1:
             return _one_after_the_other(self._problem, machine)
         with closing(Planning(Problem(self._graph, self._problem.curves, machine), background=True)) as planning:

@@ -50,7 +50,6 @@ class Optimized:
         most: int | None = None,
     ) -> None:
         self.machine = machine
-        self.sizes = Sizes(machine, self._resized, most=most)
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
         self._model = model
@@ -68,6 +67,7 @@ class Optimized:
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
         """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
+        self.sizes = Sizes(machine, self._resized, most=most)  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
         with self._lock, one_step():
@@ -104,6 +104,8 @@ class Optimized:
             if tuning is None:
                 return None
             self._tunings[key] = tuning
+            if isinstance(tuning, Tuning):
+                self.sizes.tell(tuning.resize)
         self._last = key, self._tunings[key]
         return self._tunings[key]
 
@@ -133,7 +135,8 @@ class Optimized:
             return found
         if found and isinstance(found, str):
             return found
-        if self.sizes.steady:
+        others = [tuning for tuning in self._tunings.values() if isinstance(tuning, Tuning) and tuning.follows]
+        if self.sizes.steady and (self.sizes.grown or not others):
             self.close()
             self.machine = self.sizes.adopt()
             return None
@@ -149,7 +152,7 @@ class Optimized:
     def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
         layouts = layouts_of(self._model, arguments)
         try:
-            made = Tuning(
+            return Tuning(
                 self._default,
                 lambda layout: self._captured(arguments, layout),
                 self._lie,
@@ -160,8 +163,6 @@ class Optimized:
                 rivals=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
-            made.resize(self.sizes.cores)
-            return made
         except ModuleChanged as error:
             if described in self._changing:
                 return str(error)

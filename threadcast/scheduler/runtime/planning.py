@@ -5,8 +5,10 @@ The planner's libraries (Numba's compiler, HiGHS, OR-Tools) take some 250 MB.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from threadcast.core import Affinity, Case, CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import ExecutionError
 from threadcast.scheduler.policies import Problem
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 _ENDING_S = 5.0
 """Longest wait for a process that was told to end."""
 
@@ -39,6 +42,7 @@ class Planning:
                 stdin=task,
                 stdout=self._output,
                 stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is for the caller
             )
 
     @property
@@ -86,6 +90,7 @@ def _read(document: dict[str, Any]) -> Problem:
 
 
 def _main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever ends who waits for the plan
     if "background" in sys.argv:
         os.nice(19)
     from threadcast.scheduler.planner import plan

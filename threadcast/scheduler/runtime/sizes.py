@@ -71,6 +71,11 @@ class Sizes:
             self._update()
             return self.cores
 
+    def tell(self, somebody: Callable[[Sequence[Core]], None]) -> None:
+        """Call `somebody` with the cores, in between two changes."""
+        with self._lock:
+            somebody(self.cores)
+
     def adopt(self) -> Machine:
         """The machine that the cores there are make up; from now on these are the whole."""
         with self._lock:

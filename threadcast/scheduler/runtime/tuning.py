@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -291,18 +292,24 @@ class Tuning:
     def _follow(self, plan: Candidate) -> None:
         """Let the engine of `plan` go with the cores that there are, from now on."""
 
+        weak = weakref.ref(self)  # a model that is dropped ends its planning, not the other way round
+
         def note(fewer: Mapping[int, Plan]) -> None:
-            self._fewer[plan] = fewer
-            expect({len(self._machine): 1 / plan.plan.makespan_s} | {n: 1 / f.makespan_s for n, f in fewer.items()})
-            if plan in self._kept_s:
-                self._write(plan)
+            if (tuning := weak()) is not None:
+                tuning._note(plan, fewer)
 
         with self._sizing:
             known = self._fewer.get(plan, plan.fewer)
             engine = self._engines[plan]
             self._malleable = MalleablePlan(engine, plan.plan, self._machine, plan.problem, known, done=note)
-            if tuple(self._cores) != self._machine.cores:
-                self._apply_size()
+            self._apply_size()
+
+    def _note(self, plan: Candidate, fewer: Mapping[int, Plan]) -> None:
+        self._fewer[plan] = fewer
+        if fewer:
+            expect({len(self._machine): 1 / plan.plan.makespan_s} | {n: 1 / f.makespan_s for n, f in fewer.items()})
+        if plan in self._kept_s:
+            self._write(plan)
 
     def _apply_size(self) -> None:
         if self._malleable is None:
@@ -311,15 +318,22 @@ class Tuning:
             self._malleable.resize(self._cores)
         except ThreadcastError as error:
             _logger.warning("a plan does not follow the cores: %s", error)
-            self._malleable.close()
-            self._malleable = None
+            self._give_up_following()
 
     def _unfollow(self) -> None:
         with self._sizing:
-            malleable, self._malleable = self._malleable, None
-            if malleable is not None:
-                malleable.resize(self._machine.cores)  # what compares plans compares whole ones
-                malleable.close()
+            self._give_up_following()
+
+    def _give_up_following(self) -> None:
+        malleable, self._malleable = self._malleable, None
+        if malleable is None:
+            return
+        try:
+            malleable.resize(self._machine.cores)  # what compares plans compares whole ones
+        except ThreadcastError as error:
+            _logger.warning("a plan stays with the cores that it has: %s", error)
+        finally:
+            malleable.close()
 
     def _report_plan(self, of: Candidate) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.layout, of.plan, of.fused

@@ -5,7 +5,10 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.spawn", "multiprocessing.forkserver")
+_HELPERS = (
+    "multiprocessing.resource_tracker", "multiprocessing.spawn", "multiprocessing.forkserver",
+    "threadcast.scheduler.runtime", "threadcast_native",
+)  # fmt: skip
 
 
 def _is_helper() -> bool:

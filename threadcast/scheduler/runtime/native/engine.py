@@ -60,6 +60,11 @@ class NativeStepper(Engine):
         return self._run(inputs, None)
 
     def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
+        outputs, trace, _ = self.run_timed(inputs)
+        return outputs, trace
+
+    def run_timed(self, inputs: Sequence[Any]) -> tuple[Any, Trace, float]:
+        """As `run_traced`; and when the first op began, by `time.monotonic`."""
         ran: list[Ran] = []
         outputs = self._run(inputs, ran)
         begin_s = min((start for start, *_ in ran), default=0.0)
@@ -68,7 +73,7 @@ class NativeStepper(Engine):
             team = self._team(op, lane, engine)
             times = start - begin_s, finish - begin_s
             ops.append(Placement(op_id, team.cores, team.threads, *times, team.hardware_thread))
-        return outputs, Trace(self._cores, self._policy, tuple(ops))
+        return outputs, Trace(self._cores, self._policy, tuple(ops)), begin_s
 
     def rest(self) -> None:
         """Nothing to do: the threads sleep, and there are no idle OpenMP workers."""
@@ -118,6 +123,12 @@ class NativeEngine(NativeStepper, PlanEngine):
             self._held.change(lambda lanes: self._engine(plan, machine, cores, lanes))
             self.plan = plan
 
+    def close(self) -> None:
+        super().close()
+        with self._changing:
+            self._engines.clear()  # they hold the threads
+            self._arranged.clear()
+
     def _arrange(self, plan: Plan, machine: Machine) -> _Arranged:
         if id(plan) not in self._arranged:
             self._arranged[id(plan)] = _Arranged(self._native, self.captured, plan, machine, self._values)
@@ -131,7 +142,12 @@ class NativeEngine(NativeStepper, PlanEngine):
         if key not in self._engines:
             if len(self._engines) >= MOST_KEPT:
                 self._engines.clear()
-            made = self._native.Engine(self._native_program, lanes, arranged.script, seats, SPIN_S)
+                self._arranged = {id(plan): arranged}
+                self._teams = dict(list(self._teams.items())[-MOST_KEPT:])
+            try:
+                made = self._native.Engine(self._native_program, lanes, arranged.script, seats, SPIN_S)
+            except RuntimeError as error:
+                raise ExecutionError(f"the cores of a plan cannot be used: {error}") from error
             made.number = next(self._numbers)
             self._teams[made.number] = arranged.teams_on(machine, cores)
             self._engines[key] = made

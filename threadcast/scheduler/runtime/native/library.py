@@ -63,7 +63,7 @@ def _library() -> ModuleType:
     follow(lambda cpus: module.set_home(sorted(cpus)))
     if (now := given()) is not None:
         module.set_home(sorted(now))
-    know_pinned(module.pinned_threads)
+    know_pinned(module)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
     return module

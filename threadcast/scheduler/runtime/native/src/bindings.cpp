@@ -120,7 +120,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("trim_arena", &trim_arena);
   module.def("take_over_openmp", &take_over_openmp);
   module.def("set_home", &set_home);
-  module.def("pinned_threads", &pinned_threads);
+  module.def("send_home", &send_home);
+  module.def("is_pinned", &is_pinned);
   module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
                                 const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
                                 std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs,

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <set>
+#include <map>
 #include <system_error>
 
 #include "crew.h"
@@ -19,7 +19,8 @@ constexpr int kMostCpus = 8192;  // the kernel's largest CONFIG_NR_CPUS
 struct Pinning {
   std::mutex lock;
   std::vector<char> home;
-  std::set<int> threads;
+  std::map<int, bool> threads;  // by the kernel's id: whether it is to go home
+  size_t blocks = 0;
 };
 
 Pinning& the_pinning() {
@@ -29,17 +30,21 @@ Pinning& the_pinning() {
 
 size_t mask_bytes() { return CPU_ALLOC_SIZE(kMostCpus); }
 
-void pin_calling_thread(int cpu) {
+bool try_to_pin(int cpu) {
   std::vector<char> mask(mask_bytes(), 0);
   auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
   CPU_SET_S(cpu, mask.size(), set);
-  if (sched_setaffinity(0, mask.size(), set) != 0)
+  return sched_setaffinity(0, mask.size(), set) == 0;
+}
+
+void pin_calling_thread(int cpu) {
+  if (!try_to_pin(cpu))
     throw std::system_error(errno, std::generic_category(), "cannot pin a thread to cpu " + std::to_string(cpu));
 }
 
 }  // namespace
 
-Lane::Lane(Seat seat, std::chrono::nanoseconds spin) : spin_(spin) {
+Lane::Lane(Seat seat, std::chrono::nanoseconds spin) : cpu_(seat.first), spin_(spin) {
   std::atomic<bool> ready{false};
   std::exception_ptr error;
   thread_ = std::thread([&, seat] {
@@ -79,6 +84,7 @@ void Lane::work() {
     bell_.wait([this] { return job_.load() != nullptr || ended_.load(); }, spin_);
     const std::function<void()>* job = job_.exchange(nullptr);
     if (job == nullptr) return;
+    try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back
     (*job)();
   }
 }
@@ -94,14 +100,16 @@ Lane& Lanes::at(Seat seat) {
 Pinned::Pinned(int cpu) : before_(mask_bytes(), 0) {
   if (sched_getaffinity(0, before_.size(), reinterpret_cast<cpu_set_t*>(before_.data())) < 0) before_.clear();
   std::lock_guard<std::mutex> lock(the_pinning().lock);
-  pin_calling_thread(cpu);
-  the_pinning().threads.insert(gettid());
+  try_to_pin(cpu);  // a cpuset may just have lost the cpu: then the step is slower, not broken off in its middle
+  the_pinning().threads[gettid()] = false;
+  ++the_pinning().blocks;
 }
 
 Pinned::~Pinned() {
   std::lock_guard<std::mutex> lock(the_pinning().lock);
+  const bool sent_home = the_pinning().threads[gettid()];
   the_pinning().threads.erase(gettid());
-  const std::vector<char>& mask = the_pinning().home.empty() ? before_ : the_pinning().home;
+  const std::vector<char>& mask = sent_home ? the_pinning().home : before_;
   if (!mask.empty()) sched_setaffinity(0, mask.size(), reinterpret_cast<const cpu_set_t*>(mask.data()));
 }
 
@@ -112,9 +120,17 @@ void set_home(const std::vector<int>& cpus) {
   the_pinning().home = std::move(mask);
 }
 
-std::vector<int> pinned_threads() {
+bool send_home(int thread) {
   std::lock_guard<std::mutex> lock(the_pinning().lock);
-  return {the_pinning().threads.begin(), the_pinning().threads.end()};
+  const auto found = the_pinning().threads.find(thread);
+  if (found == the_pinning().threads.end()) return false;
+  found->second = true;
+  return true;
+}
+
+std::pair<bool, size_t> is_pinned(int thread) {
+  std::lock_guard<std::mutex> lock(the_pinning().lock);
+  return {the_pinning().threads.count(thread) > 0, the_pinning().blocks};
 }
 
 }  // namespace threadcast

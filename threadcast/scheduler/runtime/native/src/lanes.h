@@ -31,6 +31,7 @@ class Lane {
  private:
   void work();
 
+  const int cpu_;
   std::chrono::nanoseconds spin_;
   Bell bell_;
   std::atomic<const std::function<void()>*> job_{nullptr};
@@ -62,7 +63,8 @@ class Lanes {
   std::map<Seat, std::unique_ptr<Lane>> lanes_;
 };
 
-// Lets the calling thread run on one cpu, until the end of the block; then where it ran before, or at home.
+// Lets the calling thread run on one cpu, where it may, until the end of the block; then where it ran before, or at home
+// if it was sent there meanwhile.
 class Pinned {
  public:
   explicit Pinned(int cpu);
@@ -72,9 +74,11 @@ class Pinned {
   std::vector<char> before_;
 };
 
-// From now on the cpus of the process are these: pinned threads go there when their blocks end.
+// The cpus of the process, for threads that are sent home.
 void set_home(const std::vector<int>& cpus);
-// The kernel's ids of threads that are pinned for as long as a block takes.
-std::vector<int> pinned_threads();
+// Whether the thread with this id of the kernel's is pinned for as long as a block takes; it goes home then.
+bool send_home(int thread);
+// Whether it is, and how many blocks there have been in all.
+std::pair<bool, size_t> is_pinned(int thread);
 
 }  // namespace threadcast

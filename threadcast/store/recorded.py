@@ -1,0 +1,20 @@
+"""Times that threadcast recorded itself, as they ship in `data/recorded`; what each set is: its card there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from threadcast.core import Measurement
+from threadcast.core.errors import NotFound
+from threadcast.store.long_form import read_long_form
+from threadcast.store.published import data_directory
+
+
+def recorded(name: str | None = None, *, folder: Path | None = None) -> list[Measurement]:
+    """The measurements of the set called so (`amd-epyc-2c`), or of all; NotFound for a set that there is not."""
+    folder = folder or data_directory() / "recorded"
+    sets = {path.name.removesuffix(".csv.gz"): path for path in sorted(folder.glob("*.csv.gz"))}
+    if name is not None and name not in sets:
+        raise NotFound(f"no recorded set is called {name!r}; there are: {', '.join(sets) or 'none'}")
+    chosen = sets.values() if name is None else [sets[name]]
+    return [measurement for path in chosen for measurement in read_long_form(path)]
