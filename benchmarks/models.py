@@ -47,8 +47,8 @@ COLUMNS = ("accuracy", "within_10", "coverage_90", "regret_mean", "regret_p95")
 
 _HEAD = """# How well models forecast
 
-`make bench-models`, {day}; fitting and forecasting on {cores} cores of an {machine} machine. Mean over {seeds} seeds
-(least to most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
+`make bench-models`, {day}; fitting and forecasting on {cores} cores of an {machine} machine. Mean over seeds (least to
+most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
 asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
 1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
 
@@ -300,7 +300,7 @@ def main() -> None:
         part = make()
         if chosen.models:
             part.models = [one for one in part.models if one[0].startswith(tuple(chosen.models.split(",")))]
-        found[name] = {"title": part.title, "rows": part.rows(chosen.seeds)}
+        found[name] = {"title": part.title, "seeds": part.seeds or chosen.seeds, "rows": part.rows(chosen.seeds)}
         chosen.json.write_text(json.dumps(found, indent=1))
         print(section(found[name]), flush=True)
     if not wanted or "speed" in wanted:
@@ -309,15 +309,15 @@ def main() -> None:
         print(_speed(found["speed"]))
     if chosen.write:
         machine = read_machine()
-        head = _HEAD.format(seeds=chosen.seeds, day=date.today(), machine=machine.name, cores=len(machine))
+        head = _HEAD.format(day=date.today(), machine=machine.name, cores=len(machine))
         sections = [section(found[name]) for name in names if name in found]
         PAGE.write_text(head + "\n".join([*sections, _speed(found["speed"])] if "speed" in found else sections))
 
 
 def section(part: dict[str, Any]) -> str:
     """A part in Markdown."""
-    title, rows = part["title"], part["rows"]
-    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows), ""])
+    title, rows, seeds = part["title"], part["rows"], f"{part['seeds']} seed{'s' if part['seeds'] > 1 else ''}"
+    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", f"{seeds}. {_context(rows)}", "", table(rows), ""])
 
 
 def _speed(took: dict[str, float]) -> str:
