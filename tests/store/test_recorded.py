@@ -19,7 +19,7 @@ def test_every_set_has_every_operation_at_every_thread_count() -> None:
         assert len(one.machine) == 2
     assert set(map(frozenset, by_op.values())) == {frozenset({1, 2})}
     kinds = {one.op.kind for one in measurements}
-    assert {"convolution", "addmm", "sgd_update", "native_batch_norm"} <= kinds
+    assert {"convolution", "addmm", "sgd_update", "batch_norm"} <= kinds
     assert len(recorded()) >= len(measurements)
 
 
