@@ -19,6 +19,7 @@ import pytest
 from threadcast.collector.memory import KEEPING
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
+from threadcast.scheduler import malleable
 from threadcast.scheduler.malleable.arbiter import Arbiter
 from threadcast.scheduler.malleable.messages import line
 from threadcast.scheduler.malleable.sockets import ask, connect, listen, socket_of
@@ -330,6 +331,18 @@ def test_exec_attaches_a_program_that_knows_nothing_of_it(
     assert (tmp_path / "seen").exists(), "the sitecustomize that was there before has run too"
     assert b"MALLOC_TRIM_THRESHOLD_=-1" in seen
     assert b"THREADCAST_MALLEABLE_WEIGHT=2" in seen
+
+
+@pytest.mark.parametrize(
+    ("argument", "attached"), [("train", True), ("threadcast.scheduler.runtime.planning", False)], ids=["user", "own"]
+)
+def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str, attached: bool) -> None:
+    inject = Path(malleable.__file__).parent / "inject"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inject), str(Path(__file__).parents[3])])}
+    program = "import sys; print('threadcast.scheduler.malleable.attach' in sys.modules)"
+    command = [sys.executable, "-c", program, argument]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (said.stdout.strip(), said.stderr) == (str(attached), "")
 
 
 def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
