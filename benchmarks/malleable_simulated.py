@@ -38,7 +38,8 @@ _HEAD = """# Processes that share large machines, simulated
 `make bench-malleable`, {day}: simulation, not a measurement. Two to four training processes at a time, which come and
 go every {changes[0]:g} to {changes[1]:g} s for {seconds:g} s, {scenarios} times, on {cores} cores. How long training
 takes with each number of threads was measured by others (gradient boosting,
-[GBM-perf](../data/published/gbm_training_time.md), two machines of up to 192 threads); in between it is interpolated. The
+[GBM-perf](../data/published/gbm_training_time.md), two machines of up to 192 threads); in between it is interpolated.
+The
 arbiter's ledger divides the cores; the sum of progress, each process's as a share of its most on that machine, is held
 against the best of all divisions every {every:g} s. *known*: processes register with their curve; *learnt*: they tell
 how many steps they have made, nothing else.
