@@ -52,7 +52,7 @@ Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> 
                  std::chrono::nanoseconds spin)
     : program_(std::move(program)), spin_(spin), awaited_(program_->calls.size()), users_(program_->values),
       lanes_(std::move(lanes)), first_cpu_(seats[0].first), values_(program_->values),
-      done_(program_->calls.size()), was_done_(program_->calls.size()) {
+      done_by_(seats.size()), done_(program_->calls.size()), was_done_(program_->calls.size()) {
   bells_.push_back(&lanes_->caller());
   for (size_t lane = 1; lane < seats.size(); ++lane) {
     threads_.push_back(&lanes_->at(seats[lane]));
@@ -113,6 +113,7 @@ bool Stepper::go(std::vector<Ran>* ran) {
   stopping_.store(false);
   if (halting_.load()) return false;
   prepare();
+  for (Done& done : done_by_) done.ops.clear();
   ran_ = ran;
   {
     Pinned pinned(first_cpu_);  // may throw: before any lane has begun
@@ -126,7 +127,10 @@ bool Stepper::go(std::vector<Ran>* ran) {
     for (c10::IValue& value : values_) value = c10::IValue();
     std::rethrow_exception(error);
   }
-  return !stopping_.load() || std::find(done_.begin(), done_.end(), 0) == done_.end();
+  if (!stopping_.load()) return true;
+  for (const Done& done : done_by_)
+    for (int op : done.ops) done_[op] = 1;
+  return std::find(done_.begin(), done_.end(), 0) == done_.end();
 }
 
 Values Stepper::end(const std::vector<size_t>& wanted) {
@@ -149,7 +153,7 @@ bool Stepper::call(int op, size_t lane, std::vector<c10::IValue>& stack) {
       program_->calls[op].run(values_, stack);
       ran.finish_s = now_s();
     }
-    done_[op] = 1;
+    done_by_[lane].ops.push_back(op);
   } catch (...) {
     fail(std::current_exception());
   }

@@ -97,7 +97,11 @@ class Stepper {
   std::vector<Lane*> threads_;  // of the lanes after the first
   std::vector<std::function<void()>> jobs_;
   Values values_;
-  std::vector<char> done_, was_done_;  // by operator; lanes write to the first
+  struct alignas(64) Done {  // apart from other lanes': a line that two cores write to is slow
+    std::vector<int> ops;
+  };
+  std::vector<Done> done_by_;  // lanes, in this `go`
+  std::vector<char> done_, was_done_;  // by operator, after and before it
   bool taken_over_ = false;
   std::vector<Ran>* ran_ = nullptr;
   std::atomic<bool> halting_{false}, stopping_{false}, failed_{false};
