@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from threadcast.scheduler.bounds import lower_bounds
 from threadcast.scheduler.checker import check_schedule
 from threadcast.scheduler.interference import CoreSharing
 from threadcast.scheduler.planner import SEARCH, plan
-from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.policies import Problem, Running
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.robust import percentiles_s, resampled, spread_of
 from threadcast.scheduler.search.allotments import balanced
@@ -215,8 +216,8 @@ def test_plans_are_compared_by_what_they_take_under_interference() -> None:
     class Crowding(CoreSharing):
         """Ops at the same time are so slow that one after the other is best."""
 
-        def slowdowns(self, running: object) -> list[float]:
-            count = len(running)  # type: ignore[arg-type]
+        def slowdowns(self, running: Sequence[Running]) -> list[float]:
+            count = len(running)
             return [8.0 if count > 1 else 1.0] * count
 
     problem = problem_of([{1: 1.0, 2: 0.6}] * 2, cores=2)

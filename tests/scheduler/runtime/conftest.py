@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
+import threadcast
 from tests.scheduler.runtime.compiler import skip_without_compiler
+from tests.scheduler.runtime.small_training import Net, net, sgd
 from threadcast.collector.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.scheduler.runtime.engine import Engine
 from threadcast.scheduler.runtime.executors import Executors
 from threadcast.scheduler.runtime.native.engine import NativeEngine
+from threadcast.scheduler.runtime.optimize import OptimizedStep
 from threadcast.scheduler.runtime.python_engine import PythonEngine
 
 
@@ -49,3 +55,21 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
         return PythonEngine(captured, plan, machine, executors=executors)
 
     return make
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Kernels of one thread add up in one order, so that results can be compared closely."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def trained(one_thread: None) -> Iterator[tuple[OptimizedStep, Net, torch.optim.Optimizer, Net, torch.optim.Optimizer]]:
+    """An optimised step with its model and optimizer, and the same model and optimizer for eager training."""
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+        yield step, mine, my_optimizer, eager, eager_optimizer

@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 import torch
@@ -92,13 +93,13 @@ def test_without_a_problem_only_known_plans_serve(captured: Captured, big: Machi
 
 def test_closing_ends_the_planning(captured: Captured, big: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[subprocess.Popen[bytes]]()
-    popen = subprocess.Popen
 
-    def noted(*args: object, **kwargs: object) -> subprocess.Popen[bytes]:
-        started.append(popen(*args, **kwargs))  # type: ignore[call-overload]
-        return started[-1]
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
 
-    monkeypatch.setattr(planning.subprocess, "Popen", noted)
+    monkeypatch.setattr(planning.subprocess, "Popen", Noted)
     problem = Problem(captured.graph, made_up_curves(captured.graph, big), big)
     whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)
     following = MalleablePlan(Noting(captured), whole, big, problem, {}, done=lambda _: None)

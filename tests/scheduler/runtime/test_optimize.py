@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
-import threading
 import warnings
 import weakref
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -18,80 +15,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 import threadcast
-from tests.scheduler.runtime.random_plans import make_random_plan
-from threadcast.core import Machine, OpGraph, given_cpus, read_machine
+from tests.scheduler.runtime.small_training import batch, net, same_state, sgd, train_eagerly
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.malleable.adjust import Threads
-from threadcast.scheduler.runtime import sizes
 from threadcast.scheduler.runtime.optimize import OptimizedStep
 from threadcast.scheduler.runtime.optimized import MAX_SIGNATURES
 from threadcast.scheduler.runtime.plan_maker import PlanMaker
-from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Kernels of one thread add up in one order, so that results can be compared closely."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-class Net(nn.Module):
-    """Convolutions in two branches, running statistics, a shared weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(3, 6, 1)
-        self.norm = nn.BatchNorm2d(6)
-        self.mix = nn.Linear(6, 6)
-        self.out = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        both = self.norm(self.left(x).relu() + self.right(x)).mean((2, 3))
-        result: Tensor = self.out(self.mix(self.mix(both).tanh()))
-        return result
-
-
-def net() -> Net:
-    torch.manual_seed(0)
-    return Net().double()  # rounding errors of single precision grow to some 1e-4 in 50 steps of training
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-def batch(seed: int, size: int = 4) -> tuple[Tensor, Tensor]:
-    made = torch.Generator().manual_seed(seed)
-    return torch.randn(size, 3, 8, 8, generator=made, dtype=torch.float64), torch.randint(0, 4, (size,), generator=made)
-
-
-def train_eagerly(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Tensor:
-    optimizer.zero_grad()
-    loss = cross_entropy(model(x), y)
-    torch.autograd.backward(loss)
-    optimizer.step()
-    return loss.detach()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def decided(step: OptimizedStep) -> bool:
     return all(report.runs != "measuring" for report in step.reports)
-
-
-def same_state(one: nn.Module, other: nn.Module) -> None:
-    for (name, found), wanted in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
-
-
-@pytest.fixture
-def trained() -> Iterator[tuple[OptimizedStep, Net, torch.optim.Optimizer, Net, torch.optim.Optimizer]]:
-    """An optimised step with its model and optimizer, and the same model and optimizer for eager training."""
-    mine, eager = net(), net()
-    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
-    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
-        yield step, mine, my_optimizer, eager, eager_optimizer
 
 
 def test_every_step_from_the_first_to_the_settled_trains_as_eager_does(trained: Any) -> None:
@@ -189,101 +123,6 @@ def test_inference_takes_keywords_and_nested_values_and_a_change_of_parameters()
         assert call(pair)["sum"].tolist() == [3, 6, 9]
         model.scale = nn.Parameter(torch.zeros(3))
         assert call(pair)["sum"].tolist() == [0, 0, 0]
-
-
-@pytest.fixture
-def settled_at_once(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    """Every graph has a plan that is kept from before, and is never slower than it was."""
-    cores = tuple(core.id for core in read_machine().cores)
-
-    def kept(_: PlanStore, graph: OpGraph) -> Kept:
-        return Kept(make_random_plan(graph, cores, seed=1, max_width=1), "as given", 1e9)
-
-    monkeypatch.setattr(PlanStore, "read", kept)
-
-
-CORES = len(read_machine())
-needs_two_cores = pytest.mark.skipif(CORES < 2, reason="one core has nothing to give")
-
-
-@needs_two_cores
-def test_resized_training_trains_as_eager_does(settled_at_once: None, trained: Any) -> None:
-    step, mine, _, eager, eager_optimizer = trained
-    wanted = [CORES, 1, CORES, 1, None, 1, None]
-    ending = threading.Event()
-
-    def resize() -> None:
-        while not ending.is_set():
-            for size in wanted:
-                used = step.resize(size)
-                assert len(used) == (size or CORES)
-
-    thread = threading.Thread(target=resize)
-    x, y = batch(0)
-    torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y))
-    thread.start()
-    try:
-        for seed in range(120):
-            x, y = batch(seed)
-            torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
-    finally:
-        ending.set()
-        thread.join()
-    assert [report.runs for report in step.reports] == ["plan"]
-    same_state(mine, eager)
-
-
-@needs_two_cores
-def test_resizing_to_nothing_or_beyond_the_machine_is_refused(trained: Any) -> None:
-    step = trained[0]
-    for wrong in (0, -1, CORES + 1, True, [], [4096]):
-        with pytest.raises(InvalidInput, match="cores="):
-            step.resize(wrong)
-    last = read_machine().cores[-1].cpus
-    assert step.resize(last) == (last,)
-    assert len(step.resize(None)) == CORES
-
-
-@needs_two_cores
-def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained: Any) -> None:
-    step, _, _, eager, eager_optimizer = trained
-    cores = read_machine().cores
-    masks, threads = list[set[int]](), Threads()
-    all_cpus = os.sched_getaffinity(0)
-    x, y = batch(9)
-    torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y))
-    try:
-        for given in (cores[-1:], cores, cores[:1]):
-            given_cpus.set_given(cpu for core in given for cpu in core.cpus)
-            threads.restrict(cpu for core in given for cpu in core.cpus)
-            x, y = batch(len(masks))
-            torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
-            masks.append(os.sched_getaffinity(0))
-        assert masks == [set(cores[-1].cpus), all_cpus, set(cores[0].cpus)]
-        assert step.reports[0].runs == "plan"
-    finally:
-        given_cpus.set_given(all_cpus)
-        os.sched_setaffinity(0, all_cpus)
-
-
-@needs_two_cores
-def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = net().eval()
-    x, _ = batch(0)
-    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
-        call(x)
-        call.resize(1)
-        with pytest.warns(UserWarning, match="other cores than it was measured on"):
-            torch.testing.assert_close(call(x), model(x))
-        monkeypatch.setattr(sizes, "STEADY_S", 0.0)
-        for size in (1, CORES):
-            call.resize(size)
-            made = 0
-            while made < 3 or call.reports[0].runs == "measuring":
-                torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
-                made += 1
-            (report,) = call.reports
-            assert report.plan is None or report.plan.cores == size
 
 
 def test_a_model_that_has_its_optimised_self_as_an_attribute_is_collected() -> None:
