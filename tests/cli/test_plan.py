@@ -236,6 +236,32 @@ def test_the_local_model_answers_where_the_service_does_not(store_url: str) -> N
     assert json.loads(result.stdout)["curves_from"] == "hill_climb (untrained) (local fallback)"
 
 
+def test_without_a_service_or_a_model_the_plan_says_that_it_is_a_guess(store_url: str, tmp_path: Path) -> None:
+    with Store.open(store_url) as store:
+        store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))
+    result = invoke("plan", "other/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
+    assert result.exit_code == 0, result.output
+    assert "a guess from the number and clock of the cores answered: the service cannot be reached" in result.stderr
+    assert json.loads(result.stdout)["curves_from"] == "roofline (nominal) (local fallback)"
+
+
+def test_an_op_that_the_service_is_not_there_for_is_forecast_and_said_to_be(store_url: str) -> None:
+    with Store.open(store_url) as store:
+        key = store.ops()[0].key
+    result = invoke("predict", key, "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
+    assert "the local model answered: the service cannot be reached" in result.stderr
+    assert json.loads(result.stdout)["model"] == "hill_climb (untrained) (local fallback)"
+
+
+def test_a_key_file_that_holds_no_key_is_an_error_and_not_shown(store_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("se cret")
+    result = invoke(
+        "plan", "own/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--key-file", str(file)
+    )
+    assert (result.exit_code, str(file) in result.stderr, "se cret" in result.output) == (1, True, False)
+
+
 def test_what_was_not_measured_is_told_with_the_command_that_measures_it(store_url: str) -> None:
     with Store.open(store_url) as store:
         store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -13,26 +15,47 @@ import pytest
 from tests.scheduler.predicting import Service, answer_of
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Answers as `running` says."""
+
+    running: Service
+
+    def do_POST(self) -> None:
+        running = self.running
+        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        running.questions.append(question)
+        running.headers.append(dict(self.headers))
+        running.before()
+        status = running.failures.pop(0) if running.failures else running.status
+        content = running.answer(json.dumps(answer_of(running.predictor, question)).encode())
+        headers = {"Content-Type": "application/json"}
+        if running.etags:
+            headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
+            if self.headers["If-None-Match"] == headers["ETag"]:
+                status, content = 304, b""
+        if running.packed and "gzip" in self.headers["Accept-Encoding"]:
+            headers["Content-Encoding"], content = "gzip", gzip.compress(content)
+        self.send_response(status)
+        running.statuses.append(status)
+        for name, value in ({**headers, "Content-Length": str(len(content))} | running.answer_headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):  # the client hangs up on what is too long
+            self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
 @pytest.fixture
 def service() -> Iterator[Service]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            running.questions.append(question)
-            content = running.answer(json.dumps(answer_of(running.predictor, question)).encode())
-            self.send_response(running.status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            with contextlib.suppress(ConnectionError):  # the client hangs up on what is too long
-                self.wfile.write(content)
+    class OfThisTest(Handler):
+        pass
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        running = Service(f"http://127.0.0.1:{server.server_port}")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OfThisTest) as server:
+        OfThisTest.running = Service(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield running
+        yield OfThisTest.running
         server.shutdown()
         thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,12 +64,32 @@ def assert_same(first: CurveTable, second: CurveTable) -> None:
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name), strict=True)
 
 
+def eventually(holds: Callable[[], object]) -> None:
+    """Return when `holds()` does; fails after PATIENT_S."""
+    until_s = time.monotonic() + PATIENT_S
+    while not holds():
+        assert time.monotonic() < until_s, "it never came to hold"
+        time.sleep(0.001)
+
+
 @dataclass
 class Service:
     """A prediction service on loopback whose answer a test chooses."""
 
     url: str
     questions: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    """Those of the requests, one mapping a question."""
     predictor: LocalPredictor = field(default_factory=local)
     status: int = 200
     answer: Callable[[bytes], bytes] = bytes
+    answer_headers: dict[str, str] = field(default_factory=dict)
+    etags: bool = False
+    """Whether answers have an ETag and requests with it get 304."""
+    packed: bool = False
+    failures: list[int] = field(default_factory=list)
+    """Statuses of the next answers, in place of `status`; each is used once."""
+    statuses: list[int] = field(default_factory=list)
+    """Those that were answered."""
+    before: Callable[[], object] = bool
+    """Called before each answer, as to hold it back."""

@@ -17,8 +17,9 @@ import pytest
 from tests.scheduler.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
 from threadcast.core import Case, Curve, Machine, Measurement, Op
 from threadcast.core.errors import DeadlineExceeded, InvalidInput, ModelError, ServiceError, ServiceUnavailable
+from threadcast.scheduler.fallback import ROOFLINE
 from threadcast.scheduler.predictor import LocalPredictor
-from threadcast.scheduler.remote import FALLBACK_MARK, RemotePredictor
+from threadcast.scheduler.remote import FALLBACK_MARK, FALLBACK_SHARE, RemotePredictor
 
 
 def _changed(**members: Any) -> Callable[[bytes], bytes]:
@@ -60,6 +61,7 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
     "unknown source": _changed(source=[["guessed"] * 4] * 3),
     "ragged source": _changed(source=[["learned"] * 4, ["learned"], ["learned"] * 4]),
     "no source": _changed(source=5),
+    "another type of number": lambda content: content.replace(b'"seconds": [[', b'"seconds": [[true, ', 1),
     "too large": lambda content: content + b" " * 1_000_000,
 }
 
@@ -68,7 +70,7 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 def test_garbage_is_refused_and_the_fallback_answers(service: Service, garbage: Callable[[bytes], bytes]) -> None:
     service.answer = garbage
     with pytest.raises(ServiceError):
-        RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S).curves(OPS)
+        RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3, version="spare@7"))
     table = remote.curves(OPS)
     assert table.model == "spare@7" + FALLBACK_MARK
@@ -81,11 +83,11 @@ def test_garbage_is_refused_and_the_fallback_answers(service: Service, garbage: 
 def test_a_status_other_than_200_is_refused(service: Service, status: int) -> None:
     service.status = status
     with pytest.raises(ServiceError, match=str(status)):
-        RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S).curves(OPS)
+        RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
 
 
 def test_the_service_is_asked_again_after_a_fallback(service: Service) -> None:
-    service.status = 503
+    service.status = 500
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
     remote.curves(OPS)
     service.status = 200
@@ -98,12 +100,12 @@ def test_no_service_at_all_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(ServiceUnavailable):
-        RemotePredictor(url, MACHINE, deadline_s=PATIENT_S).curves(OPS)
+        RemotePredictor(url, MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
 
 
 def test_a_host_that_does_not_exist_is_unavailable() -> None:
     with pytest.raises(ServiceUnavailable):
-        RemotePredictor("http://threadcast.invalid:1", MACHINE, deadline_s=PATIENT_S).curves(OPS)
+        RemotePredictor("http://threadcast.invalid:1", MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
 
 
 @contextlib.contextmanager
@@ -126,13 +128,13 @@ def raw_server(serve: Callable[[socket.socket, threading.Event], None]) -> Itera
             thread.join()
 
 
-def _trickle(head: bytes) -> Callable[[socket.socket, threading.Event], None]:
-    """Send `head`, then one byte every 10 ms for ever: no single read ever waits long."""
+def _trickle(head: bytes, more: bytes = b"x") -> Callable[[socket.socket, threading.Event], None]:
+    """Send `head`, then `more` every 10 ms for ever: no single read ever waits long."""
 
     def serve(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(head)
         while not over.wait(0.01):
-            connection.sendall(b"x")
+            connection.sendall(more)
 
     return serve
 
@@ -147,6 +149,8 @@ SLOW = {
     "trickling headers": ("http", _trickle(b"HTTP/1.1 200 OK\r\nX-Long: ")),
     "trickling body": ("http", _trickle(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")),
     "trickling body without length": ("http", _trickle(b"HTTP/1.1 200 OK\r\n\r\n")),
+    "interim answers": ("http", _trickle(b"", b"HTTP/1.1 100 Continue\r\n\r\n")),
+    "empty chunks": ("http", _trickle(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n")),
     "silent TLS handshake": ("https", _silence),
     "trickling TLS handshake": ("https", _trickle(b"\x16\x03\x03\x3f\xff\x02\x00\x3f\xfb")),
 }
@@ -167,7 +171,7 @@ def test_the_deadline_is_total_however_slowly_bytes_come(
         took_s = time.monotonic() - started_s
         assert table.model.endswith(FALLBACK_MARK)
         assert isinstance(remote.status.last_error, DeadlineExceeded)
-        assert took_s >= deadline_s
+        assert took_s >= (1 - FALLBACK_SHARE) * deadline_s
         workers = [thread for thread in threading.enumerate() if thread.name == "threadcast-bounded-request"]
         for worker in workers:  # aborted, not left to listen for ever
             worker.join(PATIENT_S)
@@ -183,7 +187,9 @@ def test_a_connection_that_nobody_accepts_ends_by_the_deadline() -> None:
                 client.setblocking(False)
                 client.connect_ex(address)
             with pytest.raises(DeadlineExceeded):
-                RemotePredictor(f"http://127.0.0.1:{address[1]}", MACHINE, deadline_s=0.15).curves(OPS)
+                RemotePredictor(f"http://127.0.0.1:{address[1]}", MACHINE, deadline_s=0.15, last_resort=False).curves(
+                    OPS
+                )
         finally:
             for client in waiting:
                 client.close()
@@ -214,11 +220,59 @@ def test_a_wrong_case_is_the_callers_error_and_asks_nobody(service: Service) -> 
     assert service.questions == []
 
 
-def test_where_neither_service_nor_fallback_can_answer_the_error_says_both() -> None:
+def test_where_neither_service_nor_fallback_can_answer_the_error_says_both_and_a_roofline_is_the_last_resort() -> None:
     class Unmeasured(SerialShare):
         def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
             raise ModelError("nothing was measured")
 
     fallback = LocalPredictor(Unmeasured(), MACHINE, {}, version="unmeasured@1")
     with pytest.raises(ServiceUnavailable, match=r"cannot be reached.*nothing was measured"):
-        RemotePredictor("http://127.0.0.1:9", MACHINE, fallback=fallback).curves(OPS)
+        RemotePredictor("http://127.0.0.1:9", MACHINE, fallback=fallback, last_resort=False).curves(OPS)
+    table = RemotePredictor("http://127.0.0.1:9", MACHINE, fallback=fallback).curves(OPS)
+    assert table.model == ROOFLINE + FALLBACK_MARK
+
+
+def test_a_large_question_is_asked_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.scheduler.curve_questions.PART_OPS", 2)
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
+    assert_same(remote.curves(OPS), local().curves(OPS))
+    assert [len(question["ops"]) for question in service.questions] == [2, 1]
+
+
+def test_parts_of_two_models_are_never_mixed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.scheduler.curve_questions.PART_OPS", 2)
+
+    def moved_on() -> None:
+        if len(service.questions) == 2:
+            service.predictor = local(0.5, version="serial_share@2")
+
+    service.before = moved_on
+    table = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
+    assert table.model == "serial_share@2"
+    assert_same(table, local(0.5).curves(OPS))
+
+
+def test_a_model_that_moves_with_every_answer_ends_in_the_fallback(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.scheduler.curve_questions.PART_OPS", 1)
+
+    def move_on() -> None:
+        service.predictor = local(0.5, version=f"serial_share@{len(service.questions)}")
+
+    service.before = move_on
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
+    assert_same(remote.curves(OPS), local(0.3).curves(OPS))
+    assert "changed its model" in str(remote.status.last_error)
+
+
+def test_the_deadline_is_over_all_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.scheduler.curve_questions.PART_OPS", 1)
+    over = threading.Event()
+    service.before = lambda: over.wait(PATIENT_S) if len(service.questions) == 3 else None
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=1.0, fallback=local(0.3))
+    assert_same(remote.curves(OPS), local(0.3).curves(OPS))
+    assert isinstance(remote.status.last_error, DeadlineExceeded)
+    over.set()
+    assert_same(remote.curves(OPS[:2]), local().curves(OPS[:2]))
+    assert remote.status.source_of_curves == "cache"

@@ -167,7 +167,7 @@ def _fetch(
 
     output.note("starting the prediction service")
     with service(store, models, log=log) as url:
-        predictor = RemotePredictor(url, machine, deadline_s=DEADLINE_S)
+        predictor = RemotePredictor(url, machine, deadline_s=DEADLINE_S, last_resort=False)
         curves = {one.name: predictor.curves(one.captured.graph.ops) for one in networks}
     keys = {op.key for one in networks for op in one.captured.graph.ops}
     return curves, len(keys)

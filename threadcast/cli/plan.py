@@ -65,6 +65,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @setting("models", "--models")
 @setting("predictor.url", "--url")
 @setting("predictor.deadline_s", "--deadline-s")
+@setting("predictor.key_file", "--key-file")
 @click.option("--output", "plan_file", type=NewFile(), help="Write the plan here.")
 @click.option("--timeline", "timeline_file", type=NewFile(), help="Write a timeline here that ui.perfetto.dev opens.")
 @common

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from threadcast import networks
 from threadcast.core import Case, CurveTable, Machine, OpGraph
-from threadcast.core.errors import InvalidInput, ModelError, NotFound, PlanError, StoreError
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NotFound, PlanError, StoreError
 from threadcast.core.json_reading import read_json
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
@@ -63,7 +63,7 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
             table = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `threadcast profile {question.network}` measures its ops") from error
-        return Problem(graph, table, machine), _remote_remarks(predictor)
+        return Problem(graph, table, machine), remote_remarks(predictor)
 
 
 def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> OpGraph:
@@ -124,9 +124,9 @@ def chosen_predictor(named: str | None, machine: Machine, settings: Settings, op
 
     try:
         fallback = _local_predictor(named, machine, settings, open_stores)
-    except (StoreError, NotFound, ImportError):  # nothing here to fall back on: the service has to answer
+    except (StoreError, NotFound, ArtefactError, ImportError):  # no model here to fall back on
         fallback = None
-    return RemotePredictor(url, machine, deadline_s=settings["predictor.deadline_s"], fallback=fallback, model=named)
+    return RemotePredictor.from_settings(settings, machine, fallback=fallback, model=named)
 
 
 def _local_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> LocalPredictor:
@@ -172,9 +172,13 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
     return []
 
 
-def _remote_remarks(predictor: Predictor) -> list[str]:
+def remote_remarks(predictor: Predictor) -> list[str]:
+    """What the user should know where the service was asked and did not answer."""
+    from threadcast.scheduler.fallback import ROOFLINE
     from threadcast.scheduler.remote import RemotePredictor
 
-    if isinstance(predictor, RemotePredictor) and predictor.status.fallbacks:
-        return [f"the local model answered: {predictor.status.last_error}"]
-    return []
+    if not isinstance(predictor, RemotePredictor) or not predictor.status.fallbacks:
+        return []
+    status = predictor.status
+    guess = "a guess from the number and clock of the cores" if status.model.startswith(ROOFLINE) else "the local model"
+    return [f"{guess} answered: {status.last_error}"]

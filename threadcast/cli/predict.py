@@ -12,7 +12,14 @@ from rich.table import Table
 
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
-from threadcast.cli.plan_input import Question, chosen_machines, chosen_predictor, chosen_store, read_problem
+from threadcast.cli.plan_input import (
+    Question,
+    chosen_machines,
+    chosen_predictor,
+    chosen_store,
+    read_problem,
+    remote_remarks,
+)
 from threadcast.core import CurveTable, Op
 from threadcast.core.errors import NotFound
 from threadcast.core.settings import Settings
@@ -34,6 +41,7 @@ _OP_KEY = re.compile(r".+-[0-9a-f]{16}")
 @setting("models", "--models")
 @setting("predictor.url", "--url")
 @setting("predictor.deadline_s", "--deadline-s")
+@setting("predictor.key_file", "--key-file")
 @common
 def command(
     output: Output, settings: Settings, what: str, size: str | None, batch: int | None,
@@ -45,18 +53,18 @@ def command(
     low and high bound a 90 % interval; source says which points were measured, interpolated, learned or extrapolated.
     """
     if _OP_KEY.fullmatch(what):
-        ops, curves, fingerprint = _of_op(what, machine, model, settings)
+        ops, curves, fingerprint, remarks = _of_op(what, machine, model, settings)
         counts = [1]
     else:
         problem, remarks = read_problem(Question(what, size, batch, mode, optimizer, machine, model), settings)
-        for remark in remarks:
-            output.warn(remark)
         same: dict[tuple[str, bytes], list[int]] = {}  # a graph's own curves may differ between ops of one key
         for i, op in enumerate(problem.graph.ops):
             same.setdefault((op.key, problem.curves.seconds[i].tobytes()), []).append(i)
         first, counts = [rows[0] for rows in same.values()], [len(rows) for rows in same.values()]
         ops, curves = [problem.graph.ops[i] for i in first], problem.curves.take(first)
         fingerprint = problem.machine.fingerprint
+    for remark in remarks:
+        output.warn(remark)
     best = [curves[i].best() for i in range(len(ops))]
     document = {
         **curves.to_json(), "machine": fingerprint,
@@ -75,15 +83,18 @@ def command(
         output.result(document, said, _best_table(ops, curves, counts))
 
 
-def _of_op(key: str, machine: str | None, model: str | None, settings: Settings) -> tuple[list[Op], CurveTable, str]:
+def _of_op(
+    key: str, machine: str | None, model: str | None, settings: Settings
+) -> tuple[list[Op], CurveTable, str, list[str]]:
     with ExitStack() as open_stores:
         measured, chosen = chosen_machines(machine, settings, open_stores)
         store = chosen_store(settings, open_stores)
         ops = [op for op in store.ops(kinds=[key.rpartition("-")[0]]) if op.key == key]
         if not ops:
             raise NotFound(f"no op {key} in {store.name}; `threadcast profile NETWORK` stores a network's ops")
-        curves = chosen_predictor(model, measured, settings, open_stores).curves(ops, cases=chosen.cases())
-    return ops, curves, chosen.fingerprint
+        predictor = chosen_predictor(model, measured, settings, open_stores)
+        curves = predictor.curves(ops, cases=chosen.cases())
+    return ops, curves, chosen.fingerprint, remote_remarks(predictor)
 
 
 def _curve_table(op: Op, curves: CurveTable, row: int) -> Table:

@@ -14,7 +14,7 @@ from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.options import NewFile, common, network_options, setting
 from threadcast.cli.output import Output, duration, table
-from threadcast.cli.plan_input import chosen_machines, chosen_predictor
+from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks
 from threadcast.core import Case, Machine, OpGraph, Plan, timeline
 from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.json_writing import write_json
@@ -75,6 +75,7 @@ class _Network:
 @setting("models", "--models")
 @setting("predictor.url", "--url")
 @setting("predictor.deadline_s", "--deadline-s")
+@setting("predictor.key_file", "--key-file")
 @click.option(
     "--timeline",
     "timeline_file",
@@ -108,7 +109,7 @@ def command(
     if plan_file is not None:
         (planned, machine), problem = _read_plan(plan_file, captured.graph, settings), None
     else:
-        problem = _problem(which, captured.graph, settings, engine_costs())
+        problem = _problem(which, captured.graph, settings, engine_costs(), output)
         machine = problem.machine
         planned = make_plan(problem, policy=policy, interference=interference_of(problem, settings, off=no_corun))
     plain = _plain_gains(which, mode, steps, output) if gains else None
@@ -147,7 +148,7 @@ def _plain_gains(which: _Network, mode: Mode, steps: int, output: Output) -> Pla
         )  # fmt: skip
 
 
-def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineCosts) -> Problem:
+def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineCosts, output: Output) -> Problem:
     with ExitStack() as stores:
         measured, machine = chosen_machines(None, settings, stores)
         predictor = chosen_predictor(which.model, measured, settings, stores)
@@ -155,6 +156,8 @@ def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineC
             curves = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `{which.profiling}` measures its ops") from error
+        for remark in remote_remarks(predictor):
+            output.warn(remark)
         return Problem(graph, costs.added(curves), machine)
 
 

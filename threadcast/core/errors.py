@@ -18,6 +18,8 @@ ThreadcastError
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
 └── ServiceError (RuntimeError)        the prediction service gave no usable answer
     ├── ServiceUnavailable (ConnectionError)
+    │   └── NotAsked                   it is left alone for now, or this process can make no request
+    ├── ServiceRefused                 it answered with another status than 200
     └── DeadlineExceeded (TimeoutError)
 """
 
@@ -99,6 +101,21 @@ class ServiceError(ThreadcastError, RuntimeError):
 
 class ServiceUnavailable(ServiceError, ConnectionError):
     """The prediction service cannot be reached."""
+
+
+class NotAsked(ServiceUnavailable):
+    """No request was made: the service is left alone for now, or this process cannot make one."""
+
+
+class ServiceRefused(ServiceError):
+    """The prediction service answered with another HTTP `status` than 200.
+
+    `retry_after_s`: seconds after which it wants to be asked again, where it says so.
+    """
+
+    def __init__(self, message: str, *, status: int, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
 
 
 class DeadlineExceeded(ServiceError, TimeoutError):

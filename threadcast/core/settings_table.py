@@ -12,9 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from threadcast.core.errors import ConfigError
+from threadcast.core.secret import Secret
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+_KINDS = {
+    str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path",
+    Secret: "visible ASCII characters",
+}  # fmt: skip
 
 
 def user_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -53,7 +57,7 @@ class Setting:
     """
 
     name: str
-    kind: type[str] | type[int] | type[float] | type[bool] | type[Path]
+    kind: type[str] | type[int] | type[float] | type[bool] | type[Path] | type[Secret]
     default: str | float | bool | Callable[[Mapping[str, str]], str | Path] | None
     doc: str
     unit: str = ""
@@ -104,7 +108,8 @@ class Setting:
         return converted
 
     def _refuse(self, value: Any, origin: str) -> ConfigError:
-        return ConfigError(f"{origin}: {self.name} is {value!r}, it must be {self.allowed}")
+        said = "not shown" if self.kind is Secret else repr(value)
+        return ConfigError(f"{origin}: {self.name} is {said}, it must be {self.allowed}")
 
 
 def _convert(value: Any, kind: type) -> Any:
@@ -114,6 +119,10 @@ def _convert(value: Any, kind: type) -> Any:
         if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
             return value.lower() in _TRUE
         raise ValueError
+    if kind is Secret:
+        if not isinstance(value, str | Secret):
+            raise ValueError
+        return value if isinstance(value, Secret) else Secret(value)
     if kind in (str, Path):
         if not isinstance(value, str | Path) or not str(value):
             raise ValueError
@@ -201,6 +210,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("predictor.url", str, None, "Prediction service that schedulers ask.", default_text="none: in process"),
         Setting("predictor.deadline_s", float, 1.0, "Longest wait for the service before the local model answers.",
                 "seconds", minimum=0.001),
+        Setting("predictor.fresh_s", float, 60.0, "Age up to which its curves are used without asking it anew.",
+                "seconds", minimum=0),
+        Setting("predictor.key", Secret, None, "Key that the service is shown.", default_text="none"),
+        Setting("predictor.key_file", Path, None, "File that holds this key.", default_text="none"),
     )
 })  # fmt: skip
 """Every setting by name. What is not here is not a setting."""

@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 
 from threadcast.collector.calibration import Calibration
-from threadcast.core import Case, Curve, Machine, Measurement, Op, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
-from threadcast.models.base import PerformanceModel
-from threadcast.models.interpolation import measured_knots
+from threadcast.models.base import BatchModel
+from threadcast.models.interpolation import measured_knots, with_measured
 from threadcast.models.intervals import residual_bounds
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.roofline_limits import fit_limits, least_seconds
@@ -25,7 +25,7 @@ UNFITTED_BOUNDS = (-float(np.log(1.25)), float(np.log(10.0)))
 time, the micro-measurements may be a fifth off, and kernels reach a tenth of the limit or more."""
 
 
-class Roofline(PerformanceModel):
+class Roofline(BatchModel):
     """The longer of compute time and memory time, and the cost of starting the team.
 
         time(n) = max(flops / (n core_flops), bytes / rate(n)) + fork_join(n)
@@ -40,6 +40,7 @@ class Roofline(PerformanceModel):
     """
 
     name = "roofline"
+    _source = Source.LEARNED
 
     def __init__(self, *, calibrations: Iterable[Calibration] = ()) -> None:
         self._limits = {c.machine: c for c in calibrations}
@@ -56,28 +57,27 @@ class Roofline(PerformanceModel):
             times = np.array([m.seconds for entry in listed for m in entry.by_case.values()])
             if fingerprint not in limits:
                 limits[fingerprint] = fit_limits(fingerprint, listed)
-            expected = [least_seconds(limits[fingerprint], e.op, tuple(e.by_case), e.machine) for e in listed]
+            expected = [least_seconds(limits[fingerprint], [e.op], tuple(e.by_case), e.machine)[0] for e in listed]
             bounds[fingerprint] = residual_bounds(np.log(times) - np.log(np.concatenate(expected)))
         self._limits, self._bounds = limits, bounds
         return self
 
-    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """The roofline's time; measured points where there are."""
+    def predict_many(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
+    ) -> CurveTable:
+        """The roofline's times; measured points where there are."""
         limits = self._limits.get(machine.fingerprint)
         if limits is None:
             raise ModelError(
                 f"the roofline has no calibration of {machine.fingerprint}; run `threadcast train --calibrate` on it, "
                 "or fit it to measurements from it"
             )
+        self.check_batch(ops, observed)
         low, high = np.exp(self._bounds.get(machine.fingerprint, UNFITTED_BOUNDS))
-        seconds = least_seconds(limits, op, tuple(cases), machine)
-        source = [Source.LEARNED] * len(cases)
-        points = np.array([seconds, seconds * low, seconds * high])
-        for case, knot in measured_knots(observed).items():
-            if case in cases:
-                at = cases.index(case)
-                *points[:, at], source[at] = knot
-        return Curve(tuple(cases), points[0], points[1], points[2], tuple(source))
+        seconds = least_seconds(limits, ops, tuple(cases), machine)
+        source = np.full(seconds.shape, list(Source).index(self._source), dtype=np.int8)
+        table = CurveTable(tuple(cases), seconds, seconds * low, seconds * high, source, self.name)
+        return with_measured(table, [measured_knots(seen) for seen in observed])
 
     def to_files(self) -> dict[str, bytes]:
         """The calibrations and intervals as JSON."""

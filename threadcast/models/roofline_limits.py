@@ -19,17 +19,18 @@ BALANCE_FLOPS_PER_BYTE = 5.0
 """A core's flops over its bandwidth, assumed where no measured op is bound by compute; common between 3 and 10."""
 
 
-def least_seconds(limits: Calibration, op: Op, cases: tuple[Case, ...], machine: Machine) -> Floats:
-    """The roofline's seconds of `op` at `cases`, (n_cases,)."""
+def least_seconds(limits: Calibration, ops: Sequence[Op], cases: tuple[Case, ...], machine: Machine) -> Floats:
+    """The roofline's seconds of `ops` at `cases`, (n_ops, n_cases)."""
+    flops, moved = (np.array([[getattr(op, name)] for op in ops]) for name in ("flops", "bytes_moved"))
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     rate = np.minimum(threads * limits.core_bytes_per_s, limits.all_bytes_per_s)
     capacities = _capacities(machine, cases)
     for level in sorted(limits.cache_bytes_per_s, reverse=True):  # the innermost that holds the bytes has the last word
         if level in capacities:
             cached = threads * limits.cache_bytes_per_s[level]
-            rate = np.where(capacities[level] >= op.bytes_moved, np.maximum(cached, rate), rate)
-    compute_s = op.flops / (threads * limits.core_flops_per_s)
-    return _with_overhead(limits, np.maximum(compute_s, op.bytes_moved / rate), threads)
+            rate = np.where(capacities[level] >= moved, np.maximum(cached, rate), rate)
+    compute_s = flops / (threads * limits.core_flops_per_s)
+    return _with_overhead(limits, np.maximum(compute_s, moved / rate), threads)
 
 
 def _with_overhead(limits: Calibration, work_s: Floats, threads: Floats) -> Floats:

@@ -2,60 +2,74 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable
 from threadcast.core.errors import InvalidInput
+from threadcast.scheduler.fork_lock import ForkLock
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCurves:
+    """Curves of one model version: the table, and the row of each op key in it. It never changes."""
+
+    table: CurveTable
+    rows: Mapping[str, int]
+
+    def missing(self, keys: Sequence[str]) -> list[int]:
+        """Position of the first appearance of each key that is not held."""
+        first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self.rows}
+        return sorted(first.values())
+
+    def get(self, keys: Sequence[str]) -> CurveTable | None:
+        """One row a key, in order; None if any is not held."""
+        try:
+            return self.table.take([self.rows[key] for key in keys])
+        except KeyError:
+            return None
+
+    def joined(self, keys: Sequence[str], table: CurveTable) -> HeldCurves:
+        """With row i of `table` as the curve of the i-th key, in place of the one that it had."""
+        new = dict.fromkeys(keys)
+        kept = {key: row for key, row in self.rows.items() if key not in new}
+        whole = len(kept) == len(self.rows)
+        held = self.table if whole else self.table.take(list(kept.values()))
+        rows = kept if whole else {key: i for i, key in enumerate(kept)}
+        return HeldCurves(joined(held, table), rows | {key: len(held) + i for i, key in enumerate(keys)})
 
 
 class CurveCache:
     """Whole curves by op key, all of one model version; those of another are dropped when it answers.
 
-    Safe to use from threads: a reader gets a table that no later `add` changes. It grows with the distinct ops
-    seen (about 25 bytes a case each) and is never trimmed.
+    Safe to use from threads and after a fork: a reader gets a table that no later `add` changes. It grows with the
+    distinct ops seen (about 25 bytes a case each) and is never trimmed.
     """
 
     def __init__(self, cases: Sequence[Case]) -> None:
-        self._empty = empty_table(cases)
-        self._lock = threading.Lock()
-        self._table, self._rows = self._empty, dict[str, int]()
-
-    @property
-    def model(self) -> str:
-        """The model version of the curves held; empty before the first."""
-        return self._table.model
+        self._lock = ForkLock()
+        self._held = self._empty = HeldCurves(empty_table(cases), {})
 
     def missing(self, keys: Sequence[str]) -> list[int]:
         """Position of the first appearance of each key that is not held."""
-        with self._lock:
-            first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self._rows}
-        return sorted(first.values())
+        return self._held.missing(keys)
 
     def get(self, keys: Sequence[str]) -> CurveTable | None:
         """One row a key, in order; None if any is not held."""
-        with self._lock:
-            table, rows = self._table, self._rows
-            try:
-                wanted = [rows[key] for key in keys]
-            except KeyError:
-                return None
-        return table.take(wanted)
+        return self._held.get(keys)
 
     def add(self, keys: Sequence[str], table: CurveTable) -> None:
         """Hold row i of `table` as the curve of the i-th key."""
         with self._lock:
-            held = self._table if table.model == self._table.model else self._empty
-            rows = self._rows if held is self._table else {}
-            self._table = joined(held, table)
-            self._rows = {**rows, **{key: len(held) + i for i, key in enumerate(keys)}}
+            held = self._held if table.model == self._held.table.model else self._empty
+            self._held = held.joined(keys, table)
 
     def clear(self) -> None:
         """Hold nothing."""
         with self._lock:
-            self._table, self._rows = self._empty, {}
+            self._held = self._empty
 
 
 def empty_table(cases: Sequence[Case], *, model: str = "") -> CurveTable:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import math
 import ssl
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
 
 from threadcast.core import Case, CurveTable, Machine, Op
-from threadcast.core.errors import DeadlineExceeded, InvalidInput, ModelError, ServiceError
+from threadcast.core.errors import InvalidInput, ModelError, ServiceError
+from threadcast.core.secret import Secret
+from threadcast.core.settings import Settings
 from threadcast.scheduler.bounded_request import BoundedClient
-from threadcast.scheduler.curve_answer import max_answer_bytes, read_curves
-from threadcast.scheduler.curve_cache import CurveCache, at_cases, empty_table
+from threadcast.scheduler.curve_cache import at_cases, empty_table
+from threadcast.scheduler.curve_questions import Known, Questions
+from threadcast.scheduler.fallback import FirstOf, roofline
+from threadcast.scheduler.fork_lock import ForkLock
+from threadcast.scheduler.kept_curves import Kept, KeptCurves
 from threadcast.scheduler.predictor import Predictor
+from threadcast.scheduler.refresher import Refresher
+from threadcast.scheduler.service_client import ServiceClient
 
-PATH = "/v1/predictions"
 FALLBACK_MARK = " (local fallback)"
 """Ends `table.model` where the fallback answered."""
+
+FALLBACK_SHARE = 0.2
+"""Share of the deadline that is left to the fallback's computing."""
+
+FRESH_S = 60.0
+"""Age up to which curves are answered without asking the service whether they still hold. A convention: a model or
+new measurements reach every scheduler in about a minute, at one small request a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +43,18 @@ class RemoteStatus:
     """Answers for which the service was asked and answered well."""
     cached: int = 0
     """Answers given without asking."""
+    stale: int = 0
+    """Of these, those whose curves were older than `fresh_s` or of the model before."""
     fallbacks: int = 0
     """Answers of the fallback, since the service gave none that could be used."""
+    refreshed: int = 0
+    """Times that the service was asked anew in the background, and answered well."""
     source_of_curves: str = ""
-    """Of the latest answer: "service", "cache" or "fallback"."""
+    """Of the latest answer: "service", "cache", "stale cache" or "fallback"; empty where there was none."""
     model: str = ""
     """`table.model` of the latest answer."""
+    age_s: float = 0.0
+    """Seconds since the service gave the oldest curve of the latest answer."""
     last_error: ServiceError | None = None
     """Why the latest request failed; None when it did not."""
 
@@ -43,16 +62,18 @@ class RemoteStatus:
 class RemotePredictor:
     """Asks the service at `url` for curves on `machine`, and `fallback` when that gives no usable answer in time.
 
-    `deadline_s` bounds each call's wait for the network in total: name lookup, connecting, TLS, and an answer
-    that trickles in. Whole curves are kept by op key and model version; when the service's model moves on, the curves
-    of the old version are dropped, so that a table never mixes two. An answer that is not exactly what was asked for
-    (shape, order, finite times) is refused. A table comes whole from the service or whole from the
-    fallback, and `table.model` and `status` say which. Where the fallback cannot answer either or there is none,
-    ServiceError and its kinds are raised.
+    `deadline_s` bounds each call in total, however many requests it takes: name lookup, connecting, TLS, an answer that
+    trickles in, waiting before another attempt. A fifth of it is left for the fallback. Whole curves are kept by op key
+    and model version. Those older than `fresh_s` are answered at once all the same, and asked for anew by a helper
+    thread. While the service keeps failing it is left alone and the fallback answers at once. An answer that is not
+    exactly what was asked for (shape, order, finite times) is refused. A table comes whole from one model version of
+    the service or whole from the fallback, and `table.model` and `status` say which.
 
-    `model` is the alias or "name@version" asked for; None: the service's default. The machine is sent in full, so
-    the service need not have met it. Safe to use from threads, which share the cache and never wait for one another's
-    requests.
+    Where `fallback` cannot answer, or there is none, a roofline of the machine does, which can always; without
+    `last_resort` ServiceError and its kinds are raised then. `model` is the alias or "name@version" asked for; None:
+    the service's default. The machine is sent in full, so the service need not have met it. `key` is sent to this
+    service alone and never shown. Safe to use from threads, which share the curves and never wait for one another's
+    requests, and in forked processes. `close` ends what it has under way.
     """
 
     def __init__(
@@ -62,91 +83,144 @@ class RemotePredictor:
         *,
         deadline_s: float = 1.0,
         fallback: Predictor | None = None,
+        last_resort: bool = True,
         model: str | None = None,
+        key: str | Secret | None = None,
+        fresh_s: float = FRESH_S,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         if not (deadline_s > 0 and math.isfinite(deadline_s)):
             raise InvalidInput(f"deadline_s={deadline_s!r} must be a finite number above 0")
+        if not fresh_s >= 0:
+            raise InvalidInput(f"fresh_s={fresh_s!r} must be a number of at least 0")
         if fallback is not None and fallback.machine != machine:
             raise InvalidInput(
                 f"the fallback predicts for {fallback.machine.fingerprint}, not for {machine.fingerprint}"
             )
         self.machine = machine
         self.deadline_s = deadline_s
-        self._client = BoundedClient(url, ssl_context=ssl_context)
-        self._fallback, self._model = fallback, model
+        secret = Secret(key) if isinstance(key, str) else key
+        self._client = ServiceClient(BoundedClient(url, key=secret, ssl_context=ssl_context))
+        given = [] if fallback is None else [fallback]
+        resorts = [*given, roofline(machine)] if last_resort else given
+        self._fallback = FirstOf(resorts) if resorts else None
         self._cases = machine.cases()
-        self._cache = CurveCache(self._cases)
-        self._status, self._lock = RemoteStatus(), threading.Lock()
+        self._questions = Questions(machine, model)
+        self._kept = KeptCurves(self._cases, fresh_s=fresh_s)
+        self._refresher = Refresher(self._refresh)
+        self._status, self._lock = RemoteStatus(), ForkLock()
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings, machine: Machine, *, fallback: Predictor | None = None, model: str | None = None
+    ) -> Self:
+        """As the settings `predictor.*` say; InvalidInput without `predictor.url` or with an unusable key."""
+        url, key, file = (settings[f"predictor.{name}"] for name in ("url", "key", "key_file"))
+        if url is None:
+            raise InvalidInput("predictor.url is not set; it names the service")
+        if file is not None and key is not None:
+            raise InvalidInput("both predictor.key and predictor.key_file are set; one of them is enough")
+        return cls(
+            url, machine, deadline_s=settings["predictor.deadline_s"], fallback=fallback, model=model,
+            key=Secret.read(file) if file is not None else key, fresh_s=settings["predictor.fresh_s"],
+        )  # fmt: skip
 
     @property
     def status(self) -> RemoteStatus:
         """What happened so far; a snapshot."""
         return self._status
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End requests under way and the helper thread. Curves held are answered on; nothing more is asked for."""
+        self._client.close()
+        self._refresher.close(timeout_s=self.deadline_s)
+
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
         """Return one row an op over `cases` (None: all of the machine's); InvalidInput for a case it does not have."""
         at_cases(empty_table(self._cases), cases)  # a wrong case is the caller's error, not the service's
-        keys = [op.key for op in ops]
         if not ops:
-            return at_cases(empty_table(self._cases, model=self._cache.model), cases)
-        table = self._cache.get(keys)
-        if table is not None:
-            self._note("cache", table.model)
-            return at_cases(table, cases)
+            return at_cases(empty_table(self._cases, model=self._kept.model), cases)
+        started_s = time.monotonic()
+        kept = self._kept.get([op.key for op in ops])
+        if kept is not None:
+            if kept.stale:
+                self._refresher.want([ops[i] for i in kept.stale])
+            self._note_kept(kept)
+            return at_cases(kept.table, cases)
+        share = 1.0 if self._fallback is None else 1.0 - FALLBACK_SHARE
         try:
-            table = self._fetch_missing(ops, keys)
+            table = self._fetch_missing(ops, started_s + share * self.deadline_s)
         except ServiceError as error:
-            if self._fallback is None:
-                self._note("", "", error)
-                raise
-            try:
-                table = self._fallback.curves(ops, cases=cases)
-            except ModelError as second:
-                self._note("", "", error)
-                raise type(error)(f"{error}; nor can the local model answer: {second}") from error
-            table = replace(table, model=table.model + FALLBACK_MARK)
-            self._note("fallback", table.model, error)
-            return table
-        self._note("service", table.model)
+            return self._fallen_back(ops, cases, error)
+        self._note(("fetched",), source_of_curves="service", model=table.model, age_s=0.0, last_error=None)
         return at_cases(table, cases)
 
-    def _fetch_missing(self, ops: Sequence[Op], keys: Sequence[str]) -> CurveTable:
-        """Complete the cache, twice where the first answer came from a newer model, and read all from it."""
-        until_s = time.monotonic() + self.deadline_s
+    def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
+        """Fetch what is not kept, twice where the first answer came from a newer model, and give all of it."""
+        keys = [op.key for op in ops]
         for _ in range(2):
-            missing = self._cache.missing(keys)
-            if missing:
-                answer = self._fetch([ops[i] for i in missing], until_s)
-                self._cache.add([keys[i] for i in missing], answer)
-            table = self._cache.get(keys)
-            if table is not None:
-                return table
+            self._fetch([ops[i] for i in self._kept.missing(keys)], until_s)
+            kept = self._kept.get(keys)
+            if kept is not None:
+                return kept.table
         raise ServiceError("the service changed its model while it was asked; ask again")
 
-    def _fetch(self, ops: Sequence[Op], until_s: float) -> CurveTable:
-        question = {
-            "machine": self.machine.to_json(),
-            "ops": [op.to_json() for op in ops],
-            "cases": [{"threads": case.threads, "affinity": case.affinity.value} for case in self._cases],
-        }
-        if self._model is not None:
-            question["model"] = self._model
-        keys = [op.key for op in ops]
-        body = json.dumps(question, separators=(",", ":")).encode()
-        remaining_s = until_s - time.monotonic()
-        if remaining_s <= 0:
-            raise DeadlineExceeded(f"no answer from {self._client.url} within {self.deadline_s:g} s")
-        return self._client.post(
-            PATH, body, deadline_s=remaining_s, max_answer_bytes=max_answer_bytes(len(ops), len(self._cases)),
-            read=lambda content: read_curves(content, keys=keys, cases=self._cases, machine=self.machine),
+    def _fetch(self, ops: Sequence[Op], until_s: float) -> None:
+        for part in self._questions.parts(ops):
+            body, keys = self._questions.body(part), [op.key for op in part]
+            known = self._questions.known(body)
+            if known is not None and not self._kept.has(known.model, keys):
+                known = None
+            request = self._questions.request(body, len(part), etag=known.etag if known else None)
+            read = self._questions.reader(part)
+            table, etag = self._client.ask(request, read, until_s=until_s)
+            if table is not None:
+                self._kept.add(keys, table)
+                if etag is not None:
+                    self._questions.remember(body, Known(etag, table.model))
+            elif known is not None:
+                self._kept.confirm(keys, known.model)
+
+    def _refresh(self, ops: Sequence[Op]) -> None:
+        """Ask anew; the helper thread's work."""
+        try:
+            self._fetch(ops, time.monotonic() + self.deadline_s)
+        except ServiceError as error:
+            self._note((), last_error=error)
+        else:
+            self._note(("refreshed",), last_error=None)
+
+    def _fallen_back(self, ops: Sequence[Op], cases: Sequence[Case] | None, error: ServiceError) -> CurveTable:
+        failed = {"source_of_curves": "", "model": "", "age_s": 0.0, "last_error": error}
+        if self._fallback is None:
+            self._note((), **failed)
+            raise error
+        try:
+            table = self._fallback.curves(ops, cases=cases)
+        except ModelError as second:
+            self._note((), **failed)
+            error.args = (f"{error}; nor can the local model answer: {second}",)
+            raise error from second
+        table = replace(table, model=table.model + FALLBACK_MARK)
+        self._note(("fallbacks",), **failed | {"source_of_curves": "fallback", "model": table.model})
+        return table
+
+    def _note_kept(self, kept: Kept) -> None:
+        stale = bool(kept.stale)
+        self._note(
+            ("cached", "stale") if stale else ("cached",),
+            source_of_curves="stale cache" if stale else "cache", model=kept.table.model, age_s=kept.age_s,
         )  # fmt: skip
 
-    def _note(self, source: str, model: str, error: ServiceError | None = None) -> None:
-        counter = {"service": "fetched", "cache": "cached", "fallback": "fallbacks"}.get(source)
+    def _note(self, counted: Sequence[str], **changed: Any) -> None:
         with self._lock:
-            counted = {counter: getattr(self._status, counter) + 1} if counter else {}
-            self._status = replace(
-                self._status, **counted, source_of_curves=source, model=model,
-                last_error=self._status.last_error if source == "cache" else error,
-            )  # fmt: skip
+            more = {name: getattr(self._status, name) + 1 for name in counted}
+            self._status = replace(self._status, **more, **changed)

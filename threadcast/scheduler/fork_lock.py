@@ -1,0 +1,44 @@
+"""A lock that a forked process never finds held."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from types import TracebackType
+
+
+class ForkLock:
+    """A lock for `with`, opened in a child process: its holder there is a thread that the fork did not copy.
+
+    So what it guards must be whole at every moment, as one attribute that is replaced is.
+    """
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _ALL.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def reopen(self) -> None:
+        """Forget the holder; for a child process."""
+        self._lock = threading.Lock()
+
+
+_ALL: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _reopen_all() -> None:
+    for lock in _ALL:
+        lock.reopen()
+
+
+os.register_at_fork(after_in_child=_reopen_all)
