@@ -88,6 +88,7 @@ class Aliases:
             document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time}
             with staged(self._root) as stage:
                 write(stage / "move.json", json_bytes(document))
+                (stage / "move.json").chmod(0o644)
                 directory.mkdir(parents=True, exist_ok=True)
                 try:
                     os.link(stage / "move.json", directory / f"{len(moves) + 1}.json")

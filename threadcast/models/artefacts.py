@@ -10,7 +10,9 @@ import io
 import json
 import math
 import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -21,8 +23,8 @@ from numpy.typing import NDArray
 from threadcast.core.errors import ArtefactError, ThreadcastError
 from threadcast.core.json_reading import parse
 
-MAX_UNPACKED_BYTES = 4 * 2**30
-"""Bytes that one archive may unpack to; 68 random forests of 30 trees take a four-hundredth."""
+MAX_UNPACKED_BYTES = 2**30
+"""Bytes that one archive may unpack to; 68 random forests of 30 trees take a hundredth."""
 
 TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
     "DictNode": frozenset({"builtins.dict"}),
@@ -53,9 +55,11 @@ TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
 
 _DAMAGED = (
     ThreadcastError, ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError, MemoryError,
-    RecursionError, NotImplementedError, OverflowError, struct.error, zipfile.BadZipFile, zipfile.LargeZipFile,
+    RecursionError, NotImplementedError, OverflowError, SyntaxError, UserWarning, struct.error, tokenize.TokenError,
+    zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile,
 )  # fmt: skip
-"""What readers of a damaged file were seen to raise; skops's own exceptions are ValueError and TypeError."""
+"""What readers of a damaged file were seen to raise; skops's own exceptions are ValueError and TypeError. UserWarning:
+numpy's remark on headers of Python 2, where warnings are errors."""
 
 
 @contextmanager
@@ -147,6 +151,10 @@ def _foreign_types(root: Any) -> Iterator[str]:
                     yield f"{named} ({loader})"
 
 
+_ENCRYPTED = 0x1
+"""Bit of an archive entry's flags."""
+
+
 def _check_archive(data: bytes, name: str) -> None:
     """Refuse archives that unpack too far, and arrays that claim more bytes than they bring."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -155,6 +163,8 @@ def _check_archive(data: bytes, name: str) -> None:
         if total > MAX_UNPACKED_BYTES:
             raise ArtefactError(f"{name} would unpack to {total} bytes, more than {MAX_UNPACKED_BYTES}")
         for entry in entries:
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or entry.flag_bits & _ENCRYPTED:
+                raise ArtefactError(f"{name} is packed otherwise than by DEFLATE, or encrypted")
             if entry.filename.endswith(".npy"):
                 with archive.open(entry) as stream:
                     _check_array(stream, entry, name)

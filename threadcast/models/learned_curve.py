@@ -243,7 +243,7 @@ class LearnedCurve(BatchModel):
                 samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
-            made._features = member(document, "features", int)
+            made._features, fitted = member(document, "features", int), member(document, "fitted", bool)
             variance, length, noise = (finite(value, pointer="/residuals") for value in document["residuals"])
             if not (variance > 0 and length > 0 and noise > 0):
                 raise ArtefactError("model.json has variances that are not above 0")
@@ -252,7 +252,7 @@ class LearnedCurve(BatchModel):
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
                 made._machines[name] = MachineCurves.from_files(described, own)
-        if member(document, "fitted", bool):
+        if fitted:
             made._trees = PointTrees("xgboost", made.shape).from_files("trees", files, features=made._features)
         self.__dict__.update(made.__dict__)
         return self

@@ -119,8 +119,9 @@ class ModelRegistry:
                 stored_files.write(staged / _MANIFEST, _json(manifest.to_json(), what="trained_on and metrics"))
                 target = self.root / "versions" / version
                 target.parent.mkdir(exist_ok=True)
+                stored_files.sync(self.root)
+                stored_files.make_readable(staged)
                 stored_files.sync(staged)
-                staged.chmod(0o755)  # mkdtemp's 0700 was for the staging
                 try:
                     os.rename(staged, target)  # fails on a directory that holds anything, as every version does
                 except OSError:
@@ -159,6 +160,8 @@ class ModelRegistry:
         directory = self.root / "versions" / exact
         if not directory.is_dir():
             raise NotFound(f"no model {exact}; registered: {', '.join(self.versions()) or 'none'}")
+        if directory.is_symlink():
+            raise ArtefactError(f"{directory} is a link; versions are folders of the registry itself")
         path = directory / _MANIFEST
         with reading(str(path)):
             manifest = Manifest.from_json(parse(stored_files.read(path, limit=MAX_MANIFEST_BYTES), what=str(path)))

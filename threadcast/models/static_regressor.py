@@ -88,7 +88,8 @@ class StaticRegressor(BatchModel):
             if low > 0 or high < 0:
                 raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
             made._features, made._bounds = member(document, "features", int), (low, high)
-        if member(document, "fitted", bool):
+            fitted = member(document, "fitted", bool)
+        if fitted:
             made._trees = PointTrees(self.library, made.shape).from_files("trees", files, features=made._features)
         self.__dict__.update(made.__dict__)
         return self

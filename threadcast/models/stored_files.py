@@ -6,11 +6,15 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from threadcast.core.errors import ArtefactError
+
+ABANDONED_S = 24 * 3600
+"""Age of what is left of writers that were killed, from which on it is removed."""
 
 
 @contextmanager
@@ -18,19 +22,38 @@ def staged(root: Path) -> Iterator[Path]:
     """A private directory on the file system of `root`, from which to rename or link; the rest of it is removed."""
     staging = root / "staging"
     staging.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(dir=staging))
+    _remove_abandoned(staging)
+    directory = Path(tempfile.mkdtemp(dir=staging))  # 0700
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # after a rename there is nothing left
 
 
+def _remove_abandoned(staging: Path) -> None:
+    for entry in staging.iterdir():
+        try:
+            abandoned = time.time() - entry.lstat().st_mtime > ABANDONED_S
+        except OSError:  # somebody else was faster
+            continue
+        if abandoned:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
 def write(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
+    """Write a file that only its owner may read, and wait until it is on the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def make_readable(directory: Path) -> None:
+    """Let all who can reach a staged directory of files read it, as the last thing before it gets its name."""
+    for entry in directory.iterdir():
+        entry.chmod(0o644)
+    directory.chmod(0o755)
 
 
 def read(path: Path, *, limit: int) -> bytes:

@@ -1,0 +1,283 @@
+"""Poison in the place of every file of every kind is refused, with its hash made right, and nothing in it runs."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import io
+import json
+import lzma
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.stored_kinds import KINDS, stored
+from threadcast.core.errors import ArtefactError
+from threadcast.models import artefacts
+from threadcast.models.registry import ModelRegistry
+from threadcast.models.registry_of_kinds import create
+
+CANARY = "poisoned"
+PLACES = [(kind, name) for kind in KINDS for name in stored(kind)]
+
+
+class Poison:
+    """Leaves a file where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (CANARY, "w"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The canary: a file that poison would leave in the working directory."""
+    directory = tmp_path / "working"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    yield
+    assert list(directory.iterdir()) == []
+
+
+def zip_of(entries: dict[str, bytes], **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", **options) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def unzipped(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {entry.filename: archive.read(entry) for entry in archive.infolist()}
+
+
+def npy_of(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def pickles_inside(data: bytes) -> bytes:
+    """Every entry of an archive a pickle; of what is no archive, one."""
+    poison = pickle.dumps(Poison())
+    return zip_of(dict.fromkeys(unzipped(data), poison)) if data[:2] == b"PK" else zip_of({"data.pkl": poison})
+
+
+def objects_inside(data: bytes) -> bytes:
+    """Every array of an archive one of objects."""
+    poison = npy_of(np.array([Poison()], dtype=object))
+    entries = unzipped(data) if data[:2] == b"PK" else {"a.npy": b""}
+    return zip_of(
+        {name: poison if name.endswith(".npy") else entry for name, entry in entries.items()} | {"x.npy": poison}
+    )
+
+
+POISONS: dict[str, Callable[[bytes], bytes]] = {
+    "a pickle": lambda data: pickle.dumps(Poison()),
+    "an old pickle": lambda data: pickle.dumps(Poison(), protocol=0),
+    "a joblib file": lambda data: b"\x80\x04" + pickle.dumps(Poison())[2:],
+    "pickles inside": pickles_inside,
+    "objects inside": objects_inside,
+    "a lone array of objects": lambda data: npy_of(np.array([Poison()], dtype=object)),
+    "nothing": lambda data: b"",
+    "half of it": lambda data: data[: len(data) // 2],
+    "an executable": lambda data: Path(sys.executable).read_bytes()[:4096],
+    "a shell script": lambda data: b"#!/bin/sh\ntouch poisoned\n",
+    "deep JSON": lambda data: b'{"a":' * 100_000,
+    "a huge number": lambda data: b'{"recipe": ' + b"9" * 100_000 + b"}",
+    "an infinite number": lambda data: b'{"recipe": 1e999}',
+    "deep UBJSON": lambda data: b"{i\x01a" * 100_000,
+    "a long UBJSON array": lambda data: b"{i\x01a[$Z#L" + struct.pack(">q", 2**62),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS.keys())
+def test_poison_in_the_place_of_any_file_is_refused(poison: Callable[[bytes], bytes]) -> None:
+    for kind, name in PLACES:
+        files = stored(kind)
+        with pytest.raises(ArtefactError):
+            create(kind).from_files({**files, name: poison(files[name])})
+        assert not Path(CANARY).exists(), (kind, name)
+
+
+@pytest.mark.parametrize(("kind", "name"), PLACES)
+def test_the_registry_refuses_poison_by_its_hash_and_with_the_hash_made_right(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    registry = ModelRegistry(tmp_path / "models")
+    version = registry.save(create(kind).from_files(stored(kind)), trained_on={}, metrics={})
+    directory = registry.root / "versions" / version
+    poison = pickle.dumps(Poison())
+    (directory / name).write_bytes(poison)
+    with pytest.raises(ArtefactError, match=r"sha256 differs|longer than"):
+        registry.load(version)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["files"][name] = {"sha256": hashlib.sha256(poison).hexdigest(), "bytes": len(poison)}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtefactError, match="cannot be loaded"):
+        registry.load(version)
+
+
+NODES: dict[str, dict[str, Any]] = {
+    "a function": {"__class__": "system", "__module__": "os", "__loader__": "FunctionNode"},
+    "open": {"__class__": "open", "__module__": "builtins", "__loader__": "TypeNode"},
+    "a call": {
+        "__class__": "Popen", "__module__": "subprocess", "__loader__": "ConstructorFromReduceNode",
+        "content": {"__class__": "tuple", "__module__": "builtins", "__loader__": "TupleNode", "content": []},
+    },
+    "a partial": {
+        "__class__": "partial", "__module__": "functools", "__loader__": "PartialNode",
+        "content": {"func": {"__class__": "open", "__module__": "io", "__loader__": "FunctionNode"}},
+    },
+    "a method": {
+        "__class__": "str", "__module__": "builtins", "__loader__": "MethodNode", "content": {"func": "format"},
+    },
+    "an operator": {"__class__": "attrgetter", "__module__": "operator", "__loader__": "OperatorFuncNode"},
+    "an estimator of no use": {
+        "__class__": "FunctionTransformer", "__module__": "sklearn.preprocessing._function_transformer",
+        "__loader__": "ObjectNode", "content": {},
+    },
+    "a search tree": {
+        "__class__": "KDTree", "__module__": "sklearn.neighbors._kd_tree", "__loader__": "ReduceNode", "content": {},
+    },
+    "a loader that is none": {"__class__": "str", "__module__": "builtins", "__loader__": "EvalNode"},
+    "a trusted type by another loader": {
+        "__class__": "LinearRegression", "__module__": "sklearn.linear_model._base", "__loader__": "TypeNode",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES.keys())
+def test_a_foreign_type_is_refused_wherever_it_stands(node: dict[str, Any]) -> None:
+    """In place of every node of a skops file in turn."""
+    files = stored("ols")
+    name = next(name for name in files if name.endswith("regressors.skops"))
+    entries = unzipped(files[name])
+    schema = json.loads(entries["schema.json"])
+    places = list(nodes_of(schema))
+    assert len(places) > 5
+    for parent, key in places:
+        before, parent[key] = parent[key], node
+        poisoned = zip_of({**entries, "schema.json": json.dumps(schema).encode()})
+        with pytest.raises(ArtefactError, match="not allowed"):
+            create("ols").from_files({**files, name: poisoned})
+        parent[key] = before
+
+
+def nodes_of(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Where the nodes of a skops schema hang: parent and key."""
+    pairs = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, child in list(pairs):
+        if isinstance(child, dict) and "__loader__" in child:
+            yield node, key
+        if isinstance(child, dict | list):
+            yield from nodes_of(child)
+
+
+@pytest.mark.parametrize("read", [artefacts.read_npz, artefacts.read_skops])
+@pytest.mark.parametrize("entry", ["../escape.npy", "/tmp/escape.npy", "a/../../escape.npy", "C:\\escape.npy"])
+def test_an_entry_that_points_out_of_its_archive_is_written_nowhere(read: Any, entry: str, tmp_path: Path) -> None:
+    data = zip_of({entry: npy_of(np.zeros(3)), "schema.json": b"{}"})
+    with pytest.raises(ArtefactError):
+        read({"file": data}, "file")
+    assert not (tmp_path / "escape.npy").exists()
+    assert not Path("/tmp/escape.npy").exists()
+
+
+@pytest.mark.parametrize("read", [artefacts.read_npz, artefacts.read_skops])
+def test_a_bomb_is_refused_before_it_is_unpacked(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = bytes(10 << 20)
+    bomb = zip_of({f"{i}.npy": zeros for i in range(4)}, compression=zipfile.ZIP_DEFLATED, compresslevel=9)
+    assert len(bomb) < 50_000
+    monkeypatch.setattr(artefacts, "MAX_UNPACKED_BYTES", 30 << 20)
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *args, **options: pytest.fail("it was unpacked"))
+    with pytest.raises(ArtefactError, match="would unpack to 41943040 bytes"):
+        read({"file": bomb}, "file")
+
+
+def test_a_bomb_that_lies_about_its_size_unpacks_to_no_more_than_it_claims() -> None:
+    data = bytearray(zip_of({"a.npy": npy_of(np.zeros(1 << 20))}, compression=zipfile.ZIP_DEFLATED))
+    at = data.rindex(b"PK\x01\x02")
+    data[at + 24 : at + 28] = struct.pack("<I", 200)  # unpacked size in the directory
+    with pytest.raises(ArtefactError, match="Bad CRC-32"):
+        artefacts.read_npz({"file": bytes(data)}, "file")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_packed_otherwise_is_refused(method: int) -> None:
+    data = zip_of({"a.npy": npy_of(np.zeros(3))}, compression=method)
+    with pytest.raises(ArtefactError, match="otherwise than by DEFLATE"):
+        artefacts.read_npz({"file": data}, "file")
+
+
+def test_an_encrypted_archive_is_refused() -> None:
+    data = bytearray(zip_of({"a.npy": npy_of(np.zeros(3))}))
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + offset] |= 1
+    with pytest.raises(ArtefactError, match="encrypted"):
+        artefacts.read_npz({"file": bytes(data)}, "file")
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, __import__("gzip").compress])
+def test_a_packed_pickle_is_refused(pack: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(ArtefactError):
+        artefacts.read_npz({"file": pack(pickle.dumps(Poison()))}, "file")
+
+
+def test_a_version_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    registry = ModelRegistry(tmp_path / "models")
+    version = registry.save(create("hill_climb"), trained_on={}, metrics={})
+    directory = registry.root / "versions" / version
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ArtefactError, match="is a link"):
+        registry.load(version)
+
+
+HOSTILE = """
+import json, resource, sys
+from threadcast.core.errors import ArtefactError
+from threadcast.models import regressors, boosted_trees
+regressor = regressors.make("xgboost")
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+for what, data in json.load(sys.stdin).items():
+    try:
+        boosted_trees.load(regressor, bytes.fromhex(data), features=3)
+    except ArtefactError:
+        print(what)
+"""
+
+
+def text(value: str) -> bytes:
+    return b"L" + struct.pack(">q", len(value)) + value.encode()
+
+
+STRUCTURES = {
+    "an array of 2^62 numbers": b"{" + text("learner") + b"[$D#L" + struct.pack(">q", 2**62),
+    "an array of 2^62 nulls": b"{" + text("learner") + b"[$Z#L" + struct.pack(">q", 2**62),
+    "a negative length": b"{" + text("learner") + b"[$D#l" + struct.pack(">i", -1),
+    "text of 2^62 bytes": b"{" + text("learner") + b"SL" + struct.pack(">q", 2**62),
+    "typed containers of containers": b"{" + text("learner") + b"[$[#U\xff" * 40,
+    "a name twice": b"{" + (text("learner") + b"{}") * 2 + b"}",
+    "no learner": b"{}",
+    "a learner that is a number": b"{" + text("learner") + b"i\x01}",
+    "a high-precision number": b"{" + text("learner") + b"HL" + struct.pack(">q", 4) + b"1e99}",
+}  # fmt: skip
+
+
+def test_hostile_structures_are_refused_in_bounded_memory_by_a_process_that_lives() -> None:
+    given = json.dumps({what: data.hex() for what, data in STRUCTURES.items()})
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTILE], input=given, capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()) == (0, list(STRUCTURES)), done.stderr
