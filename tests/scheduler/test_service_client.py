@@ -142,6 +142,11 @@ def test_a_service_that_is_gone_costs_the_first_call_its_attempts_and_the_next_o
     assert len(time.slept) == ATTEMPTS - 1
 
 
+def test_the_service_is_told_how_long_somebody_waits(service: Service) -> None:
+    RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
+    assert 0 < float(service.headers[0]["X-Deadline-S"]) <= PATIENT_S
+
+
 def test_a_closed_client_asks_nobody(service: Service) -> None:
     with RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3)) as remote:
         assert_same(remote.curves(OPS[:1]), local().curves(OPS[:1]))

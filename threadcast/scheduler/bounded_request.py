@@ -27,6 +27,9 @@ from threadcast.scheduler.http_answer import Answer, read_answer
 
 T = TypeVar("T")
 
+DEADLINE_HEADER = "X-Deadline-S"
+"""Tells the service after how many seconds nobody waits for the answer any more."""
+
 MAX_EXCHANGES = 64
 """Requests of one client under way at most. A thread that resolves a name cannot be ended, so this bounds them."""
 
@@ -191,7 +194,7 @@ class _Exchange:
     def _headers(self) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "gzip",
-            "Connection": "close",
+            "Connection": "close", DEADLINE_HEADER: f"{max(self.remaining_s(), 1e-3):.3f}",
         }  # fmt: skip
         if self._request.etag is not None:
             headers["If-None-Match"] = self._request.etag
