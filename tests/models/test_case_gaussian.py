@@ -4,9 +4,22 @@ import numpy as np
 import pytest
 
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
+from threadcast.models.sample_noise import Scatter
 
 THREADS = list(range(1, 9))
 QUIET = np.full(8, 1e-4)
+
+
+def certain(values, samples, noise=1e-4):
+    """Samples that are never disturbed and never wrong."""
+    none, all_of_it = np.zeros_like(values), np.ones_like(values)
+    variances = np.stack([noise / samples + none, all_of_it, all_of_it], axis=-1)
+    return Scatter(np.stack([all_of_it, none, none], axis=-1), np.zeros((*values.shape, 3)), variances)
+
+
+def given(gaussian, where, values, samples, *, scale=1.0, level=0.0, noise=1e-4):
+    scales, levels = np.full(len(values), scale), np.full(len(values), level)
+    return gaussian.given(where, values, certain(values, samples, noise), scales, levels)
 
 
 def drawn(count, *, seed=0, holes=0.0):
@@ -20,19 +33,52 @@ def drawn(count, *, seed=0, holes=0.0):
 def test_a_sample_narrows_the_curve_as_the_formula_says():
     gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
     values, counts = np.array([[0.4, -0.2]]), np.array([1.0, 4.0])
-    mean, variance = gaussian.given([1, 6], values, counts)
+    mean, variance, believed = given(gaussian, [1, 6], values, counts)
     c = gaussian.covariance
     within = c[np.ix_([1, 6], [1, 6])] + np.diag(gaussian.noise[[1, 6]] / counts)
     gain = c[:, [1, 6]] @ np.linalg.inv(within)
     np.testing.assert_allclose(mean[0], gaussian.mean + gain @ (values[0] - gaussian.mean[[1, 6]]), rtol=1e-9)
-    np.testing.assert_allclose(variance, np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
-    np.testing.assert_allclose(np.diag(gaussian.left([1, 6], counts)), variance, rtol=1e-6)
+    np.testing.assert_allclose(variance[0], np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
+    np.testing.assert_allclose(np.diag(gaussian.left([1, 6], counts)), variance[0], rtol=1e-6)
+    np.testing.assert_array_equal(believed, 1)
+
+
+def test_a_wider_scale_and_a_level_are_a_wider_covariance():
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
+    wider = CaseGaussian(2 * gaussian.mean, 4 * gaussian.covariance + 0.5, gaussian.noise)
+    values, counts = np.array([[0.4, -0.2]]), np.ones(2)
+    for found, expected in zip(
+        given(gaussian, [1, 6], values, counts, scale=2.0, level=0.5), given(wider, [1, 6], values, counts), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_which_sample_is_disturbed_is_told_by_the_others():
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
+    where, straight = [0, 3, 7], np.array([[0.1, 0.15, 0.2]])
+    bent = straight + np.array([[0.0, 0.3, 0.0]])
+    shares = np.broadcast_to([0.699, 0.3, 0.001], (1, 3, 3))
+    noisy = Scatter(shares, np.broadcast_to([0.0, 0.2, 0.0], (1, 3, 3)), np.broadcast_to([1e-4, 0.04, 5.0], (1, 3, 3)))
+    expected, _, _ = given(gaussian, where, straight, np.ones(3))
+    found, _, believed = gaussian.given(where, bent, noisy, np.ones(1), np.zeros(1))
+    taken, _, _ = given(gaussian, where, bent, np.ones(3))
+    assert np.abs(found - expected).max() < 0.3 * np.abs(taken - expected).max()
+    assert believed.min() > 0.5
+
+
+def test_what_no_disturbance_explains_is_not_believed():
+    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
+    shares, variances = np.broadcast_to([0.949, 0.05, 0.001], (1, 3, 3)), np.broadcast_to([1e-4, 0.01, 5.0], (1, 3, 3))
+    noisy = Scatter(shares, np.zeros((1, 3, 3)), variances)
+    _, _, believed = gaussian.given([0, 3, 7], np.array([[0.1, 3.0, 0.2]]), noisy, np.ones(1), np.zeros(1))
+    assert believed[0, 1] < 0.01
+    assert min(believed[0, 0], believed[0, 2]) > 0.99
 
 
 def test_without_samples_it_is_as_it_was():
     gaussian = CaseGaussian.fitted(drawn(50), THREADS, noise=QUIET)
-    mean, variance = gaussian.given([], np.empty((3, 0)), np.empty(0))
-    assert (mean.shape, variance.shape) == ((3, 8), (8,))
+    mean, variance, believed = given(gaussian, [], np.empty((3, 0)), np.empty(0))
+    assert (mean.shape, variance.shape, believed.shape) == ((3, 8), (3, 8), (3, 0))
     np.testing.assert_array_equal(mean[2], gaussian.mean)
     assert gaussian.left([], np.empty(0)) is gaussian.covariance
 
@@ -40,19 +86,10 @@ def test_without_samples_it_is_as_it_was():
 def test_other_curves_are_forecast_from_two_points():
     gaussian = CaseGaussian.fitted(drawn(3000), THREADS, noise=np.full(8, 1e-6))
     others = drawn(100, seed=1)
-    mean, variance = gaussian.given([0, 7], others[:, [0, 7]], np.ones(2))
+    mean, variance, _ = given(gaussian, [0, 7], others[:, [0, 7]], np.ones(2), noise=1e-6)
     assert np.abs(mean - others).mean() < 0.03
     scores = ((others - mean) / np.sqrt(variance))[:, 1:7]
     assert 0.8 < scores.std() < 1.25
-
-
-def test_surprise_is_the_distance_from_what_the_others_say():
-    gaussian = CaseGaussian.fitted(drawn(400), THREADS, noise=QUIET)
-    values, counts = np.array([[0.4, -0.2, 0.1]]), np.array([1.0, 4.0, 2.0])
-    off, spread = gaussian.surprise([1, 4, 6], values, counts)
-    mean, variance = gaussian.given([1, 6], values[:, [0, 2]], counts[[0, 2]])
-    assert off[0, 1] == pytest.approx(values[0, 1] - mean[0, 4], rel=1e-6)
-    assert spread[1] == pytest.approx(np.sqrt(variance[4] + gaussian.noise[4] / 4), rel=1e-6)
 
 
 def test_holes_in_what_is_learned_from_are_borne():

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core.curve import Floats
+from threadcast.models.sample_noise import Scatter
 
 LEAST_VARIANCE = 1e-5
 """Of a case's log time, beside what others tell of it: 0.3 %. Keeps the covariance regular."""
@@ -16,6 +17,9 @@ LEAST_VARIANCE = 1e-5
 PRIOR_OPS = 8.0
 """How many measured ops the smooth covariance weighs as much as, against that of the ops themselves. A convention:
 with 20 ops it keeps a 96 x 96 matrix from being of rank 20, with hundreds it vanishes."""
+
+ROUNDS = 3
+"""In which it is told which samples are disturbed; what comes after no longer changes much."""
 
 DRAWS = 96
 """Curves that are drawn to tell what a choice may cost."""
@@ -25,7 +29,7 @@ DRAWS = 96
 class CaseGaussian:
     """Log times, or what a base leaves of them. `mean` is (n_cases,), `covariance` (n_cases, n_cases), float64.
 
-    `noise` (n_cases,) is the variance of one sample's log around the truth.
+    `noise` (n_cases,) is the variance of one sample's log around the truth, by which the next one is chosen.
     """
 
     mean: Floats
@@ -62,25 +66,42 @@ class CaseGaussian:
         log_threads = np.log(np.asarray(threads, dtype=np.float64))
         return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
 
-    def given(self, where: Sequence[int], values: Floats, samples: Floats) -> tuple[Floats, Floats]:
-        """Mean (n_ops, n_cases) and variance (n_cases,) of ops whose residuals at `where` are `values`.
+    def given(
+        self, where: Sequence[int], values: Floats, scatter: Scatter, scale: Floats, level: Floats
+    ) -> tuple[Floats, ...]:
+        """Mean and variance (n_ops, n_cases) of ops whose samples at `where` left `values`, and how likely each of
+        these is not `WRONG`, (n_ops, n_where).
 
-        `values` are (n_ops, n_where), and `samples`, how many samples each is of, (n_where,) for all ops.
+        `values` and `scatter` are (n_ops, n_where), the oldest first; `scale` (n_ops,) is how many times as far as the
+        others' an op's curve may be from the mean, `level` (n_ops,) a variance that all its cases share beside that.
+        Which samples are disturbed, which wrong, is told from what the other samples say of each (Rasmussen and
+        Williams, 5.12), in `ROUNDS` rounds: expectation propagation with mixtures of normals.
         """
-        at, variance = list(where), np.diag(self.covariance)
+        at, spread, level = list(where), scale[:, None] ** 2, level[:, None]
+        alone = spread * np.diag(self.covariance) + level
         if not at:
-            return np.broadcast_to(self.mean, (len(values), len(self.mean))).copy(), variance.copy()
-        gain = self._gain(at, samples)
-        left = variance - np.einsum("ij,ji->i", gain, self.covariance[at])
-        return self.mean + (values - self.mean[at]) @ gain.T, np.maximum(left, LEAST_VARIANCE)
-
-    def surprise(self, where: Sequence[int], values: Floats, samples: Floats) -> tuple[Floats, Floats]:
-        """How far each of `values` (n_ops, n_where) is from what the others say, (n_ops, n_where), and the standard
-        deviations (n_where,) that it may be: Rasmussen and Williams, 5.12."""
-        at = list(where)
-        inverse = np.linalg.inv(self.covariance[np.ix_(at, at)] + np.diag(self.noise[at] / samples))
-        spread = np.diag(inverse)
-        return (values - self.mean[at]) @ inverse / spread, 1 / np.sqrt(spread)
+            return scale[:, None] * self.mean, alone, np.empty((len(values), 0))
+        across = spread[:, :, None] * self.covariance[at] + level[:, :, None]
+        within = across[:, :, at]
+        off = values - scale[:, None] * self.mean[at]
+        weights = np.zeros(scatter.shares.shape)
+        weights[:, :, 0] = 1.0
+        for _ in range(ROUNDS):
+            for i in range(len(at)):
+                inverse, noise, shift = _inverse(within, weights, scatter)
+                diagonal = inverse[:, i, i]
+                others = (off - shift)[:, i] - np.einsum("ij,ij->i", inverse[:, i], off - shift) / diagonal
+                left = np.maximum(1 / diagonal - noise[:, i], 0.0)[:, None]
+                variance = left + scatter.variances[:, i]
+                apart = off[:, i, None] - others[:, None] - scatter.offsets[:, i]
+                logs = np.log(scatter.shares[:, i] + 1e-300) - 0.5 * (apart**2 / variance + np.log(variance))
+                likely = np.exp(logs - logs.max(axis=1, keepdims=True))
+                weights[:, i] = likely / likely.sum(axis=1, keepdims=True)
+        inverse, _, shift = _inverse(within, weights, scatter)
+        told = inverse @ across
+        mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", off - shift, told)
+        variance = np.maximum(alone - (across * told).sum(axis=1), LEAST_VARIANCE)
+        return mean, variance, 1 - weights[:, :, 2]
 
     def left(self, where: Sequence[int], samples: Floats) -> Floats:
         """The covariance (n_cases, n_cases) that is left once `where` is known."""
@@ -96,6 +117,15 @@ class CaseGaussian:
         within = self.covariance[np.ix_(at, at)] + np.diag(self.noise[at] / samples)
         gain: Floats = np.linalg.solve(within, self.covariance[at]).astype(np.float64, copy=False).T
         return gain
+
+
+def _inverse(within: Floats, weights: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
+    """Of the samples' covariance (n_ops, n, n), and their noise and shift (n_ops, n), when each is of the parts of
+    `scatter` with these weights."""
+    precisions = weights / scatter.variances
+    noise = 1 / precisions.sum(axis=2)
+    shift = noise * (precisions * scatter.offsets).sum(axis=2)
+    return np.linalg.inv(within + noise[:, :, None] * np.eye(noise.shape[1])), noise, shift
 
 
 def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
@@ -18,20 +17,17 @@ from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
+from threadcast.models.correction import Forecast
+from threadcast.models.curve_learning import MIN_OPS, NOISE, NORMAL_95, learn
 from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
-from threadcast.models.machine_curves import MIN_OPS, NOISE, NORMAL_95, MachineCurves
+from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape, scale
+from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.sampling import evenly_spread
 
-SCHEMA = "threadcast.learned_curve/1"
-
-OUTLIER, WILD = 5.0, math.log(2.5)
-"""Standard deviations, and difference in log time, from what an op's other samples say, from which on a sample is not
-believed. Both: curves jump more often than a Gaussian would."""
-MIN_SAMPLES = 3
-"""Of which one can be contradicted by the others."""
+SCHEMA = "threadcast.learned_curve/2"
 
 DECISION = 0.25
 """Weight of how likely a case is the best, beside all cases alike, in what the next sample is to tell of."""
@@ -42,6 +38,9 @@ FADE_S = 30 * 86400.0
 FOREIGN = 1.5
 """How much wider intervals are on a machine that was not learned from. A convention."""
 
+DOUBTED = 0.5
+"""Likelihood of not being wrong below which a sample is made up for by another one."""
+
 
 class LearnedCurve(BatchModel):
     """A forecast from what an op is, then a Gaussian over the curves that it leaves, conditioned on the op's samples.
@@ -51,9 +50,11 @@ class LearnedCurve(BatchModel):
     (`op_process`), both weighted by how well they did out of fold. Each sample narrows the whole curve by how the
     residuals of the training ops vary together over cases. It asks for at most `samples` cases, the one that tells most
     of the curve first, weighted by how likely it is the best; and for no more once its choice is expected to cost at
-    most `enough` (a share of the best case's time; 0 asks for all). A sample that is off from what the others say by
-    more than `OUTLIER` standard deviations counts for little, and it asks for one more in its place. Measurements fade
-    beside newer ones of the op, and where they disagree the older one is doubted first.
+    most `enough` (a share of the best case's time; 0 asks for all). Samples scatter as those of training did at such
+    times (`sample_noise`), which tells a disturbed one from what the others say. One that must be wrong counts for
+    nothing, and it asks for one more in its place. Measurements fade beside newer ones of the op, and where they
+    disagree the older one is doubted first. Where many ops were learned from, trees over how a thread count divides an
+    op correct what the Gaussian leaves (`correction`).
 
     Intervals are widened or narrowed so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were
     not measured in training are interpolated. `jobs` threads grow trees and forecast many ops. Conditioning:
@@ -93,8 +94,8 @@ class LearnedCurve(BatchModel):
         allowed = [i for i, case in enumerate(learned.cases) if case not in seen]
         if not allowed or len(seen) >= self.samples + self._doubted(op, seen, learned, machine):
             return None
-        where, _, worth = _positions(learned, seen)
-        left = learned.gaussian.left(where, np.array(worth))
+        where, _, samples, ages = _positions(learned, seen)
+        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.left(where, samples / (1 + ages))
         weights = np.ones(len(learned.cases))
         if where:
             logs, _ = self._forecast([op], [seen], learned, machine)
@@ -124,7 +125,7 @@ class LearnedCurve(BatchModel):
                 out_of_fold[points.of_op[row]] + scale([entry.op], tuple(entry.by_case))[0]
                 for row, entry in zip(rows, own, strict=True)
             ]
-            machines[fingerprint] = MachineCurves.learned(own, by_trees, samples=self.samples, seed=self.shape.seed)
+            machines[fingerprint] = learn(own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs)
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
         self.notes = tuple(notes)
         if machines:
@@ -162,25 +163,22 @@ class LearnedCurve(BatchModel):
         """Log seconds and their standard deviations at the learned cases, each (n_ops, n_cases)."""
         base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
-        alike: dict[tuple[tuple[int, ...], tuple[float, ...]], list[tuple[int, list[float]]]] = {}
-        for row, seen in enumerate(known):
-            where, values, worth = _positions(learned, seen)
-            alike.setdefault((where, worth), []).append((row, values))
-        for (where, worth), found in alike.items():
-            rows = np.array([row for row, _ in found])
-            there = base[rows][:, list(where)]
-            residuals = np.array([values for _, values in found]).reshape(there.shape) - there
-            counts = np.array(worth)
-            doubtful = _doubtful(learned.gaussian, where, residuals, counts).any(axis=1)
-            some = ~doubtful
-            if some.any():
-                mean, variance = learned.gaussian.given(where, residuals[some], counts)
-                logs[rows[some]], spread[rows[some]] = base[rows[some]] + mean, np.sqrt(variance)
-            for i in np.flatnonzero(doubtful):
-                believed = _believed(learned.gaussian, where, residuals[i], counts)
-                mean, variance = learned.gaussian.given(where, residuals[i : i + 1], believed)
-                logs[rows[i]], spread[rows[i]] = base[rows[i]] + mean[0], np.sqrt(variance)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        told = [_positions(learned, seen) for seen in known]
+        for row, (where, *_) in enumerate(told):
+            alike.setdefault(where, []).append(row)
+        for where, rows in alike.items():
+            given = (np.array([told[row][part] for row in rows]) for part in (1, 2, 3))
+            forecast, _ = learned.told([ops[row] for row in rows], base[rows], where, *given)
+            logs[rows] = self._corrected(forecast, learned)
+            spread[rows] = np.sqrt(forecast.variance)
         return logs, spread
+
+    def _corrected(self, forecast: Forecast, learned: MachineCurves) -> Floats:
+        def of_some(some: Sequence[int]) -> Floats:
+            return learned.log_seconds(forecast.rows(slice(some[0], some[-1] + 1)))
+
+        return in_chunks(of_some, range(len(forecast.ops)), jobs=self.jobs)
 
     def _base(self, ops: Sequence[Op], learned: MachineCurves, machine: Machine) -> Floats:
         """(n_ops, n_cases) log seconds without samples, worked out by `jobs` threads."""
@@ -194,13 +192,10 @@ class LearnedCurve(BatchModel):
 
     def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> int:
         """How many of an op's measurements the others contradict; each is made up for by another case."""
-        if len(seen) < MIN_SAMPLES:
-            return 0
         base = self._base([op], learned, machine)
-        where, values, worth = _positions(learned, seen)
-        counts = np.array(worth)
-        believed = _believed(learned.gaussian, where, np.array(values) - base[0, list(where)], counts)
-        return int(np.count_nonzero(believed < counts / 2))
+        where, *given = _positions(learned, seen)
+        _, believed = learned.told([op], base, where, *(part[None] for part in given))
+        return int(np.count_nonzero(believed < DOUBTED))
 
     def _unknown(self, cases: tuple[Case, ...], knots: Sequence[Mapping[Case, Knot]]) -> MachineCurves:
         """What is assumed of a machine that was not learned from: the smooth part of all that were, wider."""
@@ -208,7 +203,7 @@ class LearnedCurve(BatchModel):
         threads = np.array([case.threads for case in every], dtype=np.float64)
         bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
         gaussian = CaseGaussian.smooth(self._variance, self._length, threads, self._noise)
-        return MachineCurves(every, gaussian, bound, bound)
+        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound)
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], measured: Sequence[Mapping[Case, Knot]],
@@ -223,16 +218,18 @@ class LearnedCurve(BatchModel):
 
     def to_files(self) -> dict[str, bytes]:
         """Options, the trees, and the arrays of each machine."""
-        parts = {name: learned.to_files() for name, learned in self._machines.items()}
+        parts = {name: learned.to_files(f"correction.{i}") for i, (name, learned) in enumerate(self._machines.items())}
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
             "residuals": [self._variance, self._length, self._noise],
-            "machines": {name: described for name, (described, _) in parts.items()},
+            "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip
-        arrays = {f"{i}.{name}": array for i, (_, own) in enumerate(parts.values()) for name, array in own.items()}
-        trees = self._trees.to_files("trees") if self._trees is not None else {}
-        return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **trees}
+        arrays = {f"{i}.{name}": array for i, (_, own, _) in enumerate(parts.values()) for name, array in own.items()}
+        files = self._trees.to_files("trees") if self._trees is not None else {}
+        for _, _, own in parts.values():
+            files |= own
+        return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **files}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
         """Take over what `to_files` gave."""
@@ -251,7 +248,7 @@ class LearnedCurve(BatchModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                made._machines[name] = MachineCurves.from_files(described, own)
+                made._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files)
         if fitted:
             made._trees = PointTrees("xgboost", made.shape).from_files("trees", files, features=made._features)
         self.__dict__.update(made.__dict__)
@@ -260,9 +257,9 @@ class LearnedCurve(BatchModel):
 
 def _positions(
     learned: MachineCurves, seen: Mapping[Case, Measurement]
-) -> tuple[tuple[int, ...], list[float], tuple[float, ...]]:
-    """Where what was measured lies among the learned cases, the oldest first: positions, log seconds, and how many
-    fresh samples each is worth."""
+) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
+    """Where what was measured lies among the learned cases, the oldest first: positions, log seconds, of how many
+    samples each is the median, and its age beside the newest in `FADE_S`."""
     known = [
         (_when(measured), at, measured)
         for case, measured in seen.items()
@@ -272,8 +269,9 @@ def _positions(
     newest = known[-1][0] if known else 0.0
     return (
         tuple(at for _, at, _ in known),
-        [math.log(measured.seconds) for _, _, measured in known],
-        tuple(len(measured.samples) / (1 + (newest - when) / FADE_S) for when, _, measured in known),
+        np.array([math.log(measured.seconds) for _, _, measured in known]),
+        np.array([float(len(measured.samples)) for _, _, measured in known]),
+        np.array([(newest - when) / FADE_S for when, _, _ in known]),
     )
 
 
@@ -285,22 +283,3 @@ def _when(measured: Measurement) -> float:
         return datetime.fromisoformat(str(measured.conditions["time"])).timestamp()
     except ValueError:
         return 0.0
-
-
-def _doubtful(gaussian: CaseGaussian, where: Sequence[int], values: Floats, counts: Floats) -> NDArray[np.bool_]:
-    """Which of `values` (n_ops, n_where) the others contradict."""
-    if len(where) < MIN_SAMPLES:
-        return np.zeros(values.shape, dtype=bool)
-    off, spread = gaussian.surprise(where, values, counts)
-    found: NDArray[np.bool_] = np.abs(off) > np.maximum(OUTLIER * spread, WILD)
-    return found
-
-
-def _believed(gaussian: CaseGaussian, where: Sequence[int], values: Floats, counts: Floats) -> Floats:
-    """How many samples each of the values (n_where,), the oldest first, counts as: next to none where the others
-    contradict it. Where an old one and new ones disagree it is the old one that goes: the machine may have changed."""
-    believed = counts.copy()
-    for i in range(len(where)):
-        if _doubtful(gaussian, where, values[None], believed)[0, i]:
-            believed[i] = counts[i] * 1e-6
-    return believed

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from threadcast.core import Op
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
+
+T = TypeVar("T")
 
 CONNECT_S = 10.0
 """Seconds that a cluster has to answer."""
@@ -70,7 +71,7 @@ def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
             get_reusable_executor().shutdown(wait=True)
 
 
-def in_chunks(forecast: Callable[[Sequence[Op]], Floats], ops: Sequence[Op], *, jobs: int) -> Floats:
+def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jobs: int) -> Floats:
     """(n_ops, n_cases) from `forecast`, which gives as many rows as it is given ops: `CHUNK` at a time, on `jobs`
     threads."""
     parts = [ops[start : start + CHUNK] for start in range(0, len(ops), CHUNK)]

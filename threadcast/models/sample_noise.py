@@ -1,0 +1,137 @@
+"""How far single timed samples lie from the truth: mostly close, now and then far too slow, rarely just wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from threadcast.core.curve import Floats
+from threadcast.models.measured import MeasuredOp
+
+KNOTS = 16
+"""Parts of the times, alike in number, of which each has a noise of its own."""
+
+ENOUGH = 200
+"""Samples that a part needs."""
+
+REPEATS = 3
+"""Samples from which on a case tells how they scatter."""
+
+NARROW, WIDE, SHARE = 0.02, 0.2, 0.05
+"""Of a lone sample where nothing was sampled often enough: standard deviations of its log, and how often the second
+one holds. Conventions."""
+
+WRONG, WRONG_SHARE = float(np.log(10.0)), 1e-3
+"""Standard deviation and share of samples that tell nothing: another unit, a machine that has changed."""
+
+CONTRADICTED = 3
+"""Samples of which one can be contradicted by the others."""
+
+LEAST, ROUNDS = 1e-4, 60
+"""Least standard deviation; rounds of expectation and maximisation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter:
+    """Of some samples' logs around the truth, each array (..., 3): mostly, disturbed, wrong."""
+
+    shares: Floats
+    offsets: Floats
+    variances: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleNoise:
+    """Two normal distributions of log samples by their log time. Each array is (n_knots,), `knots` ascending.
+
+    On a shared machine what disturbs a sample adds about the same seconds to each: short ones scatter more, and to the
+    slow side. Learned by expectation and maximisation (Dempster, Laird, Rubin 1977).
+    """
+
+    knots: Floats
+    shares: Floats
+    narrow: Floats
+    offsets: Floats
+    wide: Floats
+
+    @classmethod
+    def fitted(cls, entries: Sequence[MeasuredOp]) -> SampleNoise:
+        """From all cases that were sampled `REPEATS` times or more; conventions where there are none."""
+        times, apart = [], []
+        for entry in entries:
+            for measured in entry.by_case.values():
+                logs = np.log([sample.seconds for sample in measured.samples])
+                if len(logs) >= REPEATS:
+                    middle = float(np.median(logs))
+                    # a sample is nearer to a median that it is part of
+                    apart.append((logs - middle) * np.sqrt(len(logs) / (len(logs) - 1)))
+                    times.append(np.full(len(logs), middle))
+        if not times or sum(map(len, times)) < ENOUGH:
+            return cls.assumed()
+        at, off = np.concatenate(times), np.concatenate(apart)
+        edges = np.quantile(at, np.linspace(0, 1, min(KNOTS, len(at) // ENOUGH) + 1))
+        knots: list[float] = []
+        found = []
+        for low, high in pairwise(edges.tolist()):
+            within = off[(at >= low) & (at <= high)]
+            if len(within) and (not knots or (low + high) / 2 > knots[-1]):
+                knots.append((low + high) / 2)
+                found.append(_two_normals(within))
+        return cls(np.array(knots), *np.array(found).T)
+
+    @classmethod
+    def assumed(cls) -> SampleNoise:
+        """What holds where nothing is known."""
+        return cls(*(np.array([value]) for value in (0.0, SHARE, NARROW, 0.0, WIDE)))
+
+    def around(self, logs: Floats, samples: Floats, ages: Floats) -> Scatter:
+        """Of medians of so many `samples`, whose logs they are; `ages` in fading times. All (n_ops, n_where).
+
+        Of fewer than `CONTRADICTED` none is wrong: there are not enough others to say so.
+        """
+        share, narrow, offset, wide = (
+            np.interp(logs, self.knots, values) for values in (self.shares, self.narrow, self.offsets, self.wide)
+        )
+        majority = (samples + 1) / 2  # so many of the samples must be disturbed for the median to be
+        share, wrong = share**majority, WRONG_SHARE ** np.sqrt(samples) * (1 + ages)
+        wrong = wrong * (logs.shape[-1] >= CONTRADICTED)
+        none = np.zeros_like(share)
+        wider = np.maximum(wide, 2 * narrow)
+        return Scatter(
+            np.stack([1 - share - wrong, share, wrong], axis=-1), np.stack([none, offset, none], axis=-1),
+            np.stack([narrow**2 / samples * (1 + ages), wider**2 + none, WRONG**2 + none], axis=-1),
+        )  # fmt: skip
+
+    def to_arrays(self) -> dict[str, Floats]:
+        """All five."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Floats]) -> SampleNoise:
+        """Take over what `to_arrays` gave; ValueError on what cannot be."""
+        made = cls(*(arrays[name] for name in cls.__slots__))
+        sizes = {array.shape for array in made.to_arrays().values()}
+        if len(sizes) != 1 or made.knots.ndim != 1 or not len(made.knots) or np.any(np.diff(made.knots) <= 0):
+            raise ValueError("noise whose arrays do not fit each other")
+        if min(made.narrow.min(), made.wide.min()) <= 0 or not (made.shares.min() >= 0 and made.shares.max() < 1):
+            raise ValueError("noise that no samples can have")
+        return made
+
+
+def _two_normals(off: Floats) -> tuple[float, float, float, float]:
+    """Share of the wider one, standard deviation of the narrow one, mean and standard deviation of the wider."""
+    narrow = max(float(np.quantile(np.abs(off), 0.6)), LEAST)
+    share, offset, wide = 0.1, 3 * narrow, 6 * narrow
+    for _ in range(ROUNDS):
+        near = (1 - share) * np.exp(-0.5 * (off / narrow) ** 2) / narrow
+        far = share * np.exp(-0.5 * ((off - offset) / wide) ** 2) / wide
+        disturbed = far / (near + far + 1e-300)
+        share = float(np.clip(disturbed.mean(), 0.005, 0.5))
+        narrow = max(float(np.sqrt(((1 - disturbed) * off**2).sum() / max((1 - disturbed).sum(), 1e-300))), LEAST)
+        offset = float((disturbed * off).sum() / max(disturbed.sum(), 1e-300))
+        spread = (disturbed * (off - offset) ** 2).sum() / max(disturbed.sum(), 1e-300)
+        wide = max(float(np.sqrt(spread)), 2 * narrow)
+    return share, narrow, offset, wide

@@ -1,0 +1,51 @@
+"""How a thread count divides an op, as numbers: what makes curves of real machines jagged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from threadcast.core import Affinity, Case, Op
+from threadcast.core.curve import Floats
+from threadcast.models.static_features import Features, describe
+
+_DIVISORS = (2, 3, 4, 5, 6, 8)
+
+
+def thread_features(ops: Sequence[Op], cases: Sequence[Case]) -> Features:
+    """(n_ops, n_cases, n_features): the thread count and what divides it, the sides of what threads divide, each also
+    by thread.
+
+    Libraries cut by thresholds on a thread's share of a side (on MKL's sgemm: rows by thread of 28 and 96), and by
+    whether a count splits into two equal factors, which trees find in these.
+    """
+    threads = np.array([case.threads for case in cases], dtype=np.float64)
+    of_case = _of_cases(tuple(cases))
+    described = describe(ops)
+    sides = np.column_stack(
+        [described, described[:, :3].sum(axis=1), described[:, 0] - described[:, 1]]
+    )  # rows, columns, work on each, bytes; work; how oblong
+    shares = described[:, None, :3] - np.log(threads)[None, :, None]
+    n, m = len(ops), len(cases)
+    parts = [np.broadcast_to(of_case, (n, *of_case.shape)), np.broadcast_to(sides[:, None], (n, m, sides.shape[1]))]
+    found: Features = np.concatenate([*parts, shares], axis=2, dtype=np.float32, casting="same_kind")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _of_cases(cases: tuple[Case, ...]) -> Floats:
+    found = []
+    for case in cases:
+        count = case.threads
+        divisors = [divisor for divisor in range(1, count + 1) if count % divisor == 0]
+        primes = [divisor for divisor in divisors[1:] if all(divisor % smaller for smaller in range(2, divisor))]
+        small = max(divisor for divisor in divisors if divisor * divisor <= count)
+        found.append(
+            [
+                count, np.log(count), small, len(divisors), max(primes, default=1), count // 2 % 2,
+                *(count % divisor for divisor in _DIVISORS), float(case.affinity is Affinity.SPREAD),
+            ]
+        )  # fmt: skip
+    return np.array(found, dtype=np.float64)
