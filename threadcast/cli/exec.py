@@ -10,10 +10,11 @@ import click
 
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
-from threadcast.core.errors import NotFound
+from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.settings import SETTINGS, Settings
 
-_PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", "arbiter.socket")
+_DEADLINE = ("malleable.deadline_steps", "malleable.deadline_s")
+_PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", *_DEADLINE, "arbiter.socket")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -25,6 +26,8 @@ _PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", "arbiter.
 @setting("malleable.weight", "--weight")
 @setting("malleable.least", "--least")
 @setting("malleable.most", "--most")
+@setting("malleable.deadline_steps", "--deadline-steps")
+@setting("malleable.deadline_s", "--deadline-s")
 @setting("arbiter.socket", "--arbiter")
 @common
 def command(output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool) -> None:
@@ -39,6 +42,8 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
 
     if shutil.which(program[0]) is None:
         raise NotFound(f"{program[0]!r} is no program that can be run from here")
+    if len([name for name in _DEADLINE if settings[name] is not None]) == 1:
+        raise InvalidInput("--deadline-steps and --deadline-s belong together; give both")
     environment = dict(os.environ)
     folder = Path(malleable.__file__).parent / "inject"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))

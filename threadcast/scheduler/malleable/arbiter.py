@@ -12,8 +12,9 @@ from typing import Any
 
 from threadcast.core import Machine
 from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.division import Claim
-from threadcast.scheduler.malleable.ledger import Ledger
+from threadcast.scheduler.malleable.ledger import Ledger, Party
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
 from threadcast.scheduler.malleable.sockets import listen, peer
 
@@ -117,7 +118,10 @@ class Arbiter:
             if not isinstance(asked, dict):
                 raise FormatError("join must be an object", pointer="/join")
             connection.title = str(asked.get("name", ""))[:200]
+            deadline = _deadline(asked, "/join/deadline", now_s)
             self._ledger.join(name, _claim(asked), self._cores(asked, "holds"), now_s)
+            if deadline is not None:
+                self._ledger.promise(name, deadline, now_s)
             _logger.info("%s (%s) joined", name, connection.title)
             return
         if name not in self._ledger.parties:
@@ -131,6 +135,9 @@ class Arbiter:
             self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
         if "steps" in message:
             self._ledger.report(name, _number(message, "steps"), now_s)
+        if "deadline" in message:
+            self._ledger.promise(name, _deadline(message, "/deadline", now_s), now_s)
+            connection.on_time = None
 
     def _cores(self, message: dict[str, Any], name: str) -> list[int]:
         found = {self._core_of[cpu] for core in cpus_of(message, name) for cpu in core if cpu in self._core_of}
@@ -148,6 +155,13 @@ class Arbiter:
                 if name in self._ledger.parties:
                     _logger.warning("%s (%s) did not let go of cores; they are given to others", name, connection.title)
                     self._ledger.confirmed(name, connection.order, connection.cores)
+        for name, party in list(self._ledger.parties.items()):
+            connection = self._connections[name]
+            if party.on_time is not None and party.on_time != connection.on_time:
+                connection.on_time = party.on_time
+                if not party.on_time:
+                    _logger.warning("%s (%s) will not meet its deadline", name, connection.title)
+                self._send(connection, {"deadline": _left(party, now_s)})
 
     def _send(self, connection: _Connection, message: dict[str, Any]) -> None:
         try:
@@ -165,12 +179,14 @@ class Arbiter:
         self._ledger.leave(connection.name, self._now())
 
     def _state(self) -> dict[str, Any]:
+        now_s = self._now()
         parties = [
             {
                 "process": self._connections[name].process, "name": self._connections[name].title,
                 "cores": [self._cpus_of[core] for core in sorted(party.holds)], "weight": party.claim.weight,
                 "steps_per_s": party.progress.rates.get(len(party.target)),
                 "by_cores": {str(cores): rate for cores, rate in sorted(party.progress.rates.items())},
+                "deadline": _left(party, now_s),
             }
             for name, party in self._ledger.parties.items()
         ]  # fmt: skip
@@ -192,6 +208,8 @@ class _Connection:
         """What it was told last."""
         self.asked_s: float | None = None
         """When it was last told of other cores and has not answered."""
+        self.on_time: bool | None = None
+        """What it was last told of its deadline."""
 
 
 def _claim(asked: dict[str, Any]) -> Claim:
@@ -206,6 +224,21 @@ def _claim(asked: dict[str, Any]) -> Claim:
         )
     except (TypeError, ValueError) as error:
         raise FormatError(f"join: {error}", pointer="/join") from error
+
+
+def _deadline(message: dict[str, Any], pointer: str, now_s: float) -> Deadline | None:
+    asked = message.get("deadline")
+    if asked is None:
+        return None
+    if not isinstance(asked, dict):
+        raise FormatError("deadline must be steps and in_s, or null", pointer=pointer)
+    return Deadline.within(_number(asked, "steps"), _number(asked, "in_s"), now_s)
+
+
+def _left(party: Party, now_s: float) -> dict[str, Any] | None:
+    if (deadline := party.deadline) is None:
+        return None
+    return {"steps": deadline.steps, "in_s": round(deadline.by_s - now_s, 3), "met": party.on_time}
 
 
 def _progress(rates: object, pointer: str) -> dict[int, float]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import NamedTuple
 
 from threadcast.core import Machine
-from threadcast.scheduler.malleable.division import Claim, divide
+from threadcast.scheduler.malleable.deadline import Deadline
+from threadcast.scheduler.malleable.division import Claim, divide, floors, in_time
 from threadcast.scheduler.malleable.placement import CoreIds, place
 from threadcast.scheduler.malleable.progress import Progress
 
@@ -37,6 +39,11 @@ class Party:
     """Orders that it has not confirmed, by number, in the order in which they were sent."""
     last: CoreIds = ()
     """What it was told last."""
+    steps: float | None = None
+    """As last reported."""
+    deadline: Deadline | None = None
+    on_time: bool | None = None
+    """Whether it meets its deadline with what it is to have; None without one, and before that is known."""
 
     @property
     def holds(self) -> frozenset[int]:
@@ -67,6 +74,8 @@ class Ledger:
         self._rests_until_s = 0.0
         self._trial: dict[str, int] | None = None
         self._trial_until_s = 0.0
+        self._looks_at_s = 0.0
+        self._floors: Mapping[str, int] = {}
 
     def join(self, name: str, claim: Claim, holds: Iterable[int], now_s: float) -> None:
         """A process comes, with the cores that it is using already: those that an arbiter before this one gave it."""
@@ -82,7 +91,17 @@ class Ledger:
 
     def report(self, name: str, steps: float, now_s: float) -> None:
         """A process says how many steps it has made since it began."""
-        self.parties[name].progress.report(steps, now_s)
+        party = self.parties[name]
+        party.progress.report(steps, now_s)
+        party.steps = steps
+        if party.deadline is not None:
+            party.deadline = party.deadline.after(steps)
+
+    def promise(self, name: str, deadline: Deadline | None, now_s: float) -> None:
+        """A process wants to be done in time, or no longer does."""
+        party = self.parties[name]
+        party.deadline = deadline if deadline is None or party.steps is None else deadline.after(party.steps)
+        self._changed(now_s)
 
     def expect(self, name: str, progress: Mapping[int, float], now_s: float) -> None:
         """A process says how it will get on with each number of cores; InvalidInput for what cannot be."""
@@ -125,6 +144,9 @@ class Ledger:
             if told or now_s > self._trial_until_s:
                 self._trial, self._rests_until_s = None, now_s + REST_S
                 self._divide(now_s)
+        elif now_s >= self._looks_at_s and any(party.deadline for party in self.parties.values()):
+            self._looks_at_s = now_s + REST_S
+            self._divide(now_s)  # time goes by
         elif now_s >= self._rests_until_s and (trial := self._next_trial()) is not None:
             self._trial, self._trial_until_s = trial, now_s + TRIAL_S
             self._place(trial, now_s)
@@ -156,7 +178,7 @@ class Ledger:
             party = self.parties[name]
             if not party.progress.rates.get(counts[name]):
                 return False  # not measured yet with what it has
-            if not party.claim.least <= trial[name] <= (party.claim.most or len(self.machine)):
+            if not self._floors[name] <= trial[name] <= (party.claim.most or len(self.machine)):
                 return False
             news |= not any(known / NEAR <= trial[name] <= known * NEAR for known in _known(party))
         return news
@@ -168,9 +190,19 @@ class Ledger:
     def _divide(self, now_s: float) -> None:
         if not self.parties:
             return
-        claims = {name: replace(party.claim, progress=_known(party)) for name, party in self.parties.items()}
+        claims = {name: _claim(party, now_s) for name, party in self.parties.items()}
         before = {name: len(party.target or party.holds) for name, party in self.parties.items()}
-        self._place(divide(claims, len(self.machine), before), now_s)
+        counts = divide(claims, len(self.machine), before)
+        self._floors = floors(claims, len(self.machine))
+        self._place(counts, now_s)
+        known = in_time(claims, counts)
+        for name, party in self.parties.items():
+            if not claims[name].needs_per_s:
+                party.on_time = None if party.deadline is None else True
+            elif sum(counts.values()) > len(self.machine) or claims[name].needs_per_s == math.inf:
+                party.on_time = False
+            else:
+                party.on_time = known.get(name)
 
     def _place(self, counts: Mapping[str, int], now_s: float) -> None:
         had = {name: party.holds or party.target for name, party in self.parties.items()}
@@ -179,6 +211,11 @@ class Ledger:
             if cores != party.target:
                 party.target = cores
                 party.progress.resized(len(cores), now_s)
+
+
+def _claim(party: Party, now_s: float) -> Claim:
+    needs_per_s = 0.0 if party.deadline is None else party.deadline.needs_per_s(now_s)
+    return replace(party.claim, progress=_known(party), needs_per_s=needs_per_s)
 
 
 def _known(party: Party) -> Mapping[int, float]:

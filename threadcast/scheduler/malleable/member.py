@@ -18,6 +18,7 @@ from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceU
 from threadcast.core.given_cpus import set_given
 from threadcast.core.steps import expected, inside_step, steps_made
 from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
+from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
 from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
@@ -36,6 +37,8 @@ class Terms:
     weight: float = 1.0
     least: int = 1
     most: int | None = None
+    deadline: tuple[float, float] | None = None
+    """Steps that are to be made, and in how many seconds from when the process begins to follow."""
 
 
 class Member:
@@ -67,6 +70,9 @@ class Member:
         self._lines = Lines()
         self._reported = -1.0
         self._expected: Mapping[int, float] = {}
+        self._deadline: Deadline | None = None
+        self._deadline_said = True
+        self._on_time: bool | None = None
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="threadcast-member", daemon=True)
 
@@ -75,8 +81,27 @@ class Member:
         """The cores in use, each as its hardware threads."""
         return self._cores
 
+    @property
+    def on_time(self) -> bool | None:
+        """Whether the arbiter says that the deadline is met; None without either, and before it is known."""
+        return self._on_time
+
+    def finish(self, steps: float, within_s: float) -> None:
+        """Have so many steps from now made within so many seconds from now; this replaces an earlier deadline.
+
+        Steps are those of torch's optimizers and of optimised models. The arbiter gives the fewest cores with which
+        that can be done, before it divides the rest; where it cannot be done a warning is logged, and `on_time`
+        is False.
+        """
+        deadline = Deadline.within(steps, within_s, time.monotonic())
+        with self._lock:
+            self._deadline, self._deadline_said, self._on_time = deadline, False, None
+        self._wake.send(b"x")
+
     def start(self) -> None:
         """Follow what the container leaves, and begin to listen."""
+        if self.terms.deadline is not None:
+            self.finish(*self.terms.deadline)
         with self._lock:
             self._apply()
         self._thread.start()
@@ -154,7 +179,10 @@ class Member:
                     self._accept(asking)
                 elif found is self._arbiter:
                     self._hear()
-                elif isinstance(found, socket.socket) and found is not self._woken:
+                elif found is self._woken:
+                    self._woken.recv(1 << 10)
+                    next_look_s = 0.0
+                elif isinstance(found, socket.socket):
                     self._answer(found, asking)
         self._forget_arbiter()
         for one in (*asking, self._listening, self._woken, self._wake):
@@ -184,6 +212,19 @@ class Member:
         if self._arbiter is not None and self._steps is not None and (steps := self._steps()) != self._reported:
             self._reported = steps
             self._tell({"steps": steps})
+        self._tell_deadline()
+
+    def _tell_deadline(self) -> None:
+        """What is left of the deadline, once to each arbiter; this thread alone counts."""
+        with self._lock:
+            if self._deadline is None or self._deadline_said:
+                return
+            if self._steps is not None:
+                self._deadline = self._deadline.after(self._steps())
+            left, in_s = self._deadline.steps, self._deadline.by_s - time.monotonic()
+            self._deadline_said = self._arbiter is not None
+        if left > 0 and in_s > 0:
+            self._tell({"deadline": {"steps": left, "in_s": in_s}})
 
     def _join(self, path: Path) -> None:
         try:
@@ -208,6 +249,9 @@ class Member:
                 if "error" in message:
                     _logger.warning("the arbiter refuses this process: %s", message["error"])
                     continue
+                if isinstance(deadline := message.get("deadline"), dict):
+                    self._hear_of_deadline(deadline)
+                    continue
                 with self._lock:
                     self._given = cpus_of(message, "cores")
                     self._apply()
@@ -217,6 +261,13 @@ class Member:
             return
         except (OSError, FormatError):
             self._forget_arbiter()
+
+    def _hear_of_deadline(self, deadline: dict[str, Any]) -> None:
+        self._on_time = bool(deadline.get("met"))
+        if not self._on_time:
+            _logger.warning(
+                "the deadline will not be met: %s steps are left, and %s s", *map(deadline.get, ("steps", "in_s"))
+            )
 
     def _tell(self, message: dict[str, Any]) -> None:
         try:
@@ -230,7 +281,8 @@ class Member:
             self._selector.unregister(self._arbiter)
             self._arbiter.close()
             self._arbiter = None
-            self._reported, self._expected = -1.0, {}
+            self._reported, self._expected, self._on_time = -1.0, {}, None
+            self._deadline_said = self._deadline is None
 
     def _answer(self, connection: socket.socket, asking: dict[socket.socket, Lines]) -> None:
         """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"resize": null}."""
