@@ -46,13 +46,15 @@ def command(output: Output, settings: Settings, every_s: float, once: bool) -> N
 
 
 def _table(state: dict[str, Any]) -> Table:
-    rows = [
-        [
-            one["process"], one["name"], len(one["cores"]), format_cpus(cpu for core in one["cores"] for cpu in core),
-            one["weight"], one["steps_per_s"], _deadline(one["deadline"]),
-        ]
-        for one in state["processes"]
-    ]  # fmt: skip
+    rows = []
+    for one in state["processes"]:
+        count, cpus = len(one["cores"]), format_cpus(cpu for core in one["cores"] for cpu in core)
+        rows.append(
+            [
+                one["process"], one["name"], f"{count} lent" if one["lends"] else count, cpus, one["weight"],
+                one["steps_per_s"], _deadline(one["deadline"]),
+            ]
+        )  # fmt: skip
     used = len({tuple(core) for one in state["processes"] for core in one["cores"]})
     title = f"{state['machine']}: {used} of {state['cores']} cores in use"
     return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "deadline"], rows, title=title)

@@ -24,12 +24,20 @@ import json, sys, time
 import torch, threadcast
 if "attach" in sys.argv:
     threadcast.attach(signals=True)
-import os
+import os, threading
+def work():
+    while working:
+        torch.randn(200, 200) @ torch.randn(200, 200)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x = torch.randn(256, 64)
 print("ready", flush=True)
 for line in sys.stdin:
+    if line.strip() == "begin":
+        working = True
+        threading.Thread(target=work, daemon=True).start()
+    if line.strip() == "rest":
+        working = False
     if line.strip() == "train":
         for _ in range(200):
             model(x).sum().backward()

@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from threadcast.core import Machine
+from threadcast.scheduler.malleable.activity import State
 from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.division import Claim, divide, floors, in_time
 from threadcast.scheduler.malleable.placement import CoreIds, place
@@ -39,6 +40,11 @@ class Party:
     """Orders that it has not confirmed, by number, in the order in which they were sent."""
     last: CoreIds = ()
     """What it was told last."""
+    own: int = 0
+    """How many cores it had when last nobody lent any."""
+    activity: State = "new"
+    lends: bool = False
+    """Whether others may use what it holds: it waits, and somebody computes. It is told nothing meanwhile."""
     steps: float | None = None
     """As last reported."""
     deadline: Deadline | None = None
@@ -61,10 +67,11 @@ class Order(NamedTuple):
 class Ledger:
     """The cores of `machine` and the processes that share them.
 
-    Tell it what happens (`join`, `leave`, `report`, `confirmed`) and now and then the time (`explore`), then send
-    everybody in `orders` the cores that it names. A core goes to another process only once the one that had it said
-    that it has let go, or has left. Of processes that report steps it learns by trials what a core more or fewer would
-    make of them.
+    Tell it what happens (`join`, `leave`, `report`, `confirmed`, `active`) and now and then the time (`explore`), then
+    send everybody in `orders` the cores that it names. A core goes to another process only once the one that had it
+    said that it has let go, or has left. Cores of a process that `lends` are others' as well until it works again: it
+    is told nothing of that, so that it can go on at once, and whoever has them is told to let go. Of processes that
+    report steps it learns by trials what a core more or fewer would make of them.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -83,6 +90,20 @@ class Ledger:
         taken = frozenset[int]().union(*(party.holds for party in self.parties.values()))
         self.parties[name] = Party(claim, frozenset(holds) & known - taken)
         self._changed(now_s)
+
+    def active(self, name: str, activity: State, now_s: float) -> None:
+        """Whether a process computes or waits."""
+        party = self.parties[name]
+        before, party.activity = party.activity, activity
+        if before == "waits" and activity != "waits":
+            party.progress.restart(now_s)
+        computing = any(one.activity == "computes" for one in self.parties.values())
+        changed = [one for one in self.parties.values() if one.lends != (computing and one.activity == "waits")]
+        for one in changed:
+            one.lends = not one.lends
+        if changed:
+            back = [name for name, one in self.parties.items() if one in changed and not one.lends]
+            self._changed(now_s, back)
 
     def leave(self, name: str, now_s: float) -> None:
         """A process has gone."""
@@ -122,11 +143,12 @@ class Ledger:
     def orders(self) -> dict[str, Order]:
         """What processes are to be told, of those for which that is something new; it counts as sent."""
         found: dict[str, Order] = {}
-        shared = len(self.parties) > len(self.machine)
-        for name, party in self.parties.items():
+        present = self._present()
+        shared = len(present) > len(self.machine)
+        for name, party in present.items():
             target = frozenset(party.target)
             if not target <= party.holds:
-                others = frozenset[int]().union(*(p.holds for n, p in self.parties.items() if n != name))
+                others = frozenset[int]().union(*(p.holds for n, p in present.items() if n != name))
                 now = target if shared else (target & party.holds) | (target - others)
             else:
                 now = target
@@ -156,11 +178,11 @@ class Ledger:
 
         A process that is alone on many cores may be better off with fewer.
         """
-        counts = {name: len(party.target) for name, party in self.parties.items()}
+        counts = {name: len(party.target) for name, party in self._present().items()}
         if sum(counts.values()) > len(self.machine):
             return None
         for part in _PARTS:
-            for giver, taker in permutations(self.parties, 2):
+            for giver, taker in permutations(counts, 2):
                 moved = max(1, min(counts[giver], counts[taker]) // part)
                 trial = counts | {giver: counts[giver] - moved, taker: counts[taker] + moved}
                 if self._tells(trial, counts, (giver, taker)):
@@ -183,20 +205,29 @@ class Ledger:
             news |= not any(known / NEAR <= trial[name] <= known * NEAR for known in _known(party))
         return news
 
-    def _changed(self, now_s: float) -> None:
-        self._trial, self._rests_until_s = None, now_s + REST_S
-        self._divide(now_s)
+    def _present(self) -> dict[str, Party]:
+        """The processes among which the cores are divided."""
+        return {name: party for name, party in self.parties.items() if not party.lends}
 
-    def _divide(self, now_s: float) -> None:
-        if not self.parties:
+    def _changed(self, now_s: float, back: Iterable[str] = ()) -> None:
+        self._trial, self._rests_until_s = None, now_s + REST_S
+        self._divide(now_s, back)
+
+    def _divide(self, now_s: float, back: Iterable[str] = ()) -> None:
+        """Divide anew; those that come `back` have what they lent before anybody else."""
+        present = {name: self.parties[name] for name in back} | self._present()
+        if not present:
             return
-        claims = {name: _claim(party, now_s) for name, party in self.parties.items()}
-        before = {name: len(party.target or party.holds) for name, party in self.parties.items()}
+        claims = {name: _claim(party, now_s) for name, party in present.items()}
+        before = {name: len(party.target or party.holds) for name, party in present.items()}
+        if sum(before.values()) > len(self.machine):
+            before = {name: party.own for name, party in present.items()}
         counts = divide(claims, len(self.machine), before)
         self._floors = floors(claims, len(self.machine))
         self._place(counts, now_s)
         known = in_time(claims, counts)
-        for name, party in self.parties.items():
+        for name, party in present.items():
+            party.own = counts[name] if len(present) == len(self.parties) else party.own
             if not claims[name].needs_per_s:
                 party.on_time = None if party.deadline is None else True
             elif sum(counts.values()) > len(self.machine) or claims[name].needs_per_s == math.inf:
@@ -205,7 +236,7 @@ class Ledger:
                 party.on_time = known.get(name)
 
     def _place(self, counts: Mapping[str, int], now_s: float) -> None:
-        had = {name: party.holds or party.target for name, party in self.parties.items()}
+        had = {name: self.parties[name].holds or self.parties[name].target for name in counts}
         for name, cores in place(counts, self.machine, had).items():
             party = self.parties[name]
             if cores != party.target:
