@@ -34,8 +34,9 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     """Run PROGRAM with its arguments (`threadcast exec -- python train.py`), unchanged but for its cores.
 
     Its threads, and how many of them torch and the usual libraries use, follow the arbiter, `threadcast resize`,
-    SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. Python processes that it starts
-    are attached too, but for those of multiprocessing. What it does not free to the system it keeps.
+    SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. It is attached once it imports
+    torch, numpy or scipy, or computes for a while, and so is every Python process that it starts, but for those of
+    multiprocessing; launchers are not. What it does not free to the system it keeps.
     """
     from threadcast.collector.memory import KEEPING
     from threadcast.scheduler import malleable

@@ -227,7 +227,7 @@ def test_exec_attaches_a_program_that_knows_nothing_of_it(
 def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str, attached: bool) -> None:
     inject = Path(malleable.__file__).parent / "inject"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inject), str(Path(__file__).parents[3])])}
-    program = "import sys; print('threadcast.scheduler.malleable.attach' in sys.modules)"
+    program = "import numpy, sys, time; time.sleep(2); print('threadcast.scheduler.malleable.attach' in sys.modules)"
     command = [sys.executable, "-c", program, argument]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert (said.stdout.strip(), said.stderr) == (str(attached), "")

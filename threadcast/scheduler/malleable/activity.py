@@ -84,7 +84,7 @@ class Watched:
         """Its state now; as before where it cannot be seen."""
         if now_s >= self._next_s:
             self._next_s = now_s + _CHILDREN_S
-            self._family = descendants(self.process, without=others)
+            self._family = descendants(self.process, without=others.__contains__)
         own = seen(self.process) if self.process > 0 else None
         if own is None:
             return self.activity.state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ class Seen:
     """`state` is the kernel's letter: R runs or could, S and D wait, T and t are stopped (proc_pid_stat(5))."""
 
     state: str
+    parent: int
     cpu_s: float
 
 
@@ -25,16 +26,23 @@ def seen(process: int) -> Seen | None:
     except (OSError, UnicodeDecodeError):
         return None
     fields = rest.split()
-    return Seen(fields[0], (int(fields[11]) + int(fields[12])) * _TICK_S)
+    return Seen(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) * _TICK_S)
 
 
-def descendants(process: int, *, without: Collection[int] = ()) -> list[int]:
-    """The children of a process, their children, and so on, but for those in `without` and all that these started."""
+def descendants(process: int, *, without: Callable[[int], bool] = lambda _: False) -> list[int]:
+    """The children of a process, their children, and so on, but for those that are `without` and all these started."""
     found: list[int] = []
     for child in _children(process):
-        if child not in without:
+        if not without(child):
             found += [child, *descendants(child, without=without)]
     return found
+
+
+def ancestors(process: int) -> Iterator[int]:
+    """The parent of a process, its parent, and so on."""
+    while (look := seen(process)) is not None and look.parent > 0:
+        process = look.parent
+        yield process
 
 
 def _children(process: int) -> list[int]:

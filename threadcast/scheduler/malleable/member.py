@@ -18,6 +18,7 @@ from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceU
 from threadcast.core.given_cpus import set_given
 from threadcast.core.steps import expected, inside_step, steps_made
 from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
+from threadcast.scheduler.malleable.children import Children, inherited_limit
 from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
@@ -52,8 +53,9 @@ class Member:
         self, terms: Terms, *, arbiter: Path | None, steps: Callable[[], float] | None = None, root: Path = Path("/"),
     ) -> None:  # fmt: skip
         self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
-        self._limits = Limits(root)
-        self._main, self._threads = MainThread(), Threads()
+        self._limits = Limits(root, mask=inherited_limit())
+        self._main, self._threads, self._children = MainThread(), Threads(), Children()
+        self._children_moved = False
         self._libraries = frozenset[str]()
         self._lock = threading.Lock()
         self._asked: int | Cores | None = None
@@ -158,7 +160,10 @@ class Member:
         if wanted != self._cores:
             self._cores = wanted
             set_given(cpu for core in wanted for cpu in core)
-            self._threads.restrict(cpu for core in wanted for cpu in core)
+            cpus = frozenset(cpu for core in wanted for cpu in core)
+            self._threads.restrict(cpus)
+            self._children.restrict(cpus)
+            self._children_moved = True
             self._limits.restricted_to(self._threads.mask_of(os.getpid()))
             self._set_library_threads(steered_libraries())
 
@@ -202,6 +207,9 @@ class Member:
     def _look(self) -> None:
         with self._lock:
             self._apply()
+            if self._children_moved:  # one may have been started meanwhile, by a thread that had not been moved
+                self._children_moved = False
+                self._children.restrict(frozenset(cpu for core in self._cores for cpu in core))
             if self._libraries != (libraries := steered_libraries()):  # one was imported after the last change
                 self._set_library_threads(libraries)
         if self._arbiter is None and self._arbiter_path is not None:
@@ -285,11 +293,11 @@ class Member:
             self._deadline_said = self._deadline is None
 
     def _answer(self, connection: socket.socket, asking: dict[socket.socket, Lines]) -> None:
-        """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"resize": null}."""
+        """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"limits": "all"}."""
         try:
             data = connection.recv(1 << 16)
             for message in asking[connection].feed(data) if data else ():
-                connection.send(line(self._resized(message)))
+                connection.send(line(self._limited() if "limits" in message else self._resized(message)))
         except BlockingIOError:
             return
         except (OSError, FormatError):
@@ -298,6 +306,10 @@ class Member:
             self._selector.unregister(connection)
             del asking[connection]
             connection.close()
+
+    def _limited(self) -> dict[str, Any]:
+        with self._lock:
+            return {"limits": self._limits.cores(), "cores": self._cores}
 
     def _resized(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
