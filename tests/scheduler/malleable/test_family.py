@@ -112,7 +112,7 @@ def test_what_computes_without_any_library_is_attached_too() -> None:
     with running("print('ready', flush=True)\nwhile True: pass", *EXEC) as busy:
         assert line(busy) == "ready"
         assert not socket_of(busy.pid).exists()
-        assert eventually(socket_of(busy.pid).exists)
+        assert eventually(socket_of(busy.pid).exists, within_s=60)
 
 
 FORKING = """

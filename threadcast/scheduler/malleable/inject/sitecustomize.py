@@ -24,8 +24,9 @@ _HELPERS = (
 _LOOK_S = 0.1
 _STEERED = ("torch", "numpy", "scipy")
 """A process that has imported one of these computes with threads that follow its cores, or soon will."""
-_SHARE, _SPAN_S = 0.5, 1.0
-"""CPU time, as a share of the time that passes, and for how long, from which on any process computes."""
+_SHARE, _SPAN_S, _SPANS = 0.2, 1.0, 3
+"""CPU time, as a share of the time that passes, and in how many spans on end, from which on any process computes: to
+start takes some too, and others may leave it little."""
 
 _waiting = False
 
@@ -51,12 +52,11 @@ def _begin(function: Callable[..., None], *arguments: int) -> None:
 
 
 def _look() -> None:
-    since_s, used_s = time.monotonic(), time.process_time()
-    while not any(map(_is_there, _STEERED)):
+    since_s, used_s, spans = time.monotonic(), time.process_time(), 0
+    while not any(map(_is_there, _STEERED)) and spans < _SPANS:
         time.sleep(_LOOK_S)
-        if time.monotonic() - since_s >= _SPAN_S:
-            if time.process_time() - used_s >= _SHARE * _SPAN_S:
-                break
+        if (took_s := time.monotonic() - since_s) >= _SPAN_S:
+            spans = spans + 1 if time.process_time() - used_s >= _SHARE * took_s else 0
             since_s, used_s = time.monotonic(), time.process_time()
     _attached()
 
