@@ -71,21 +71,32 @@ class Planning:
 
 
 def _written(problem: Problem) -> dict[str, Any]:
-    curves = problem.curves
     return {
         "graph": problem.graph.to_json(),
         "machine": problem.machine.to_json(),
+        "curves": curves_to_json(problem.curves),
+    }
+
+
+def curves_to_json(curves: CurveTable) -> dict[str, Any]:
+    """The curves of a graph's ops, in its order."""
+    return {
         "cases": [[case.threads, case.affinity.value] for case in curves.cases],
         **{name: getattr(curves, name).tolist() for name in ("seconds", "low", "high", "source")},
         "model": curves.model,
     }
 
 
-def _read(document: dict[str, Any]) -> Problem:
+def curves_from_json(document: dict[str, Any]) -> CurveTable:
+    """What `curves_to_json` wrote; ValueError or KeyError for what is none."""
     cases = tuple(Case(threads, Affinity(affinity)) for threads, affinity in document["cases"])
     seconds, low, high = (np.array(document[name], dtype=np.float64) for name in ("seconds", "low", "high"))
     source = np.array(document["source"], dtype=np.int8)
-    curves = CurveTable(cases, seconds, low, high, source, document["model"])
+    return CurveTable(cases, seconds, low, high, source, document["model"])
+
+
+def _read(document: dict[str, Any]) -> Problem:
+    curves = curves_from_json(document["curves"])
     return Problem(OpGraph.from_json(document["graph"]), curves, Machine.from_json(document["machine"]))
 
 

@@ -71,7 +71,7 @@ class PythonEngine(ExecutorEngine, PlanEngine):
             self._next = None
             self._arrange(plan)
             self._teams = self._replay.teams
-            self._executors.make(self._teams)
+            self._executors.change(self._teams)
         return _ReplayStep(slots, self._executors, calls, self._replay, self._lifetimes, self._instructions)
 
 
