@@ -5,10 +5,8 @@ The planner's libraries (Numba's compiler, HiGHS, OR-Tools) take some 250 MB.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +16,9 @@ import numpy as np
 
 from threadcast.core import Affinity, Case, CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import ExecutionError
+from threadcast.core.parent_process import end_with_parent
 from threadcast.scheduler.policies import Problem
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _ENDING_S = 5.0
 """Longest wait for a process that was told to end."""
 
@@ -101,7 +99,7 @@ def _read(document: dict[str, Any]) -> Problem:
 
 
 def _main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever ends who waits for the plan
+    end_with_parent()  # which waits for the plan
     if "background" in sys.argv:
         os.nice(19)
     from threadcast.scheduler.planner import plan
