@@ -138,3 +138,34 @@ def test_signals_reach_a_program_that_has_not_begun_to_compute() -> None:
         assert line(idle) == "ready"
         idle.send_signal(signal.SIGUSR1)
         assert eventually(lambda: masks(idle.pid) == {(CORES - 1) * PER_CORE})
+
+
+THREADED = """
+import sys, threading, torch, threadcast
+member, said = threadcast.attach(), []
+model, x = torch.nn.Linear(4, 4), torch.ones(4)
+def work():
+    while len(said) < 3:
+        model(x)
+        if not said or said[-1] != torch.get_num_threads():
+            said.append(torch.get_num_threads())
+            print(said[-1], flush=True)
+torch.set_num_threads(2)
+thread = threading.Thread(target=work)
+thread.start()
+for size in (1, 2):
+    sys.stdin.readline()
+    member.resize(size)
+thread.join()
+"""
+
+
+@needs_two_cores
+def test_thread_counts_follow_in_other_threads_too() -> None:
+    with running(THREADED) as process:
+        assert process.stdin is not None
+        assert line(process) == "2"
+        for size in ("1", "2"):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert line(process) == size

@@ -22,6 +22,7 @@ from threadcast.scheduler.malleable.children import Children, inherited_limit
 from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
+from threadcast.scheduler.malleable.other_threads import OtherThreads
 from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
 
 LOOK_S = 0.2
@@ -55,7 +56,7 @@ class Member:
         self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
         self._limits = Limits(root, mask=inherited_limit())
         self._main, self._threads, self._children = MainThread(), Threads(), Children()
-        self._children_moved = False
+        self._children_moved, self._others = False, OtherThreads()
         self._libraries = frozenset[str]()
         self._lock = threading.Lock()
         self._asked: int | Cores | None = None
@@ -170,6 +171,7 @@ class Member:
     def _set_library_threads(self, libraries: frozenset[str]) -> None:
         self._libraries, count = libraries, len(self._cores)
         self._main.call(lambda: set_library_threads(count))
+        self._others.set(count)
 
     def _run(self) -> None:
         next_look_s = 0.0
@@ -210,6 +212,7 @@ class Member:
             if self._children_moved:  # one may have been started meanwhile, by a thread that had not been moved
                 self._children_moved = False
                 self._children.restrict(frozenset(cpu for core in self._cores for cpu in core))
+            self._others.look()
             if self._libraries != (libraries := steered_libraries()):  # one was imported after the last change
                 self._set_library_threads(libraries)
         if self._arbiter is None and self._arbiter_path is not None:
