@@ -12,7 +12,8 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
-from threadcast.scheduler.malleable.member import Member, OptimizerSteps, Terms
+from threadcast.scheduler.malleable.member import Member, Terms
+from threadcast.scheduler.malleable.optimizer_steps import OptimizerSteps
 
 _attached: Member | None = None
 _lock = threading.Lock()

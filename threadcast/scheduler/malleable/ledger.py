@@ -47,6 +47,8 @@ class Party:
     """Whether others may use what it holds: it waits, and somebody computes. It is told nothing meanwhile."""
     steps: float | None = None
     """As last reported."""
+    disputed: bool = False
+    """Whether it came with cores that another has, and is to be told that it has them not."""
     deadline: Deadline | None = None
     on_time: bool | None = None
     """Whether it meets its deadline with what it is to have; None without one, and before that is known."""
@@ -86,9 +88,9 @@ class Ledger:
 
     def join(self, name: str, claim: Claim, holds: Iterable[int], now_s: float) -> None:
         """A process comes, with the cores that it is using already: those that an arbiter before this one gave it."""
-        known = {core.id for core in self.machine.cores}
+        claimed = frozenset(holds) & {core.id for core in self.machine.cores}
         taken = frozenset[int]().union(*(party.holds for party in self.parties.values()))
-        self.parties[name] = Party(claim, frozenset(holds) & known - taken)
+        self.parties[name] = Party(claim, claimed - taken, disputed=bool(claimed & taken))
         self._changed(now_s)
 
     def active(self, name: str, activity: State, now_s: float) -> None:
@@ -153,8 +155,8 @@ class Ledger:
             else:
                 now = target
             cores = tuple(sorted(now))
-            if cores and cores != party.last and (party.last or now != party.holds):
-                self._orders += 1
+            if cores and cores != party.last and (party.last or party.disputed or now != party.holds):
+                self._orders, party.disputed = self._orders + 1, False
                 found[name] = Order(self._orders, cores)
                 party.told[self._orders] = party.last = cores
         return found

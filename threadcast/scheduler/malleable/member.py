@@ -6,7 +6,6 @@ import logging
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.given_cpus import set_given
-from threadcast.core.steps import expected, inside_step, steps_made
+from threadcast.core.steps import expected
 from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
 from threadcast.scheduler.malleable.children import Children, inherited_limit
 from threadcast.scheduler.malleable.deadline import Deadline
@@ -321,31 +320,3 @@ class Member:
         except InvalidInput as error:
             return {"error": str(error)}
         return {"cores": [list(core) for core in cores]}
-
-
-class OptimizerSteps:
-    """Counts the steps of all of torch's optimizers, once torch is there, and of optimised models."""
-
-    def __init__(self) -> None:
-        self._counter = _Counter()
-        self._registered = False
-
-    def __call__(self) -> float:
-        """How many there were."""
-        optimizers = sys.modules.get("torch.optim.optimizer")
-        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-        if register is not None and not self._registered:
-            self._registered = True
-            register(self._counter)
-        return self._counter.count + steps_made()
-
-
-class _Counter:
-    only_counts = True
-    """For `runtime.watch`: an optimised step need not call it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, *_: object) -> None:
-        self.count += not inside_step()
