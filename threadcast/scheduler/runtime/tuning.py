@@ -323,22 +323,24 @@ class Tuning:
             self._malleable.resize(self._cores)
         except ThreadcastError as error:
             _logger.warning("a plan does not follow the cores: %s", error)
-            self._give_up_following()
+            if (malleable := self._let_go()) is not None:
+                malleable.close()
 
     def _unfollow(self) -> None:
         with self._sizing:
-            self._give_up_following()
+            malleable = self._let_go()
+        if malleable is not None:
+            malleable.close()  # not with the lock held: whoever takes cores away must not wait for a planner to end
 
-    def _give_up_following(self) -> None:
+    def _let_go(self) -> MalleablePlan | None:
+        """What followed the cores, to be closed; its engine has all of them again."""
         malleable, self._malleable = self._malleable, None
-        if malleable is None:
-            return
-        try:
-            malleable.resize(self._machine.cores)  # what compares plans compares whole ones
-        except ThreadcastError as error:
-            _logger.warning("a plan stays with the cores that it has: %s", error)
-        finally:
-            malleable.close()
+        if malleable is not None:
+            try:
+                malleable.resize(self._machine.cores)  # what compares plans compares whole ones
+            except ThreadcastError as error:
+                _logger.warning("a plan stays with the cores that it has: %s", error)
+        return malleable
 
     def _report_plan(self, of: Candidate) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.layout, of.plan, of.fused
