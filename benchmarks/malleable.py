@@ -1,11 +1,16 @@
 """Training processes that share a machine's cores: `make bench-malleable` runs this.
 
     python benchmarks/malleable.py [--sets "2 LSTM;1 LSTM + 1 PathNet"] [--rounds 3] [--seconds 8] [--write]
+    python benchmarks/malleable.py --sets "2 LSTM @ 0-0.7 + 1 PathNet @ 0.3-1" --seconds 60
 
 Each round starts the same processes anew under each rule, by turns: left to the operating system with the framework's
 defaults; each on the cores of the best partition by hand, of those tried; and by `threadcast exec` under
 `threadcast arbiter`. What counts is the sum over processes of steps a second, each as a share of what that process
 makes alone.
+
+`@ 0.3-1` is when processes come and go, as shares of `--seconds` (0-1 where nothing is said). One that comes late is
+started then, and its start, with the import of torch, counts as time in which it makes no steps, under every rule. By
+hand, each is pinned, when it comes, to the core that has fewest.
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -71,18 +78,20 @@ class Process:
             self.lines.append(json.loads(text))
 
     @property
-    def pid(self) -> int:
-        """Of the process itself, once `lines` have come."""
-        return self._running.pid
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._running.poll() is None
 
     def rate(self, since_s: float, until_s: float) -> float:
-        """Steps a second between these moments."""
+        """Steps a second between these moments; before its first line it has made none."""
         inside = [one for one in self.lines if since_s <= one["at_s"] <= until_s]
         if len(inside) < 2:
             return 0.0
-        return (inside[-1]["steps"] - inside[0]["steps"]) / (inside[-1]["at_s"] - inside[0]["at_s"])
+        first = {"steps": 0.0, "at_s": since_s} if inside[0] is self.lines[0] else inside[0]  # it came meanwhile
+        return (inside[-1]["steps"] - first["steps"]) / (inside[-1]["at_s"] - first["at_s"])
 
     def end(self) -> None:
+        """Kill it, if it is still there."""
         self._running.kill()
         self._running.wait()
         self._reader.join()
@@ -99,52 +108,108 @@ def arbiter(environment: dict[str, str]) -> Iterator[None]:
         running.wait()
 
 
-def rates(names: Sequence[str], rule: str, seconds: float) -> list[float]:
-    """Steps a second of each process, all at once, under a rule."""
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One process of a set: which network it trains, and when it comes and goes, as shares of the time measured."""
+
+    network: str
+    comes: float = 0.0
+    goes: float = 1.0
+
+    def __str__(self) -> str:
+        return self.network if (self.comes, self.goes) == (0.0, 1.0) else f"{self.network} @ {self.comes}-{self.goes}"
+
+
+def parsed(one: str) -> list[Stay]:
+    """A set as it is written: "2 LSTM @ 0-0.7 + 1 PathNet"."""
+    found = []
+    for part in one.split("+"):
+        what, _, when = part.partition("@")
+        count, network = what.strip().split(" ", 1)
+        comes, goes = map(float, when.split("-")) if when else (0.0, 1.0)
+        if network not in NETWORKS or not 0 <= comes < goes <= 1:
+            raise SystemExit(f"{part.strip()!r}: networks are {', '.join(NETWORKS)}, times from 0 to 1")
+        found += [Stay(network, comes, goes)] * int(count)
+    return found
+
+
+def rates(stays: Sequence[Stay], rule: str, seconds: float) -> list[float]:
+    """Steps a second of each process while it is there, under a rule."""
     with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "THREADCAST_ENGINE_PLANS": f"{folder}/plans"}
         if rule == "threadcast":
+            command = [*_EXEC, "exec", "--no-keep-memory", "--", sys.executable]
             with arbiter(environment):
-                return _rates(names, [[*_EXEC, "exec", "--no-keep-memory", "--", sys.executable]] * len(names),
-                              environment, seconds)  # fmt: skip
+                return _rates(stays, lambda *_: command, environment, seconds)
         if rule == "by hand":
-            cpus = [core.cpus[0] for core in read_machine().cores]
-            commands = [["taskset", "-c", str(cpus[i % len(cpus)]), sys.executable] for i in range(len(names))]
-            return _rates(names, commands, {**environment, "OMP_NUM_THREADS": "1"}, seconds)
-        return _rates(names, [[sys.executable]] * len(names), environment, seconds)
+            return _rates(stays, ByHand(), {**environment, "OMP_NUM_THREADS": "1"}, seconds)
+        return _rates(stays, lambda *_: [sys.executable], environment, seconds)
+
+
+class ByHand:
+    """A Python pinned to the core that has fewest processes when it comes."""
+
+    def __init__(self) -> None:
+        self._cpus: dict[int, int] = {}
+
+    def __call__(self, number: int, there: Sequence[int]) -> list[str]:
+        """The command of the process of this number, beside those that are there."""
+        taken = Counter(self._cpus[other] for other in there)
+        self._cpus[number] = min((core.cpus[0] for core in read_machine().cores), key=lambda cpu: taken[cpu])
+        return ["taskset", "-c", str(self._cpus[number]), sys.executable]
 
 
 def _rates(
-    names: Sequence[str], commands: Sequence[Sequence[str]], environment: dict[str, str], seconds: float
-) -> list[float]:
-    processes = [Process(command, name, environment) for command, name in zip(commands, names, strict=True)]
+    stays: Sequence[Stay], command: Callable[[int, Sequence[int]], Sequence[str]], environment: dict[str, str],
+    seconds: float,
+) -> list[float]:  # fmt: skip
+    processes: dict[int, Process] = {}
+
+    def start(number: int) -> None:
+        there = [other for other, one in processes.items() if one.is_running]
+        processes[number] = Process(command(number, there), stays[number].network, environment)
+
     try:
+        for number, stay in enumerate(stays):
+            if stay.comes == 0:
+                start(number)
         until_s = time.monotonic() + 60
-        while any(not one.lines for one in processes) and time.monotonic() < until_s:
+        while any(not one.lines for one in processes.values()) and time.monotonic() < until_s:
             time.sleep(0.05)
-        time.sleep(OPTIMISED_WARM_S if any("optimised" in name for name in names) else WARM_S)
+        time.sleep(OPTIMISED_WARM_S if any("optimised" in stay.network for stay in stays) else WARM_S)
         since_s = time.monotonic()
-        time.sleep(seconds)
-        return [one.rate(since_s, since_s + seconds) for one in processes]
+        events = [(stay.comes, True, number) for number, stay in enumerate(stays) if stay.comes > 0]
+        events += [(stay.goes, False, number) for number, stay in enumerate(stays) if stay.goes < 1]
+        for share, comes, number in sorted(events):
+            time.sleep(max(since_s + share * seconds - time.monotonic(), 0.0))
+            if comes:
+                start(number)
+            else:
+                processes[number].end()
+        time.sleep(max(since_s + seconds - time.monotonic(), 0.0))
+        spans = [(since_s + stay.comes * seconds, since_s + stay.goes * seconds) for stay in stays]
+        return [processes[number].rate(*span) for number, span in enumerate(spans)]
     finally:
-        for one in processes:
+        for one in processes.values():
             one.end()
 
 
-def compare(names: Sequence[str], rounds: int, seconds: float) -> dict[str, Any]:
+def compare(stays: Sequence[Stay], rounds: int, seconds: float) -> dict[str, Any]:
     """One set of processes under each rule, by turns."""
     rules = ("left alone", "by hand", "threadcast")
     found: dict[str, list[float]] = {rule: [] for rule in rules}
     least: list[float] = []
     for number in range(rounds):
-        alone = {name: rates([name], "left alone", seconds)[0] for name in dict.fromkeys(names)}
+        alone = {name: rates([Stay(name)], "left alone", seconds)[0] for name in {stay.network: 0 for stay in stays}}
         for rule in rules[number % 3 :] + rules[: number % 3]:
-            shares = [rate / alone[name] for rate, name in zip(rates(names, rule, seconds), names, strict=True)]
-            found[rule].append(sum(shares))
+            speeds = zip(rates(stays, rule, seconds), stays, strict=True)
+            shares = [rate / alone[stay.network] for rate, stay in speeds]
+            progress = sum(share * (stay.goes - stay.comes) for share, stay in zip(shares, stays, strict=True))
+            found[rule].append(progress)
             if rule == "threadcast":
-                least.append(min(shares) * len(names))
-            print(f"  round {number + 1}, {rule}: {sum(shares):.2f}", file=sys.stderr, flush=True)
-    return {"processes": list(names), "progress": found, "least": least}
+                least.append(min(shares) * len(stays))
+            print(f"  round {number + 1}, {rule}: {progress:.2f}", file=sys.stderr, flush=True)
+    return {"processes": list(map(str, stays)), "progress": found, "least": least}
 
 
 def row(one: dict[str, Any]) -> str:
@@ -158,7 +223,7 @@ def row(one: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", default=SETS, help="processes that run at once, sets separated by semicolons")
+    parser.add_argument("--sets", default=SETS, help="processes, sets separated by semicolons")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--json", type=Path, default=Path("build/malleable.json"))
@@ -166,10 +231,9 @@ def main() -> None:
     chosen = parser.parse_args()
     found = []
     for one in chosen.sets.split(";"):
-        counted = [part.strip().split(" ", 1) for part in one.split("+")]
-        names = [name for count, name in counted for _ in range(int(count))]
-        print(" + ".join(names), file=sys.stderr, flush=True)
-        found.append(compare(names, chosen.rounds, chosen.seconds))
+        stays = parsed(one)
+        print(" + ".join(map(str, stays)), file=sys.stderr, flush=True)
+        found.append(compare(stays, chosen.rounds, chosen.seconds))
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(found, indent=1))
         print(row(found[-1]), flush=True)

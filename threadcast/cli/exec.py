@@ -10,10 +10,11 @@ import click
 
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
-from threadcast.core.errors import NotFound
+from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.settings import SETTINGS, Settings
 
-_PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", "arbiter.socket")
+_DEADLINE = ("malleable.deadline_steps", "malleable.deadline_s")
+_PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", *_DEADLINE, "arbiter.socket")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -25,20 +26,25 @@ _PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", "arbiter.
 @setting("malleable.weight", "--weight")
 @setting("malleable.least", "--least")
 @setting("malleable.most", "--most")
+@setting("malleable.deadline_steps", "--deadline-steps")
+@setting("malleable.deadline_s", "--deadline-s")
 @setting("arbiter.socket", "--arbiter")
 @common
 def command(output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool) -> None:
     """Run PROGRAM with its arguments (`threadcast exec -- python train.py`), unchanged but for its cores.
 
     Its threads, and how many of them torch and the usual libraries use, follow the arbiter, `threadcast resize`,
-    SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. Python processes that it starts
-    are attached too, but for those of multiprocessing. What it does not free to the system it keeps.
+    SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. It is attached once it imports
+    torch, numpy or scipy, or computes for a while, and so is every Python process that it starts, but for those of
+    multiprocessing; launchers are not. What it does not free to the system it keeps.
     """
     from threadcast.collector.memory import KEEPING
     from threadcast.scheduler import malleable
 
     if shutil.which(program[0]) is None:
         raise NotFound(f"{program[0]!r} is no program that can be run from here")
+    if len([name for name in _DEADLINE if settings[name] is not None]) == 1:
+        raise InvalidInput("--deadline-steps and --deadline-s belong together; give both")
     environment = dict(os.environ)
     folder = Path(malleable.__file__).parent / "inject"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))

@@ -46,13 +46,24 @@ def command(output: Output, settings: Settings, every_s: float, once: bool) -> N
 
 
 def _table(state: dict[str, Any]) -> Table:
-    rows = [
-        [
-            one["process"], one["name"], len(one["cores"]), format_cpus(cpu for core in one["cores"] for cpu in core),
-            one["weight"], one["steps_per_s"],
-        ]
-        for one in state["processes"]
-    ]  # fmt: skip
+    rows = []
+    for one in state["processes"]:
+        count, cpus = len(one["cores"]), format_cpus(cpu for core in one["cores"] for cpu in core)
+        rows.append(
+            [
+                one["process"], one["name"], f"{count} lent" if one["lends"] else count, cpus, one["weight"],
+                one["steps_per_s"], _deadline(one["deadline"]),
+            ]
+        )  # fmt: skip
     used = len({tuple(core) for one in state["processes"] for core in one["cores"]})
     title = f"{state['machine']}: {used} of {state['cores']} cores in use"
-    return table(["process", "name", "cores", "CPUs", "weight", "steps/s"], rows, title=title)
+    return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "deadline"], rows, title=title)
+
+
+def _deadline(deadline: dict[str, Any] | None) -> str:
+    if deadline is None:
+        return ""
+    if not deadline["steps"]:
+        return "done"
+    words = {True: "in time", False: "will be missed", None: "not known yet"}[deadline["met"]]
+    return f"{deadline['steps']:,.0f} steps in {max(deadline['in_s'], 0):,.0f} s: {words}"

@@ -2,136 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.scheduler.malleable.processes import COMMAND, CORES, EXECUTED, PER_CORE, Running, eventually, needs_two_cores
 from threadcast.collector.memory import KEEPING
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
 from threadcast.scheduler import malleable
-from threadcast.scheduler.malleable.arbiter import Arbiter
 from threadcast.scheduler.malleable.messages import line
 from threadcast.scheduler.malleable.sockets import ask, connect, listen, socket_of
-
-CORES, PER_CORE = len(read_machine()), read_machine().threads_per_core
-needs_two_cores = pytest.mark.skipif(CORES < 2, reason="one core has nothing to give")
-COMMAND = "from threadcast.cli.main import main; main()"
-EXECUTED = (sys.executable, "-c", COMMAND, "exec", "--", sys.executable)
-PROGRAM = """
-import json, sys, time
-import torch, threadcast
-if "attach" in sys.argv:
-    threadcast.attach(signals=True)
-import os
-model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x = torch.randn(256, 64)
-print("ready", flush=True)
-for line in sys.stdin:
-    if line.strip() == "train":
-        for _ in range(200):
-            model(x).sum().backward()
-            optimizer.step()
-    masks = {tuple(sorted(os.sched_getaffinity(int(t)))) for t in os.listdir("/proc/self/task")}
-    print(json.dumps({"threads": torch.get_num_threads(), "masks": sorted(masks)}), flush=True)
-"""
-
-
-class Running:
-    """A process that says on its stdout how many threads torch has, and on which CPUs they may run."""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(
-            [*(command or (sys.executable,)), "-c", PROGRAM, *(() if command else ("attach",))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
-        )  # fmt: skip
-        assert self._line() == "ready"
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def now(self, do: str = "") -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(do + "\n")
-        self.process.stdin.flush()
-        found: dict[str, Any] = json.loads(self._line())
-        return found
-
-    def uses(self, cores: int) -> bool:
-        found = self.now()
-        return found["threads"] == cores and all(len(mask) == cores * PER_CORE for mask in found["masks"])
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
-    until_s = time.monotonic() + within_s
-    while time.monotonic() < until_s:
-        if holds():
-            return True
-        time.sleep(0.02)
-    return holds()
-
-
-@pytest.fixture(autouse=True)
-def own_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    running: list[Running] = []
-
-    def begin(*command: str) -> Running:
-        running.append(Running(*command))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.end()
-
-
-@pytest.fixture
-def arbitrate(tmp_path: Path) -> Iterator[Callable[[], Callable[[], None]]]:
-    """Starts an arbiter in a thread, and gives what stops it."""
-    stops: list[Callable[[], None]] = []
-
-    def begin() -> Callable[[], None]:
-        arbiter = Arbiter(read_machine(), tmp_path / "threadcast" / "arbiter.sock")
-        serving = threading.Thread(target=arbiter.serve)
-        serving.start()
-
-        def stop() -> None:
-            if serving.is_alive():
-                arbiter.stop()
-                serving.join()
-                arbiter.close()
-
-        stops.append(stop)
-        return stop
-
-    yield begin
-    for stop in stops:
-        stop()
 
 
 @needs_two_cores
@@ -339,7 +227,7 @@ def test_exec_attaches_a_program_that_knows_nothing_of_it(
 def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str, attached: bool) -> None:
     inject = Path(malleable.__file__).parent / "inject"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inject), str(Path(__file__).parents[3])])}
-    program = "import sys; print('threadcast.scheduler.malleable.attach' in sys.modules)"
+    program = "import numpy, sys, time; time.sleep(2); print('threadcast.scheduler.malleable.attach' in sys.modules)"
     command = [sys.executable, "-c", program, argument]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert (said.stdout.strip(), said.stderr) == (str(attached), "")

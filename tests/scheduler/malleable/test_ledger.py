@@ -109,6 +109,19 @@ def test_processes_that_come_back_after_an_arbiter_died_keep_what_they_have():
     assert ledger.parties["a"].target == (2, 3)
 
 
+@pytest.mark.parametrize("first", ["lender", "borrower"])
+def test_what_was_lent_when_an_arbiter_died_is_one_process_s_again(first):
+    ledger, used = Ledger(Machine.uniform("two", 2)), {"lender": {1}, "borrower": {0, 1}}
+    for name in sorted(used, key=lambda name: name != first):
+        ledger.join(name, Claim(), used[name], 0)
+    while orders := ledger.orders():
+        for name, order in orders.items():
+            used[name] = set(order.cores)
+            ledger.confirmed(name, order.number, order.cores)
+    assert used["lender"] | used["borrower"] == {0, 1}
+    assert not used["lender"] & used["borrower"]
+
+
 def test_cores_go_where_steps_are_made():
     ledger = Ledger(Machine.uniform("eight", 8))
     ledger.join("scales", Claim(), (), 0.0)

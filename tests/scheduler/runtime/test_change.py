@@ -23,6 +23,7 @@ from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.scheduler.malleable.adjust import Threads
 from threadcast.scheduler.malleable.limits import Limits
 from threadcast.scheduler.runtime.engine import PlanEngine
+from threadcast.scheduler.runtime.executors import KEPT_PER_CORE
 from threadcast.scheduler.runtime.native.engine import NativeEngine
 from threadcast.scheduler.runtime.python_engine import PythonEngine
 
@@ -253,3 +254,22 @@ def test_a_closed_engine_is_not_changed(captured: Captured, machine: Machine) ->
 def nothing_given() -> Iterator[None]:
     yield
     given_cpus._given = None
+
+
+def test_threads_of_core_sets_that_were_used_once_do_not_pile_up(captured: Captured, machine: Machine) -> None:
+    x = torch.linspace(0, 1, 16, dtype=torch.float64)
+    expected, most = captured.program.run(captured.bind(x)), 0
+    plans = [make_random_plan(captured.graph, ids(machine), seed=seed, max_factor=4) for seed in range(24)]
+    with PythonEngine(captured, plans[0], machine) as engine:
+        for plan in plans:
+            engine.change(plan, machine, machine.cores)
+            torch.testing.assert_close(engine.run(captured.bind(x)), expected)
+            teams, needed = engine._executors._executors, set(engine._replay.teams)
+            assert needed <= set(teams)
+            others = [team for team in teams if team not in needed]
+            kept = KEPT_PER_CORE * len(machine)
+            assert not others or sum(team.threads for team in teams) <= kept
+            executors = [one for one in threading.enumerate() if one.name == "threadcast-executor"]
+            assert len(executors) == len(teams)
+            most = max(most, len(teams))
+    assert most > 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,11 @@ import torch
 from torch import Tensor
 
 import threadcast
-from tests.scheduler.runtime.random_plans import make_random_plan
+from tests.scheduler.runtime.random_plans import made_up_curves, make_random_plan
 from threadcast.collector.capture import Captured, capture_forward
-from threadcast.core import Machine, Plan
+from threadcast.core import Machine, Plan, read_machine
 from threadcast.scheduler.runtime import tuning
+from threadcast.scheduler.runtime.malleable_plan import counts_below
 from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
 
 
@@ -76,7 +79,7 @@ def waves(x: Tensor) -> Tensor:
     return (x * 2).sin() + (x + 1).cos()
 
 
-def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float) -> Plan:
+def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = False) -> Plan:
     """Keep a plan of `waves`, as if an earlier process had proven it."""
     with closing(threadcast.optimize(waves)) as call:
         call(x)
@@ -84,7 +87,8 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float) -> Plan:
         assert isinstance(made, tuning.Tuning)
         graph = made._capture("as given").graph
         plan = make_random_plan(graph, tuple(core.id for core in machine.cores), seed=2)
-        made._plans.write(made._call, graph, Kept(plan, "as given", step_s))
+        known = made_up_curves(graph, machine) if curves else None
+        made._plans.write(made._call, graph, Kept(plan, "as given", step_s, curves=known))
     return plan
 
 
@@ -105,3 +109,31 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
             assert torch.equal(call(x), waves(x))
             runs.add(call.reports[0].runs)
         assert runs == {"plan", "measuring"}
+
+
+def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: Kept) -> None:
+    store, curves = PlanStore(tmp_path, machine), made_up_curves(captured.graph, machine)
+    store.write("call", captured.graph, replace(kept, curves=curves))
+    found = store.read(captured.graph)
+    assert found is not None
+    assert found.curves is not None
+    assert (found.curves.cases, found.curves.model) == (curves.cases, curves.model)
+    for name in ("seconds", "low", "high", "source"):
+        assert (getattr(found.curves, name) == getattr(curves, name)).all()
+
+
+@pytest.mark.skipif(len(read_machine()) < 2, reason="one core has no fewer")
+def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(machine: Machine) -> None:
+    x = torch.ones(8)
+    keep_a_plan(x, machine, step_s=1.0, curves=True)
+    with closing(threadcast.optimize(waves)) as call:
+        call(x)
+        (tuned,) = call._optimized._tunings.values()
+        assert isinstance(tuned, tuning.Tuning)
+        graph = tuned._capture("as given").graph
+        until_s = time.monotonic() + 60
+        while (found := tuned._plans.read(graph)) is not None and not found.fewer and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert found is not None
+        assert sorted(found.fewer) == sorted(counts_below(len(machine)))
+        assert found.curves is None, "nothing is left to be made"

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,21 +14,23 @@ from threadcast.core.given_cpus import send_home
 
 
 class Threads:
-    """Where this process's threads may run.
+    """Where the threads of this process, or of another, may run.
 
     Threads that the program has pinned keep to what is given of their own CPUs, and have all of these back with them;
     those of which nothing is given run where the others do.
     """
 
-    def __init__(self) -> None:
-        self._free = os.sched_getaffinity(0)
+    def __init__(self, process: int | None = None, *, free: Collection[int] | None = None) -> None:
+        """`free`: where threads run that nobody has pinned."""
+        self._process, self._tasks = process, f"/proc/{process or 'self'}/task"
+        self._free = os.sched_getaffinity(0) if free is None else set(free)
         self._own: dict[int, set[int]] = {}
         self._set: dict[int, set[int]] = {}
 
     def restrict(self, cpus: Iterable[int]) -> None:
         """Let all threads run on `cpus` alone, those that are being made meanwhile too."""
         wanted, done = set(cpus), set[int]()
-        while new := set(map(int, os.listdir("/proc/self/task"))) - done:
+        while new := set(map(int, os.listdir(self._tasks))) - done:
             for thread in new:
                 with suppress(OSError):  # it has ended; or the cpuset has just changed, which the next look sees
                     self._place(thread, wanted)
@@ -42,7 +44,7 @@ class Threads:
         return frozenset(self._set.get(thread, self._free))
 
     def _place(self, thread: int, wanted: set[int]) -> None:
-        if send_home(thread):
+        if self._process is None and send_home(thread):
             self._own.pop(thread, None)
             self._set[thread] = wanted
             if not os.sched_getaffinity(thread) & wanted:

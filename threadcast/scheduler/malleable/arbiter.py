@@ -12,8 +12,10 @@ from typing import Any
 
 from threadcast.core import Machine
 from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.scheduler.malleable.activity import Watched
+from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.division import Claim
-from threadcast.scheduler.malleable.ledger import Ledger
+from threadcast.scheduler.malleable.ledger import Ledger, Party
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
 from threadcast.scheduler.malleable.sockets import listen, peer
 
@@ -21,6 +23,8 @@ RELEASE_S = 0.5
 """How long a process may take to let go of cores before they are taken from it: a stopped process does not answer."""
 GATHER_S = 0.3
 """After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
+LOOK_S, SOON_S = 0.1, 0.01
+"""How often processes are looked at; while some lend their cores, and want them back as soon as they work."""
 _LARGEST = 1e15
 
 _logger = logging.getLogger("threadcast.arbiter")
@@ -46,6 +50,7 @@ class Arbiter:
         self._woken, self._wake = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._quiet_until_s = now() + GATHER_S
+        self._looked_s = 0.0
         self._stopping = False
 
     def __enter__(self) -> Arbiter:
@@ -57,13 +62,18 @@ class Arbiter:
     def serve(self) -> None:
         """Answer until `stop`."""
         while not self._stopping:
-            for key, _ in self._selector.select(timeout=0.1):
+            lent = any(party.lends for party in self._ledger.parties.values())
+            for key, _ in self._selector.select(timeout=SOON_S if lent else LOOK_S):
                 if key.fileobj is self._listening:
                     self._accept()
                 elif key.data is not None:
                     self._read(key.data)
+            if every := self._now() >= self._looked_s + LOOK_S:
+                self._looked_s = self._now()
+            self._look(every=every)
             if self._now() >= self._quiet_until_s:
-                self._ledger.explore(self._now())
+                if every:
+                    self._ledger.explore(self._now())
                 self._send_orders()
 
     def stop(self) -> None:
@@ -78,6 +88,15 @@ class Arbiter:
         for one in (self._listening, self._woken, self._wake, self._selector):
             one.close()
         self._path.unlink(missing_ok=True)
+
+    def _look(self, *, every: bool) -> None:
+        """See who computes and who waits: `every` process, or only those that lend."""
+        now_s, parties = self._now(), self._ledger.parties
+        joined = [connection for name, connection in self._connections.items() if name in parties]
+        processes = {connection.process for connection in joined}
+        for connection in joined:
+            if every or parties[connection.name].lends:
+                self._ledger.active(connection.name, connection.watched.look(now_s, processes), now_s)
 
     def _accept(self) -> None:
         try:
@@ -117,7 +136,10 @@ class Arbiter:
             if not isinstance(asked, dict):
                 raise FormatError("join must be an object", pointer="/join")
             connection.title = str(asked.get("name", ""))[:200]
+            deadline = _deadline(asked, "/join/deadline", now_s)
             self._ledger.join(name, _claim(asked), self._cores(asked, "holds"), now_s)
+            if deadline is not None:
+                self._ledger.promise(name, deadline, now_s)
             _logger.info("%s (%s) joined", name, connection.title)
             return
         if name not in self._ledger.parties:
@@ -131,6 +153,9 @@ class Arbiter:
             self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
         if "steps" in message:
             self._ledger.report(name, _number(message, "steps"), now_s)
+        if "deadline" in message:
+            self._ledger.promise(name, _deadline(message, "/deadline", now_s), now_s)
+            connection.on_time = None
 
     def _cores(self, message: dict[str, Any], name: str) -> list[int]:
         found = {self._core_of[cpu] for core in cpus_of(message, name) for cpu in core if cpu in self._core_of}
@@ -143,11 +168,19 @@ class Arbiter:
             connection.order, connection.cores, connection.asked_s = number, cores, now_s
             self._send(connection, {"cores": [self._cpus_of[core] for core in cores], "order": number})
         for name, connection in list(self._connections.items()):
-            if connection.asked_s is not None and now_s > connection.asked_s + RELEASE_S:
+            release_s = 0.0 if connection.watched.activity.stopped else RELEASE_S
+            if connection.asked_s is not None and now_s > connection.asked_s + release_s:
                 connection.asked_s = None
                 if name in self._ledger.parties:
                     _logger.warning("%s (%s) did not let go of cores; they are given to others", name, connection.title)
                     self._ledger.confirmed(name, connection.order, connection.cores)
+        for name, party in list(self._ledger.parties.items()):
+            connection = self._connections[name]
+            if party.on_time is not None and party.on_time != connection.on_time:
+                connection.on_time = party.on_time
+                if not party.on_time:
+                    _logger.warning("%s (%s) will not meet its deadline", name, connection.title)
+                self._send(connection, {"deadline": _left(party, now_s)})
 
     def _send(self, connection: _Connection, message: dict[str, Any]) -> None:
         try:
@@ -165,12 +198,14 @@ class Arbiter:
         self._ledger.leave(connection.name, self._now())
 
     def _state(self) -> dict[str, Any]:
+        now_s = self._now()
         parties = [
             {
                 "process": self._connections[name].process, "name": self._connections[name].title,
                 "cores": [self._cpus_of[core] for core in sorted(party.holds)], "weight": party.claim.weight,
                 "steps_per_s": party.progress.rates.get(len(party.target)),
                 "by_cores": {str(cores): rate for cores, rate in sorted(party.progress.rates.items())},
+                "deadline": _left(party, now_s), "lends": party.lends,
             }
             for name, party in self._ledger.parties.items()
         ]  # fmt: skip
@@ -187,11 +222,13 @@ class _Connection:
         _Connection._count += 1
         self.socket, self.process = made, process
         self.name, self.title = f"{process}.{_Connection._count}", ""
-        self.lines = Lines()
+        self.lines, self.watched = Lines(), Watched(process)
         self.order, self.cores = 0, tuple[int, ...]()
         """What it was told last."""
         self.asked_s: float | None = None
         """When it was last told of other cores and has not answered."""
+        self.on_time: bool | None = None
+        """What it was last told of its deadline."""
 
 
 def _claim(asked: dict[str, Any]) -> Claim:
@@ -206,6 +243,21 @@ def _claim(asked: dict[str, Any]) -> Claim:
         )
     except (TypeError, ValueError) as error:
         raise FormatError(f"join: {error}", pointer="/join") from error
+
+
+def _deadline(message: dict[str, Any], pointer: str, now_s: float) -> Deadline | None:
+    asked = message.get("deadline")
+    if asked is None:
+        return None
+    if not isinstance(asked, dict):
+        raise FormatError("deadline must be steps and in_s, or null", pointer=pointer)
+    return Deadline.within(_number(asked, "steps"), _number(asked, "in_s"), now_s)
+
+
+def _left(party: Party, now_s: float) -> dict[str, Any] | None:
+    if (deadline := party.deadline) is None:
+        return None
+    return {"steps": deadline.steps, "in_s": round(deadline.by_s - now_s, 3), "met": party.on_time}
 
 
 def _progress(rates: object, pointer: str) -> dict[int, float]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
-from threadcast.scheduler.malleable.member import Member, OptimizerSteps, Terms
+from threadcast.scheduler.malleable.member import Member, Terms
+from threadcast.scheduler.malleable.optimizer_steps import OptimizerSteps
 
 _attached: Member | None = None
 _lock = threading.Lock()
@@ -20,15 +21,16 @@ _lock = threading.Lock()
 
 def attach(
     *, name: str | None = None, weight: float | None = None, least: int | None = None, most: int | None = None,
-    signals: bool = False,
+    deadline: tuple[float, float] | None = None, signals: bool = False,
 ) -> Member:  # fmt: skip
     """Let this process's threads, and the numbers of threads of torch, OpenBLAS, MKL and OpenMP, follow its cores.
 
     The cores are those that its affinity mask, cpuset and CPU quota leave it, of these those that an arbiter gives it
     while one runs on this machine, and of these those that `threadcast resize` asked for. `weight`, `least` and `most`
-    are what the arbiter goes by (None: the settings `malleable.weight` and so on). With `signals`, SIGUSR1 and SIGUSR2
-    stand for one core fewer and one more (main thread only). Thread counts change in the main thread, between two
-    operators. What `threadcast.optimize` made goes on by a plan for the cores that there are.
+    are what the arbiter goes by (None: the settings `malleable.weight` and so on), and so is `deadline`: optimizer
+    steps to be made, and in how many seconds from now; see `Member.finish`, which states another later. With `signals`,
+    SIGUSR1 and SIGUSR2 stand for one core fewer and one more (main thread only). Thread counts change in the main
+    thread, between two operators. What `threadcast.optimize` made goes on by a plan for the cores that there are.
     Calling it again returns the same member. A forked child is not attached.
     """
     global _attached
@@ -41,6 +43,7 @@ def attach(
             settings["malleable.weight"] if weight is None else weight,
             settings["malleable.least"] if least is None else least,
             settings["malleable.most"] if most is None else most,
+            _deadline(settings) if deadline is None else deadline,
         )
         member = Member(terms, arbiter=settings["arbiter.socket"], steps=OptimizerSteps())
         if signals:
@@ -49,6 +52,13 @@ def attach(
         atexit.register(detach)
         _attached = member
         return member
+
+
+def _deadline(settings: Settings) -> tuple[float, float] | None:
+    steps, seconds = settings["malleable.deadline_steps"], settings["malleable.deadline_s"]
+    if (steps is None) != (seconds is None):
+        raise InvalidInput("malleable.deadline_steps and malleable.deadline_s: set both, or none")
+    return None if steps is None else (steps, seconds)
 
 
 def _program() -> str:

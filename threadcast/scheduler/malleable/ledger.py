@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import NamedTuple
 
 from threadcast.core import Machine
-from threadcast.scheduler.malleable.division import Claim, divide
+from threadcast.scheduler.malleable.activity import State
+from threadcast.scheduler.malleable.deadline import Deadline
+from threadcast.scheduler.malleable.division import Claim, divide, floors, in_time
 from threadcast.scheduler.malleable.placement import CoreIds, place
 from threadcast.scheduler.malleable.progress import Progress
 
@@ -37,6 +40,18 @@ class Party:
     """Orders that it has not confirmed, by number, in the order in which they were sent."""
     last: CoreIds = ()
     """What it was told last."""
+    own: int = 0
+    """How many cores it had when last nobody lent any."""
+    activity: State = "new"
+    lends: bool = False
+    """Whether others may use what it holds: it waits, and somebody computes. It is told nothing meanwhile."""
+    steps: float | None = None
+    """As last reported."""
+    disputed: bool = False
+    """Whether it came with cores that another has, and is to be told that it has them not."""
+    deadline: Deadline | None = None
+    on_time: bool | None = None
+    """Whether it meets its deadline with what it is to have; None without one, and before that is known."""
 
     @property
     def holds(self) -> frozenset[int]:
@@ -54,10 +69,11 @@ class Order(NamedTuple):
 class Ledger:
     """The cores of `machine` and the processes that share them.
 
-    Tell it what happens (`join`, `leave`, `report`, `confirmed`) and now and then the time (`explore`), then send
-    everybody in `orders` the cores that it names. A core goes to another process only once the one that had it said
-    that it has let go, or has left. Of processes that report steps it learns by trials what a core more or fewer would
-    make of them.
+    Tell it what happens (`join`, `leave`, `report`, `confirmed`, `active`) and now and then the time (`explore`), then
+    send everybody in `orders` the cores that it names. A core goes to another process only once the one that had it
+    said that it has let go, or has left. Cores of a process that `lends` are others' as well until it works again: it
+    is told nothing of that, so that it can go on at once, and whoever has them is told to let go. Of processes that
+    report steps it learns by trials what a core more or fewer would make of them.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -67,13 +83,29 @@ class Ledger:
         self._rests_until_s = 0.0
         self._trial: dict[str, int] | None = None
         self._trial_until_s = 0.0
+        self._looks_at_s = 0.0
+        self._floors: Mapping[str, int] = {}
 
     def join(self, name: str, claim: Claim, holds: Iterable[int], now_s: float) -> None:
         """A process comes, with the cores that it is using already: those that an arbiter before this one gave it."""
-        known = {core.id for core in self.machine.cores}
+        claimed = frozenset(holds) & {core.id for core in self.machine.cores}
         taken = frozenset[int]().union(*(party.holds for party in self.parties.values()))
-        self.parties[name] = Party(claim, frozenset(holds) & known - taken)
+        self.parties[name] = Party(claim, claimed - taken, disputed=bool(claimed & taken))
         self._changed(now_s)
+
+    def active(self, name: str, activity: State, now_s: float) -> None:
+        """Whether a process computes or waits."""
+        party = self.parties[name]
+        before, party.activity = party.activity, activity
+        if before == "waits" and activity != "waits":
+            party.progress.restart(now_s)
+        computing = any(one.activity == "computes" for one in self.parties.values())
+        changed = [one for one in self.parties.values() if one.lends != (computing and one.activity == "waits")]
+        for one in changed:
+            one.lends = not one.lends
+        if changed:
+            back = [name for name, one in self.parties.items() if one in changed and not one.lends]
+            self._changed(now_s, back)
 
     def leave(self, name: str, now_s: float) -> None:
         """A process has gone."""
@@ -82,7 +114,17 @@ class Ledger:
 
     def report(self, name: str, steps: float, now_s: float) -> None:
         """A process says how many steps it has made since it began."""
-        self.parties[name].progress.report(steps, now_s)
+        party = self.parties[name]
+        party.progress.report(steps, now_s)
+        party.steps = steps
+        if party.deadline is not None:
+            party.deadline = party.deadline.after(steps)
+
+    def promise(self, name: str, deadline: Deadline | None, now_s: float) -> None:
+        """A process wants to be done in time, or no longer does."""
+        party = self.parties[name]
+        party.deadline = deadline if deadline is None or party.steps is None else deadline.after(party.steps)
+        self._changed(now_s)
 
     def expect(self, name: str, progress: Mapping[int, float], now_s: float) -> None:
         """A process says how it will get on with each number of cores; InvalidInput for what cannot be."""
@@ -103,17 +145,18 @@ class Ledger:
     def orders(self) -> dict[str, Order]:
         """What processes are to be told, of those for which that is something new; it counts as sent."""
         found: dict[str, Order] = {}
-        shared = len(self.parties) > len(self.machine)
-        for name, party in self.parties.items():
+        present = self._present()
+        shared = len(present) > len(self.machine)
+        for name, party in present.items():
             target = frozenset(party.target)
             if not target <= party.holds:
-                others = frozenset[int]().union(*(p.holds for n, p in self.parties.items() if n != name))
+                others = frozenset[int]().union(*(p.holds for n, p in present.items() if n != name))
                 now = target if shared else (target & party.holds) | (target - others)
             else:
                 now = target
             cores = tuple(sorted(now))
-            if cores and cores != party.last and (party.last or now != party.holds):
-                self._orders += 1
+            if cores and cores != party.last and (party.last or party.disputed or now != party.holds):
+                self._orders, party.disputed = self._orders + 1, False
                 found[name] = Order(self._orders, cores)
                 party.told[self._orders] = party.last = cores
         return found
@@ -125,6 +168,9 @@ class Ledger:
             if told or now_s > self._trial_until_s:
                 self._trial, self._rests_until_s = None, now_s + REST_S
                 self._divide(now_s)
+        elif now_s >= self._looks_at_s and any(party.deadline for party in self.parties.values()):
+            self._looks_at_s = now_s + REST_S
+            self._divide(now_s)  # time goes by
         elif now_s >= self._rests_until_s and (trial := self._next_trial()) is not None:
             self._trial, self._trial_until_s = trial, now_s + TRIAL_S
             self._place(trial, now_s)
@@ -134,11 +180,11 @@ class Ledger:
 
         A process that is alone on many cores may be better off with fewer.
         """
-        counts = {name: len(party.target) for name, party in self.parties.items()}
+        counts = {name: len(party.target) for name, party in self._present().items()}
         if sum(counts.values()) > len(self.machine):
             return None
         for part in _PARTS:
-            for giver, taker in permutations(self.parties, 2):
+            for giver, taker in permutations(counts, 2):
                 moved = max(1, min(counts[giver], counts[taker]) // part)
                 trial = counts | {giver: counts[giver] - moved, taker: counts[taker] + moved}
                 if self._tells(trial, counts, (giver, taker)):
@@ -156,29 +202,53 @@ class Ledger:
             party = self.parties[name]
             if not party.progress.rates.get(counts[name]):
                 return False  # not measured yet with what it has
-            if not party.claim.least <= trial[name] <= (party.claim.most or len(self.machine)):
+            if not self._floors[name] <= trial[name] <= (party.claim.most or len(self.machine)):
                 return False
             news |= not any(known / NEAR <= trial[name] <= known * NEAR for known in _known(party))
         return news
 
-    def _changed(self, now_s: float) -> None:
-        self._trial, self._rests_until_s = None, now_s + REST_S
-        self._divide(now_s)
+    def _present(self) -> dict[str, Party]:
+        """The processes among which the cores are divided."""
+        return {name: party for name, party in self.parties.items() if not party.lends}
 
-    def _divide(self, now_s: float) -> None:
-        if not self.parties:
+    def _changed(self, now_s: float, back: Iterable[str] = ()) -> None:
+        self._trial, self._rests_until_s = None, now_s + REST_S
+        self._divide(now_s, back)
+
+    def _divide(self, now_s: float, back: Iterable[str] = ()) -> None:
+        """Divide anew; those that come `back` have what they lent before anybody else."""
+        present = {name: self.parties[name] for name in back} | self._present()
+        if not present:
             return
-        claims = {name: replace(party.claim, progress=_known(party)) for name, party in self.parties.items()}
-        before = {name: len(party.target or party.holds) for name, party in self.parties.items()}
-        self._place(divide(claims, len(self.machine), before), now_s)
+        claims = {name: _claim(party, now_s) for name, party in present.items()}
+        before = {name: len(party.target or party.holds) for name, party in present.items()}
+        if sum(before.values()) > len(self.machine):
+            before = {name: party.own for name, party in present.items()}
+        counts = divide(claims, len(self.machine), before)
+        self._floors = floors(claims, len(self.machine))
+        self._place(counts, now_s)
+        known = in_time(claims, counts)
+        for name, party in present.items():
+            party.own = counts[name] if len(present) == len(self.parties) else party.own
+            if not claims[name].needs_per_s:
+                party.on_time = None if party.deadline is None else True
+            elif sum(counts.values()) > len(self.machine) or claims[name].needs_per_s == math.inf:
+                party.on_time = False
+            else:
+                party.on_time = known.get(name)
 
     def _place(self, counts: Mapping[str, int], now_s: float) -> None:
-        had = {name: party.holds or party.target for name, party in self.parties.items()}
+        had = {name: self.parties[name].holds or self.parties[name].target for name in counts}
         for name, cores in place(counts, self.machine, had).items():
             party = self.parties[name]
             if cores != party.target:
                 party.target = cores
                 party.progress.resized(len(cores), now_s)
+
+
+def _claim(party: Party, now_s: float) -> Claim:
+    needs_per_s = 0.0 if party.deadline is None else party.deadline.needs_per_s(now_s)
+    return replace(party.claim, progress=_known(party), needs_per_s=needs_per_s)
 
 
 def _known(party: Party) -> Mapping[int, float]:

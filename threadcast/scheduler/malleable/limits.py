@@ -19,10 +19,11 @@ class Limits:
     A mask that somebody else sets (`taskset -p`) is taken for a new limit: `mine` are the CPUs that were set last.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), *, mask: frozenset[int] | None = None) -> None:
+        """`mask`: what stands for the affinity mask as it is now."""
         self._root = root
-        self._mask = frozenset(os.sched_getaffinity(os.getpid()))
-        self._mine = self._mask
+        self._mine = frozenset(os.sched_getaffinity(os.getpid()))
+        self._mask = self._mine if mask is None else mask
         self._before: tuple[object, ...] = ()
         self._cores: Cores = ()
 

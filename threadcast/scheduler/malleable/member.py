@@ -6,7 +6,6 @@ import logging
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +15,13 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.given_cpus import set_given
-from threadcast.core.steps import expected, inside_step, steps_made
+from threadcast.core.steps import expected
 from threadcast.scheduler.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
+from threadcast.scheduler.malleable.children import Children, inherited_limit
+from threadcast.scheduler.malleable.deadline import Deadline
 from threadcast.scheduler.malleable.limits import Cores, Limits
 from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
+from threadcast.scheduler.malleable.other_threads import OtherThreads
 from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
 
 LOOK_S = 0.2
@@ -36,6 +38,8 @@ class Terms:
     weight: float = 1.0
     least: int = 1
     most: int | None = None
+    deadline: tuple[float, float] | None = None
+    """Steps that are to be made, and in how many seconds from when the process begins to follow."""
 
 
 class Member:
@@ -49,8 +53,9 @@ class Member:
         self, terms: Terms, *, arbiter: Path | None, steps: Callable[[], float] | None = None, root: Path = Path("/"),
     ) -> None:  # fmt: skip
         self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
-        self._limits = Limits(root)
-        self._main, self._threads = MainThread(), Threads()
+        self._limits = Limits(root, mask=inherited_limit())
+        self._main, self._threads, self._children = MainThread(), Threads(), Children()
+        self._children_moved, self._others = False, OtherThreads()
         self._libraries = frozenset[str]()
         self._lock = threading.Lock()
         self._asked: int | Cores | None = None
@@ -67,6 +72,9 @@ class Member:
         self._lines = Lines()
         self._reported = -1.0
         self._expected: Mapping[int, float] = {}
+        self._deadline: Deadline | None = None
+        self._deadline_said = True
+        self._on_time: bool | None = None
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="threadcast-member", daemon=True)
 
@@ -75,8 +83,27 @@ class Member:
         """The cores in use, each as its hardware threads."""
         return self._cores
 
+    @property
+    def on_time(self) -> bool | None:
+        """Whether the arbiter says that the deadline is met; None without either, and before it is known."""
+        return self._on_time
+
+    def finish(self, steps: float, within_s: float) -> None:
+        """Have so many steps from now made within so many seconds from now; this replaces an earlier deadline.
+
+        Steps are those of torch's optimizers and of optimised models. The arbiter gives the fewest cores with which
+        that can be done, before it divides the rest; where it cannot be done a warning is logged, and `on_time`
+        is False.
+        """
+        deadline = Deadline.within(steps, within_s, time.monotonic())
+        with self._lock:
+            self._deadline, self._deadline_said, self._on_time = deadline, False, None
+        self._wake.send(b"x")
+
     def start(self) -> None:
         """Follow what the container leaves, and begin to listen."""
+        if self.terms.deadline is not None:
+            self.finish(*self.terms.deadline)
         with self._lock:
             self._apply()
         self._thread.start()
@@ -133,13 +160,17 @@ class Member:
         if wanted != self._cores:
             self._cores = wanted
             set_given(cpu for core in wanted for cpu in core)
-            self._threads.restrict(cpu for core in wanted for cpu in core)
+            cpus = frozenset(cpu for core in wanted for cpu in core)
+            self._threads.restrict(cpus)
+            self._children.restrict(cpus)
+            self._children_moved = True
             self._limits.restricted_to(self._threads.mask_of(os.getpid()))
             self._set_library_threads(steered_libraries())
 
     def _set_library_threads(self, libraries: frozenset[str]) -> None:
         self._libraries, count = libraries, len(self._cores)
         self._main.call(lambda: set_library_threads(count))
+        self._others.set(count)
 
     def _run(self) -> None:
         next_look_s = 0.0
@@ -154,7 +185,10 @@ class Member:
                     self._accept(asking)
                 elif found is self._arbiter:
                     self._hear()
-                elif isinstance(found, socket.socket) and found is not self._woken:
+                elif found is self._woken:
+                    self._woken.recv(1 << 10)
+                    next_look_s = 0.0
+                elif isinstance(found, socket.socket):
                     self._answer(found, asking)
         self._forget_arbiter()
         for one in (*asking, self._listening, self._woken, self._wake):
@@ -174,6 +208,10 @@ class Member:
     def _look(self) -> None:
         with self._lock:
             self._apply()
+            if self._children_moved:  # one may have been started meanwhile, by a thread that had not been moved
+                self._children_moved = False
+                self._children.restrict(frozenset(cpu for core in self._cores for cpu in core))
+            self._others.look()
             if self._libraries != (libraries := steered_libraries()):  # one was imported after the last change
                 self._set_library_threads(libraries)
         if self._arbiter is None and self._arbiter_path is not None:
@@ -184,6 +222,19 @@ class Member:
         if self._arbiter is not None and self._steps is not None and (steps := self._steps()) != self._reported:
             self._reported = steps
             self._tell({"steps": steps})
+        self._tell_deadline()
+
+    def _tell_deadline(self) -> None:
+        """What is left of the deadline, once to each arbiter; this thread alone counts."""
+        with self._lock:
+            if self._deadline is None or self._deadline_said:
+                return
+            if self._steps is not None:
+                self._deadline = self._deadline.after(self._steps())
+            left, in_s = self._deadline.steps, self._deadline.by_s - time.monotonic()
+            self._deadline_said = self._arbiter is not None
+        if left > 0 and in_s > 0:
+            self._tell({"deadline": {"steps": left, "in_s": in_s}})
 
     def _join(self, path: Path) -> None:
         try:
@@ -208,6 +259,9 @@ class Member:
                 if "error" in message:
                     _logger.warning("the arbiter refuses this process: %s", message["error"])
                     continue
+                if isinstance(deadline := message.get("deadline"), dict):
+                    self._hear_of_deadline(deadline)
+                    continue
                 with self._lock:
                     self._given = cpus_of(message, "cores")
                     self._apply()
@@ -217,6 +271,13 @@ class Member:
             return
         except (OSError, FormatError):
             self._forget_arbiter()
+
+    def _hear_of_deadline(self, deadline: dict[str, Any]) -> None:
+        self._on_time = bool(deadline.get("met"))
+        if not self._on_time:
+            _logger.warning(
+                "the deadline will not be met: %s steps are left, and %s s", *map(deadline.get, ("steps", "in_s"))
+            )
 
     def _tell(self, message: dict[str, Any]) -> None:
         try:
@@ -230,14 +291,15 @@ class Member:
             self._selector.unregister(self._arbiter)
             self._arbiter.close()
             self._arbiter = None
-            self._reported, self._expected = -1.0, {}
+            self._reported, self._expected, self._on_time = -1.0, {}, None
+            self._deadline_said = self._deadline is None
 
     def _answer(self, connection: socket.socket, asking: dict[socket.socket, Lines]) -> None:
-        """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"resize": null}."""
+        """What somebody asks at this process's own socket: {"resize": 4}, {"resize": [[0], [1]]}, {"limits": "all"}."""
         try:
             data = connection.recv(1 << 16)
             for message in asking[connection].feed(data) if data else ():
-                connection.send(line(self._resized(message)))
+                connection.send(line(self._limited() if "limits" in message else self._resized(message)))
         except BlockingIOError:
             return
         except (OSError, FormatError):
@@ -247,6 +309,10 @@ class Member:
             del asking[connection]
             connection.close()
 
+    def _limited(self) -> dict[str, Any]:
+        with self._lock:
+            return {"limits": self._limits.cores(), "cores": self._cores}
+
     def _resized(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             asked = message.get("resize", self._asked)
@@ -254,31 +320,3 @@ class Member:
         except InvalidInput as error:
             return {"error": str(error)}
         return {"cores": [list(core) for core in cores]}
-
-
-class OptimizerSteps:
-    """Counts the steps of all of torch's optimizers, once torch is there, and of optimised models."""
-
-    def __init__(self) -> None:
-        self._counter = _Counter()
-        self._registered = False
-
-    def __call__(self) -> float:
-        """How many there were."""
-        optimizers = sys.modules.get("torch.optim.optimizer")
-        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-        if register is not None and not self._registered:
-            self._registered = True
-            register(self._counter)
-        return self._counter.count + steps_made()
-
-
-class _Counter:
-    only_counts = True
-    """For `runtime.watch`: an optimised step need not call it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, *_: object) -> None:
-        self.count += not inside_step()

@@ -28,6 +28,10 @@ class Progress:
         if cores != self._cores:
             self._cores, self._since_s, self._steps = cores, now_s + SETTLE_S, None
 
+    def restart(self, now_s: float) -> None:
+        """It has done nothing of late: that is not how fast it is."""
+        self._since_s, self._steps = now_s + SETTLE_S, None
+
     def report(self, steps: float, now_s: float) -> None:
         """It has made so many steps since it began."""
         if now_s < self._since_s or not self._cores:

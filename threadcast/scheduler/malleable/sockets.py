@@ -30,7 +30,7 @@ def listen(path: Path, *, group: str | None = None) -> socket.socket:
     user's, or for an unknown group.
     """
     _own_folder(path.parent)
-    if path.exists() and _is_alive(path):
+    if path.exists() and is_alive(path):
         raise InvalidInput(f"{path} is in use by another process")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
@@ -89,7 +89,8 @@ def peer(connection: socket.socket) -> int:
     return int(process)
 
 
-def _is_alive(path: Path) -> bool:
+def is_alive(path: Path) -> bool:
+    """Whether somebody listens there."""
     try:
         connect(path, 0.2).close()
     except (NotFound, ServiceUnavailable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -18,6 +18,9 @@ from threadcast.scheduler.runtime.executor import Executor
 from threadcast.scheduler.runtime.replay import THREADS_PER_CORE, Team, seats_of
 
 T = TypeVar("T")
+
+KEPT_PER_CORE = 4
+"""Threads per core of the machine up to which teams of earlier plans are kept: cores that come and go come back."""
 
 
 class Executors:
@@ -45,6 +48,29 @@ class Executors:
         self.check()
         for team in teams:
             self._get(team)
+
+    def change(self, teams: Sequence[Team]) -> None:
+        """Make what `teams` lack, and end what was not used for longest of the others, where these are many.
+
+        For who holds `turn`, between two steps. Raises what `make` raises.
+        """
+        self.check()
+        with self._making:
+            for team in teams:
+                if team in self._executors:
+                    self._executors[team] = self._executors.pop(team)  # to the end, as those that are made
+            threads = sum(team.threads for team in {*self._executors, *teams})
+            ending = []
+            for team in [team for team in self._executors if team not in set(teams)]:
+                if threads <= KEPT_PER_CORE * len(self.machine):
+                    break
+                threads -= team.threads
+                ending.append(self._executors.pop(team))
+            for executor in ending:
+                executor.end()
+            for executor in ending:
+                executor.join()
+        self.make(teams)
 
     def submit(self, team: Team, job: Callable[[], None]) -> None:
         """Let `team` do `job`, which must not raise, when it is free."""

@@ -7,25 +7,22 @@ number of steps; each is answered by one line of JSON: what the step is like, th
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from threadcast.collector.memory import peak_bytes
+from threadcast.core.parent_process import end_with_parent
 
 if TYPE_CHECKING:
     from threadcast.networks import Workload
 
 WARM_UP = 3
 """Steps before the first that is timed: allocators, kernel caches and thread teams come into being in them."""
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def answers_to(requests: TextIO) -> Iterator[dict[str, Any]]:
@@ -96,7 +93,7 @@ def _faults() -> int:
 
 
 def _main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever ends the caller, in the midst of a step too
+    end_with_parent()  # in the midst of a step too
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what a network reads or prints must not get in between

@@ -12,11 +12,12 @@ from typing import Any, get_args
 
 import torch
 
-from threadcast.core import Machine, OpGraph, Plan
+from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number
 from threadcast.scheduler.runtime.layout import Layout
+from threadcast.scheduler.runtime.planning import curves_from_json, curves_to_json
 
 _logger = logging.getLogger("threadcast")
 
@@ -25,7 +26,8 @@ _logger = logging.getLogger("threadcast")
 class Kept:
     """A plan that was faster than the default, its memory format, and the seconds that its steps took.
 
-    `fused`: the plan is of the graph with fused operators. `fewer` are plans for smaller numbers of cores.
+    `fused`: the plan is of the graph with fused operators. `fewer` are plans for smaller numbers of cores;
+    `curves`, of the plan's graph, are what the rest of them can be made from, as long as some are missing.
     """
 
     plan: Plan
@@ -33,6 +35,7 @@ class Kept:
     step_s: float
     fused: bool = False
     fewer: Mapping[int, Plan] = field(default_factory=dict)
+    curves: CurveTable | None = None
 
 
 class PlanStore:
@@ -66,10 +69,12 @@ class PlanStore:
             plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
             written = member(document, "fewer", dict, default={})
             fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
-            return Kept(plan, layout, step_s, fused, fewer)  # type: ignore[arg-type]
+            curves = member(document, "curves", dict, default={})
+            known = curves_from_json(curves) if curves else None
+            return Kept(plan, layout, step_s, fused, fewer, known)  # type: ignore[arg-type]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             _logger.warning("the plan in %s is of no use and is made anew: %s", path, error)
             return None
 
@@ -78,6 +83,7 @@ class PlanStore:
         document: dict[str, Any] = {
             "layout": kept.layout, "fused": kept.fused, "step_s": kept.step_s, "plan": kept.plan.to_json(),
             "fewer": {str(cores): plan.to_json() for cores, plan in kept.fewer.items()},
+            "curves": {} if kept.curves is None else curves_to_json(kept.curves),
         }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): kept.layout, self._path(_text(graph), "json"): json.dumps(document)

@@ -5,10 +5,8 @@ The planner's libraries (Numba's compiler, HiGHS, OR-Tools) take some 250 MB.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +16,9 @@ import numpy as np
 
 from threadcast.core import Affinity, Case, CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import ExecutionError
+from threadcast.core.parent_process import end_with_parent
 from threadcast.scheduler.policies import Problem
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _ENDING_S = 5.0
 """Longest wait for a process that was told to end."""
 
@@ -71,26 +69,37 @@ class Planning:
 
 
 def _written(problem: Problem) -> dict[str, Any]:
-    curves = problem.curves
     return {
         "graph": problem.graph.to_json(),
         "machine": problem.machine.to_json(),
+        "curves": curves_to_json(problem.curves),
+    }
+
+
+def curves_to_json(curves: CurveTable) -> dict[str, Any]:
+    """The curves of a graph's ops, in its order."""
+    return {
         "cases": [[case.threads, case.affinity.value] for case in curves.cases],
         **{name: getattr(curves, name).tolist() for name in ("seconds", "low", "high", "source")},
         "model": curves.model,
     }
 
 
-def _read(document: dict[str, Any]) -> Problem:
+def curves_from_json(document: dict[str, Any]) -> CurveTable:
+    """What `curves_to_json` wrote; ValueError or KeyError for what is none."""
     cases = tuple(Case(threads, Affinity(affinity)) for threads, affinity in document["cases"])
     seconds, low, high = (np.array(document[name], dtype=np.float64) for name in ("seconds", "low", "high"))
     source = np.array(document["source"], dtype=np.int8)
-    curves = CurveTable(cases, seconds, low, high, source, document["model"])
+    return CurveTable(cases, seconds, low, high, source, document["model"])
+
+
+def _read(document: dict[str, Any]) -> Problem:
+    curves = curves_from_json(document["curves"])
     return Problem(OpGraph.from_json(document["graph"]), curves, Machine.from_json(document["machine"]))
 
 
 def _main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever ends who waits for the plan
+    end_with_parent()  # which waits for the plan
     if "background" in sys.argv:
         os.nice(19)
     from threadcast.scheduler.planner import plan

@@ -40,7 +40,7 @@ class PythonEngine(ExecutorEngine, PlanEngine):
         self.plan, self.captured = plan, captured
         self._machine = machine
         self._arrange(plan)
-        self._next: Plan | None = None
+        self._next = self._arranged = plan
         super().__init__(
             captured, machine, teams=self._replay.teams, executors=executors, cores=plan.cores, policy=plan.policy
         )
@@ -67,11 +67,11 @@ class PythonEngine(ExecutorEngine, PlanEngine):
         ]
 
     def _new_step(self, slots: list[Any], calls: Sequence[Call]) -> Step:
-        if (plan := self._next) is not None:
-            self._next = None
+        if (plan := self._next) is not self._arranged:  # another may come at any moment: that is the next step's
+            self._arranged = plan
             self._arrange(plan)
             self._teams = self._replay.teams
-            self._executors.make(self._teams)
+            self._executors.change(self._teams)
         return _ReplayStep(slots, self._executors, calls, self._replay, self._lifetimes, self._instructions)
 
 

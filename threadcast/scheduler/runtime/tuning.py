@@ -26,7 +26,7 @@ from threadcast.scheduler.runtime.engines import has_native_engine, open_engine
 from threadcast.scheduler.runtime.fusion.fuse import fused
 from threadcast.scheduler.runtime.guard import Guard, Verdict
 from threadcast.scheduler.runtime.layout import Layout, converted
-from threadcast.scheduler.runtime.malleable_plan import MalleablePlan
+from threadcast.scheduler.runtime.malleable_plan import MalleablePlan, counts_below
 from threadcast.scheduler.runtime.native.library import return_free_memory
 from threadcast.scheduler.runtime.plan_maker import PlanMaker, Run
 from threadcast.scheduler.runtime.plan_store import Kept, PlanStore
@@ -73,7 +73,7 @@ class Candidate:
     step_s: float
     """What its steps took when last timed."""
     problem: Problem | None = None
-    """What it was made from, where it was made in this process."""
+    """What it was made from, where that is known."""
     fewer: Mapping[int, Plan] = field(default_factory=dict)
     """Plans for smaller numbers of cores that are known."""
 
@@ -217,12 +217,14 @@ class Tuning:
         if kept is None or kept.layout != layout:
             return
         try:
-            captured = fused(first) if kept.fused else first
-            candidate = Candidate(kept.layout, captured or first, kept.plan, first.graph, kept.step_s, fewer=kept.fewer)
+            captured = (fused(first) if kept.fused else None) or first
+            problem = None if kept.curves is None else Problem(captured.graph, kept.curves, self._machine)
+            candidate = Candidate(layout, captured, kept.plan, first.graph, kept.step_s, problem, kept.fewer)
             planned = self._planned(candidate)
         except ThreadcastError as error:
             _logger.warning("a kept plan does not run and is made anew: %s", error)
             return
+        self._kept_s[candidate] = kept.step_s
         self.report.predicted_s[candidate.name] = kept.plan.makespan_s
         yield from self._settled(planned, expected_s=kept.step_s)
         self._release()
@@ -287,7 +289,10 @@ class Tuning:
 
     def _write(self, plan: Candidate) -> None:
         fewer = self._fewer.get(plan, plan.fewer)
-        self._plans.write(self._call, plan.unfused, Kept(plan.plan, plan.layout, self._kept_s[plan], plan.fused, fewer))
+        missing = plan.problem is not None and not set(counts_below(len(self._machine))) <= set(fewer)
+        curves = plan.problem.curves if plan.problem is not None and missing else None
+        kept = Kept(plan.plan, plan.layout, self._kept_s[plan], plan.fused, fewer, curves)
+        self._plans.write(self._call, plan.unfused, kept)
 
     def _follow(self, plan: Candidate) -> None:
         """Let the engine of `plan` go with the cores that there are, from now on."""
@@ -308,7 +313,7 @@ class Tuning:
         self._fewer[plan] = fewer
         if fewer:
             expect({len(self._machine): 1 / plan.plan.makespan_s} | {n: 1 / f.makespan_s for n, f in fewer.items()})
-        if plan in self._kept_s:
+        if plan in self._kept_s and fewer.keys() != plan.fewer.keys():
             self._write(plan)
 
     def _apply_size(self) -> None:
@@ -318,22 +323,24 @@ class Tuning:
             self._malleable.resize(self._cores)
         except ThreadcastError as error:
             _logger.warning("a plan does not follow the cores: %s", error)
-            self._give_up_following()
+            if (malleable := self._let_go()) is not None:
+                malleable.close()
 
     def _unfollow(self) -> None:
         with self._sizing:
-            self._give_up_following()
+            malleable = self._let_go()
+        if malleable is not None:
+            malleable.close()  # not with the lock held: whoever takes cores away must not wait for a planner to end
 
-    def _give_up_following(self) -> None:
+    def _let_go(self) -> MalleablePlan | None:
+        """What followed the cores, to be closed; its engine has all of them again."""
         malleable, self._malleable = self._malleable, None
-        if malleable is None:
-            return
-        try:
-            malleable.resize(self._machine.cores)  # what compares plans compares whole ones
-        except ThreadcastError as error:
-            _logger.warning("a plan stays with the cores that it has: %s", error)
-        finally:
-            malleable.close()
+        if malleable is not None:
+            try:
+                malleable.resize(self._machine.cores)  # what compares plans compares whole ones
+            except ThreadcastError as error:
+                _logger.warning("a plan stays with the cores that it has: %s", error)
+        return malleable
 
     def _report_plan(self, of: Candidate) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.layout, of.plan, of.fused

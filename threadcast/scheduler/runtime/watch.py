@@ -156,7 +156,7 @@ class Watch:
 
 
 def _only_count(hooks: dict[Any, Any]) -> bool:
-    """Whether all of them are `malleable.member`'s, which count steps."""
+    """Whether all of them are those of `malleable`, which do nothing to a step."""
     return all(getattr(hook, "only_counts", False) for hook in hooks.values())
 
 
