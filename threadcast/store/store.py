@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from threadcast.core import Machine, Measurement, Op, OpGraph
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.database import Database
+from threadcast.store.kept import Receipt, former_receipt, keep_plan, kept_plan
 from threadcast.store.queries import chunks, documents, ensure, ids, of_ops
 from threadcast.store.rows import D, graph_row, machine_row, measurement_reader, measurement_row, op_row, read
 
@@ -83,26 +85,55 @@ class Store:
 
         A counter that only some samples of a measurement have comes back as None in the others.
         """
+        receipt = Receipt(idempotency_key) if idempotency_key is not None else None
+        added = list(measurements)
+        return 0 if self.add_once(added, receipt, keep_s=None) else len(added)
+
+    def add_once(
+        self, measurements: Iterable[Measurement], receipt: Receipt | None, *, keep_s: float | None
+    ) -> Receipt | None:
+        """Store measurements and `receipt` in one transaction, unless there is a receipt of that key: then return it.
+
+        None says that all was stored. Receipts older than `keep_s` seconds are forgotten; None keeps them for ever.
+        """
         added = list(measurements)
         rows = [measurement_row(m) for m in added]
         ops = {m.op.key: m.op for m in added}
         machines = {m.machine.fingerprint: m.machine for m in added}
+        now_s = time.time()
 
-        def work(connection: Connection) -> int:
-            if idempotency_key is not None:
-                used = select(schema.batches).where(schema.batches.c.idempotency_key == idempotency_key)
-                if connection.execute(used).first():
-                    return 0
-                connection.execute(insert(schema.batches).values(idempotency_key=idempotency_key))
+        def work(connection: Connection) -> Receipt | None:
+            if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
+                return former
             op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
             machine_ids = ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
             for m, row in zip(added, rows):
                 row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
             if rows:
                 connection.execute(insert(schema.measurements), rows)
-            return len(rows)
+            return None
 
         return self._database.write(work)
+
+    def last_measurement(self) -> int:
+        """A number that grows whenever measurements are stored, by whatever process; quick to ask for."""
+        return self._database.last_measurement()
+
+    def ops_measured_since(self, number: int) -> set[str]:
+        """Keys of the ops of which something was stored since `last_measurement` gave `number`."""
+        newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
+        with self._database.read() as connection:
+            return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
+
+    def keep_plan(self, name: str, document: str, *, most: int) -> None:
+        """Keep a plan's JSON text under `name`, which stands for its content; of more than `most` the oldest goes."""
+        now_s = time.time()
+        self._database.write(lambda connection: keep_plan(connection, name, document, now_s=now_s, most=most))
+
+    def kept_plan(self, name: str) -> str | None:
+        """The JSON text kept under this name; None where there is none (any more)."""
+        with self._database.read() as connection:
+            return kept_plan(connection, name)
 
     def measurements(
         self,
