@@ -188,6 +188,13 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.max_contexts", int, 16, "Graphs kept for decisions, in each process.", "graphs", minimum=1),
         Setting("service.max_in_flight", int, 7, "Requests under /v1 worked at at once, in each process; more get 429.",
                 "requests", minimum=1),
+        Setting("service.max_kept_curves", int, 20_000, "Curves kept as they were answered, in each process.",
+                "curves", minimum=1),
+        Setting("service.max_kept_plans", int, 200, "Plans that can be asked for again.", "plans", minimum=1),
+        Setting("service.idempotency_s", float, 86_400.0, "How long an Idempotency-Key is remembered.", "seconds",
+                minimum=1),
+        Setting("service.keys", Path, None, "File of the API keys (`threadcast keys`).",
+                default_text="none: whoever can reach it may do everything"),
         Setting(
             "arbiter.socket", Path, lambda env: user_runtime_dir(env) / "arbiter.sock",
             "Socket of the daemon that divides the cores among processes.",

@@ -18,6 +18,7 @@ from threadcast.service.documents import below, reading
 from threadcast.service.formats import answers
 from threadcast.service.plan_following import next_launches
 from threadcast.service.planning import read_policy, read_problem
+from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.schemas import DecisionRequest, Planned
 
@@ -81,14 +82,16 @@ def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:
     ready = ReadyQueue(policy.rank)
     for op_id in asked.ready:
         ready.add(positions[op_id])
-    launches = []
+    launches, sources = [], PointSources(policy.problem)
     for launch in policy.decide(State(0.0, ready, free, tuple(running))):
         if launch.hardware_thread or given.issuperset(launch.cores):
             try:
                 occupancy.take(launch)
             except IllegalLaunch:  # the policy's teams are not what the caller runs on
                 continue
-            launches.append(_launch(graph.ids[launch.op], launch, times.on(launch.op, launch.cores, launch.threads)))
+            predicted_s = times.on(launch.op, launch.cores, launch.threads)
+            source = sources.of(launch.op, launch.cores, launch.threads)
+            launches.append({**_launch(graph.ids[launch.op], launch, predicted_s), "source": source})
     return {"policy": policy.name, "curves_from": policy.problem.curves.model, "launches": launches}
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,20 +41,20 @@ KEEP_ALIVE_S = 5
 """Seconds that an idle connection stays open."""
 
 
-def listen(host: str, port: int, *, allow_public: bool = False) -> socket.socket:
+def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = False) -> socket.socket:
     """Return a socket that listens on `host`:`port` (0: a free port).
 
-    InvalidInput for an address that others can reach, unless `allow_public`: the service asks nobody who they are.
+    InvalidInput for an address that others can reach, unless `allow_public` or the service has `keys`.
     ServiceError when the address cannot be had.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         raise InvalidInput(f"host={host!r} cannot be resolved: {error.strerror}") from error
-    if not ipaddress.ip_address(str(address[0])).is_loopback and not allow_public:
+    if not ipaddress.ip_address(str(address[0])).is_loopback and not (allow_public or keys):
         raise InvalidInput(
-            f"host={host!r} can be reached by others, and the service asks nobody who they are; "
-            "use 127.0.0.1, or --allow-public behind something that does"
+            f"host={host!r} can be reached by others, and without keys the service asks nobody who they are; "
+            "make keys (`threadcast keys add`), use 127.0.0.1, or --allow-public behind something that asks"
         )
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -121,6 +123,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Make the app and its golden prediction, in a worker; one line on stderr and the end when that fails."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
         from threadpoolctl import threadpool_limits
 
         from threadcast.service.app import create_app
@@ -139,6 +142,8 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         self._first = worker.age == 1
 
     def _started(self, worker: Any) -> None:
+        models = self.wsgi().extensions["threadcast"].models
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=models.reload, name="reload").start())
         if self._first:
             try:
                 self._ready()
@@ -165,6 +170,10 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
     def handle_int(self, *args: Any) -> None:
         """Ctrl-C: the same as SIGTERM, so that requests under way are answered and workers end by themselves."""
         self.handle_term(*args)
+
+    def handle_hup(self, *args: Any) -> None:
+        """SIGHUP: workers read their models again, beside the old ones. gunicorn would replace the workers."""
+        self.kill_workers(signal.SIGHUP)
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
         self._halting = True

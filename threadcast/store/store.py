@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,22 +147,48 @@ class Store:
 
         `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph.
         """
-        table = schema.measurements
-        query = of_ops(select(table), table.c.op_id, kinds=kinds, network=network)
-        if machine is not None:
-            query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+        query = self._narrowed(select(schema.measurements), machine, kinds, network)
         with self._database.read() as connection:
             if keys is None:
                 rows = list(connection.execute(query))
             else:
+                op_id = schema.measurements.c.op_id
                 rows = [
                     row
                     for some in chunks(set(keys))
-                    for row in connection.execute(query.where(table.c.op_id.in_(ids(schema.ops.c.key, some))))
+                    for row in connection.execute(query.where(op_id.in_(ids(schema.ops.c.key, some))))
                 ]
-            ops = documents(connection, schema.ops, {row.op_id for row in rows})
-            machines = documents(connection, schema.machines, {row.machine_id for row in rows})
-        rows.sort(key=lambda row: row.id)
+            return self._measured(connection, sorted(rows, key=lambda row: int(row.id)))
+
+    def page(
+        self, *, machine: str | None, op: str | None, kind: str | None, network: str | None, after: int, limit: int
+    ) -> tuple[int, list[Measurement]]:
+        """How many measurements there are, narrowed as in `measurements`, and `limit` of them after `after`."""
+        table = schema.measurements
+        kinds = None if kind is None else [kind]
+        count, query = (
+            self._narrowed(chosen, machine, kinds, network)
+            for chosen in (select(func.count()).select_from(table), select(table))
+        )
+        if op is not None:
+            count, query = (some.where(table.c.op_id.in_(ids(schema.ops.c.key, [op]))) for some in (count, query))
+        with self._database.read() as connection:
+            total = int(connection.execute(count).scalar_one())
+            rows = list(connection.execute(query.order_by(table.c.id).offset(after).limit(limit))) if limit else []
+            return total, self._measured(connection, rows)
+
+    def _narrowed(
+        self, query: Select[Any], machine: str | None, kinds: Collection[str] | None, network: str | None
+    ) -> Select[Any]:
+        table = schema.measurements
+        query = of_ops(query, table.c.op_id, kinds=kinds, network=network)
+        if machine is not None:
+            query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+        return query
+
+    def _measured(self, connection: Connection, rows: Sequence[Any]) -> list[Measurement]:
+        ops = documents(connection, schema.ops, {row.op_id for row in rows})
+        machines = documents(connection, schema.machines, {row.machine_id for row in rows})
         with self._decoding():
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
 
