@@ -79,7 +79,7 @@ def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: Ser
 
 
 LIMITS = {name for name in SETTINGS if name.startswith("service.max_")}
-LIMITS |= {"service.idempotency_s"}
+LIMITS |= {"service.deadline_s", "service.receive_s", "service.idempotency_s"}
 
 
 def test_settings_of_the_command_line_become_the_services(tmp_path: Path) -> None:

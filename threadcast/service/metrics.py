@@ -66,6 +66,10 @@ class Metrics:
         self._models.labels(alias, version).set(1)
         self._standing[alias] = version
 
+    def count_unmatched(self, method: str, status: int) -> None:
+        """Count a request that was refused before it came to a route."""
+        self.requests.labels(UNMATCHED, method if method in _METHODS else "other", status).inc()
+
     def observe(self, ratios: Mapping[str, Sequence[float]]) -> None:
         """Note ratios of measured to predicted seconds, by model."""
         for model, found in ratios.items():

@@ -12,13 +12,14 @@ from flask import Response
 from threadcast import __version__
 from threadcast.core import Plan
 from threadcast.core.errors import FormatError, PlanError
-from threadcast.scheduler import planner
 from threadcast.scheduler.policies import Problem as PlanProblem
+from threadcast.service import planners
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
+from threadcast.service.deadlines import deadline
 from threadcast.service.formats import answers
 from threadcast.service.openapi import PARAMETERS
-from threadcast.service.planning import check_policy, read_problem, refused_options
+from threadcast.service.planning import check_policy, read_problem
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
@@ -48,16 +49,14 @@ def make_plan(asked: PlanRequest) -> Response:
     if asked.options and policy == AUTO:
         raise FormatError("options go to a policy; name one", pointer="/options")
     here = context()
+    until = deadline(here.settings.deadline_s)
     with timed("model"):
         problem = read_problem(asked.graph, asked, here)
     name = _name(problem, policy, asked.options)
     text = here.store.kept_plan(name)
     if text is None:
         with timed("plan"):
-            try:
-                made = planner.plan(problem, policy=policy, **asked.options)
-            except (TypeError, ValueError) as error:
-                raise refused_options(error, asked.options) from error
+            made = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
         text = json.dumps(described(made, problem), separators=(",", ":"))
         here.store.keep_plan(name, text, most=here.settings.max_kept_plans)
     response = _answer(text)

@@ -9,6 +9,7 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.service.context import context
 from threadcast.service.curve_text import curve_json
+from threadcast.service.deadlines import curves_in_time, deadline
 from threadcast.service.documents import read_cases, read_graph, read_machine, read_ops
 from threadcast.service.formats import answers
 from threadcast.service.request_marks import timed
@@ -29,13 +30,15 @@ def predict(asked: PredictionRequest) -> Response:
     this machine is taken into account.
     """
     here = context()
+    deadline(here.settings.deadline_s)
     machine = read_machine(asked.machine, here.known)
     ops = _ops(asked)
     cases = read_cases(asked.cases, here.settings)
     _check_size(len(ops), machine, cases, here.settings)
     try:
         with timed("model"):
-            table = here.predictor_asked_for(machine, asked.model).curves(ops, cases=cases)
+            predictor = here.predictor_asked_for(machine, asked.model)
+            table = curves_in_time(predictor, ops, cases, deadline(here.settings.deadline_s))
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
     here.metrics.points.labels(table.model).inc(table.seconds.size)

@@ -63,6 +63,14 @@ class Problem(Exception):
         self.status, self.detail, self.pointer, self.where, self.headers = status, detail, pointer, where, headers
 
 
+def document(status: int, detail: str, pointer: str = "", where: Where = "body") -> dict[str, Any]:
+    """The members that every problem has."""
+    return {
+        "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
+        "pointer": pointer, "in": where,
+    }  # fmt: skip
+
+
 def answer(
     status: int,
     detail: str,
@@ -78,15 +86,12 @@ def answer(
     `errors` lists all that is wrong (detail, pointer) where more than one thing was found; `reference` is written
     beside the traceback in the server's log.
     """
-    document: dict[str, Any] = {
-        "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
-        "pointer": pointer, "in": where,
-    }  # fmt: skip
+    described = document(status, detail, pointer, where)
     if len(errors) > 1:
-        document["errors"] = [dict(error) for error in errors]
+        described["errors"] = [dict(error) for error in errors]
     if reference is not None:
-        document["reference"] = reference
-    return Response(json.dumps(document), status, _pairs(headers), content_type=MEDIA_TYPE)
+        described["reference"] = reference
+    return Response(json.dumps(described), status, _pairs(headers), content_type=MEDIA_TYPE)
 
 
 def _pairs(headers: Headers) -> list[tuple[str, str]]:

@@ -22,7 +22,9 @@ from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
 from threadcast.core.errors import InvalidInput, ServiceError, ThreadcastError
+from threadcast.service import planners
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.worker import Worker
 
 if TYPE_CHECKING:
     from threadcast.service.context import Context
@@ -39,6 +41,10 @@ seconds; a worker that hangs for good should not hold its port for much longer."
 
 KEEP_ALIVE_S = 5
 """Seconds that an idle connection stays open."""
+
+
+CONNECTIONS = 512
+"""Connections of each worker process, well below the 1,024 files that a process may commonly have open."""
 
 
 def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = False) -> socket.socket:
@@ -83,9 +89,10 @@ def serve(
     """
     url, parent = url_of(listener), os.getpid()
     options = {
-        "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": "gthread",
+        "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": Worker,
         "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S, "graceful_timeout": GRACE_S,
-        "keepalive": KEEP_ALIVE_S, "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
+        "worker_connections": CONNECTIONS, "keepalive": KEEP_ALIVE_S,
+        "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
     }  # fmt: skip
     with _shared_metrics() if workers > 1 else contextlib.nullcontext():
         try:
@@ -140,6 +147,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def _forked(self, arbiter: Arbiter, worker: Any) -> None:
         self._first = worker.age == 1
+        worker.receive_s, worker.max_body_bytes = self._settings.receive_s, self._settings.max_body_bytes
 
     def _started(self, worker: Any) -> None:
         models = self.wsgi().extensions["threadcast"].models
@@ -151,6 +159,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
                 _refuse(f"the URL cannot be printed: {error.strerror}")
 
     def _ended(self, arbiter: Arbiter, worker: Any) -> None:
+        planners.close()
         if self.callable is not None:
             self.callable.extensions["threadcast"].store.close()
 
