@@ -201,6 +201,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 minimum=1),
         Setting("service.keys", Path, None, "File of the API keys (`threadcast keys`).",
                 default_text="none: whoever can reach it may do everything"),
+        Setting("service.retrain_every_s", float, 0.0, "Seconds from one retraining to the next; 0 is never.",
+                "seconds", minimum=0),
+        Setting("service.retrain_drift", float, 0.0, "Factor by which new measurements are typically off the forecast "
+                "from which on models are retrained; 0 is never.", minimum=0),
         Setting(
             "arbiter.socket", Path, lambda env: user_runtime_dir(env) / "arbiter.sock",
             "Socket of the daemon that divides the cores among processes.",

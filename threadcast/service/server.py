@@ -22,7 +22,7 @@ from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
 from threadcast.core.errors import InvalidInput, ServiceError, ThreadcastError
-from threadcast.service import planners
+from threadcast.service import planners, retraining
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.worker import Worker
 
@@ -94,7 +94,8 @@ def serve(
         "worker_connections": CONNECTIONS, "keepalive": KEEP_ALIVE_S,
         "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
     }  # fmt: skip
-    with _shared_metrics() if workers > 1 else contextlib.nullcontext():
+    shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
+    with shared, retraining.beside(settings):
         try:
             _Gunicorn(settings, options, lambda: ready(url)).run()
         except SystemExit as ended:

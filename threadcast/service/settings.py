@@ -42,6 +42,8 @@ class ServiceSettings:
     receive_s: float = _default("receive_s")
     idempotency_s: float = _default("idempotency_s")
     keys: Path | None = None
+    retrain_every_s: float = _default("retrain_every_s")
+    retrain_drift: float = _default("retrain_drift")
     local_only: bool = False
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class ServiceSettings:
         }
 
 
-_OTHERS = ("keys",)
+_OTHERS = ("keys", "retrain_every_s", "retrain_drift")
 """Settings that are no limits of a request."""
 
 

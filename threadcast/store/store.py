@@ -142,12 +142,15 @@ class Store:
         keys: Collection[str] | None = None,
         kinds: Collection[str] | None = None,
         network: str | None = None,
+        since: int = 0,
     ) -> list[Measurement]:
         """Measurements in the order in which they were added, narrowed by what is given.
 
-        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph.
+        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph; `since`
+        is what `last_measurement` gave before those that are wanted.
         """
         query = self._narrowed(select(schema.measurements), machine, kinds, network)
+        query = query.where(schema.measurements.c.id > since) if since else query
         with self._database.read() as connection:
             if keys is None:
                 rows = list(connection.execute(query))
