@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from collections.abc import Callable
 
 import pytest
 from flask.testing import FlaskClient
@@ -13,6 +16,14 @@ from threadcast.service.app import Service
 from threadcast.service.kept_curves import KeptCurve, KeptCurves
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    until_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until_s
+
 
 PATHS = ["/v1/info", "/health/live", "/nowhere", "/v1/curves/none", "/metrics", "/", "/openapi.json"]
 
@@ -67,14 +78,27 @@ def test_a_kept_curve_follows_what_another_process_stores(client: FlaskClient, s
     slower = measure(OPS[4], Case(4))
     with Store.open(settings.store) as store:
         store.add([type(slower)(OPS[1], MACHINE, Case(4), slower.samples)] * 2)
+    eventually(lambda: client.get(path).data != before.data)
     assert client.get(other, headers={"If-None-Match": tag}).status_code == 304  # nothing new of this op
     after = client.get(path)
     assert after.headers["ETag"] != before.headers["ETag"]
     assert after.get_json() == client.post("/v1/predictions", json={"ops": [OPS[1].key]}).get_json()
 
 
+def test_a_curve_follows_what_the_service_stores_at_once(client: FlaskClient) -> None:
+    path = f"/v1/curves/{OPS[1].key}"
+    for turn in (1, 2, 3):
+        before = client.get(path).data
+        rows = [{"op": OPS[1].key, "threads": 4, "seconds": 0.5 * turn}] * 9**turn
+        assert client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "rows": rows}).status_code == 201
+        after = client.get(path).data
+        assert after != before
+        assert json.loads(after) == client.post("/v1/predictions", json={"ops": [OPS[1].key]}).get_json()
+
+
 def test_the_number_of_kept_curves_is_bounded(app: Service) -> None:
-    kept = KeptCurves(app.extensions["threadcast"].store, 2)
+    store = app.extensions["threadcast"].store
+    kept = KeptCurves(store, store.last_measurement, 2)
     for number in range(3):
         name = ("m", "v@1", str(number))
         kept.put(name, KeptCurve(b"", "", 0), kept.get(name)[1])
@@ -83,7 +107,7 @@ def test_the_number_of_kept_curves_is_bounded(app: Service) -> None:
 
 def test_a_curve_predicted_before_a_measurement_is_not_kept_after_it(app: Service) -> None:
     store = app.extensions["threadcast"].store
-    kept, name = KeptCurves(store, 2), ("m", "v@1", OPS[0].key)
+    kept, name = KeptCurves(store, store.last_measurement, 2), ("m", "v@1", OPS[0].key)
     _, seen = kept.get(name)
     store.add([measure(OPS[0], Case(1))])
     assert kept.get(("m", "v@1", "another"))[0] is None

@@ -61,14 +61,15 @@ def create_app(settings: ServiceSettings) -> Service:
     app.jinja_env.filters["milliseconds"] = pages.milliseconds
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
     store = Store.open(settings.store)
+    known = Known(store)
     app.extensions[EXTENSION] = Context(
         settings, store,
         ModelShelf(
             settings.models, default=settings.model, moved=measured.moved,
             failed=lambda alias: measured.load_failures.labels(alias).inc(),
         ),
-        measured, KeptPolicies(settings.max_contexts), Golden(), Known(store),
-        KeptCurves(store, settings.max_kept_curves),
+        measured, KeptPolicies(settings.max_contexts), Golden(), known,
+        KeptCurves(store, known.last_measurement, settings.max_kept_curves),
     )  # fmt: skip
     request_marks.install(app)  # what is installed first sees an answer last
     conditional.install(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from threadcast.store import Store
@@ -23,19 +24,19 @@ class KeptCurve(NamedTuple):
 class KeptCurves:
     """At most `most` curves, those asked for last. Safe to use from threads.
 
-    What any process stores of an op drops the op's curves here before the next answer: each `get` asks the store how
-    far its measurements have come.
+    What any process stores of an op drops the op's curves here: each `get` asks `last_measurement` how far the store's
+    measurements have come.
     """
 
-    def __init__(self, store: Store, most: int) -> None:
-        self._store, self._most = store, most
+    def __init__(self, store: Store, last_measurement: Callable[[], int], most: int) -> None:
+        self._store, self._last_measurement, self._most = store, last_measurement, most
         self._lock = threading.Lock()
         self._curves: OrderedDict[Name, KeptCurve] = OrderedDict()
-        self._seen = store.last_measurement()
+        self._seen = last_measurement()
 
     def get(self, name: Name) -> tuple[KeptCurve | None, int]:
         """The curve of this name if it is kept, and how far the measurements have come: for `put`."""
-        last = self._store.last_measurement()
+        last = self._last_measurement()
         if last != self._seen:
             self._forget(last)
         with self._lock:

@@ -64,6 +64,7 @@ def add(asked: MeasurementsRequest) -> Response:
     with timed("store"):
         former = here.store.add_once(measured, receipt, keep_s=here.settings.idempotency_s)
     if former is None:
+        here.known.last_measurement.changed()
         here.metrics.samples.inc(answer["samples"])
         here.metrics.observe(ratios)
         return reply(answer, 201)

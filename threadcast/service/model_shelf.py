@@ -6,12 +6,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from threadcast.core.errors import ThreadcastError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
+from threadcast.service.outside import Outside
 
 MOST_LOADED = 8
 """Versions kept beside those that aliases stand for, for requests that name a version."""
@@ -30,7 +32,7 @@ class _Standing(NamedTuple):
 class ModelShelf:
     """Loaded models of one registry. Safe to use from threads.
 
-    A version never changes, so it is read once. Aliases are looked at before every answer; when one has moved, the
+    A version never changes, so it is read once. Aliases are looked at every few milliseconds; when one has moved, the
     version that it now stands for is loaded in the background, beside the old one, which answers until then, and goes
     on to do so where the new one cannot be loaded. `failed` is called with the alias each time that happens, `moved`
     with alias and version when an alias first stands for one.
@@ -50,6 +52,7 @@ class ModelShelf:
         self._lock, self._loading = threading.Lock(), threading.Lock()
         self._loaded: OrderedDict[str, PerformanceModel] = OrderedDict()
         self._standing: dict[str, _Standing] = {}
+        self._moves: dict[str, Outside[int]] = {}
         self._attempted: dict[str, int] = {}
         """By alias, the number of moves up to which following it was tried."""
 
@@ -64,7 +67,7 @@ class ModelShelf:
         standing = self._standing.get(named)
         if standing is None:
             return self.follow(named)
-        moves = self.registry.moves(named)
+        moves = self._moves[named]()
         if moves != standing.moves:
             self._follow_beside(named, moves)
         return standing.model, standing.version
@@ -104,6 +107,7 @@ class ModelShelf:
             before = self._standing.get(alias)
             if before is not None and before.moves > standing.moves:
                 return
+            self._moves[alias] = Outside(partial(self.registry.moves, alias))
             self._standing[alias] = standing
         if before is None or before.version != standing.version:
             self._moved(alias, standing.version)
