@@ -28,7 +28,7 @@ from threadcast.models.registry import ModelRegistry
 from threadcast.store import Store
 
 CLIENTS = 4
-RELOAD_S, KILL_S, MOVE_S, SAMPLE_S = 20.0, 45.0, 15.0, 5.0
+RELOAD_S, KILL_S, MOVE_S, SAMPLE_S = 20.0, 45.0, 40.0, 5.0
 GROWTH = 1.2
 """Times the memory of the first third that the last third may take."""
 
@@ -45,8 +45,10 @@ class Soak:
         self.wrong: list[str] = []
         self.stored: dict[str, float] = {}
         self.counts: dict[str, int] = {}
+        self.factor = 1.0
+        """By how much the machine is slower than it was at first."""
         self.memory: list[tuple[float, int]] = []
-        self.unseen = ops(300, seed=11)
+        self.unseen, self.others = ops(300, seed=11), ops(50, seed=21)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse | None:
         """The answer; None where there was none even after retries, as while a worker is replaced."""
@@ -103,9 +105,10 @@ class Soak:
             self.wrong.append(f"curve: {answer and answer.status}")
 
     def store(self, key: str, chance: random.Random) -> None:
-        op, threads = chance.choice(self.learned), chance.choice((1, 2, 4, 8))
-        seconds = op.flops / 2e10 * (0.1 + 0.9 / threads) * chance.uniform(0.9, 1.1)
-        body = {"machine": MACHINE.fingerprint, "rows": [{"op": op.key, "threads": threads, "seconds": seconds}]}
+        op, threads = chance.choice(self.others), chance.choice((1, 2, 4, 8))
+        seconds = op.flops / 2e10 * (0.1 + 0.9 / threads) * chance.uniform(0.9, 1.1) * self.factor
+        rows = [{"op": 0, "threads": threads, "seconds": seconds}]
+        body = {"machine": MACHINE.fingerprint, "ops": [op.to_json()], "rows": rows}
         answer = self.send("POST", "/v1/measurements", body, **{"Idempotency-Key": key})
         if answer is not None and answer.status == 201:
             with self.lock:
@@ -135,9 +138,9 @@ class Soak:
 
     def move(self) -> None:
         """Measurements that drift, so that the service retrains."""
-        factor = (3.0, 1.0)[self.counts.get("drifted", 0) % 2]
+        self.factor = (3.0, 1.0)[self.counts.get("drifted", 0) % 2]
         with Store.open(self.directory / "store.db") as store:
-            store.add(measured(self.learned, seed=self.counts.get("drifted", 0), factor=factor))
+            store.add(measured(self.learned, seed=self.counts.get("drifted", 0), factor=self.factor))
         self.count("drifted")
 
     def sample(self) -> None:
