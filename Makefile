@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable record clean
+.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -60,6 +60,10 @@ bench-malleable: $(READY)
 	$(BIN)/python benchmarks/malleable_simulated.py --write
 	$(BIN)/python benchmarks/malleable_timelines.py --output docs/images
 	$(BIN)/python benchmarks/malleable_faults.py
+
+# The service beside a bare Flask echo and MLflow: docs/service-tables.md. SOAK=minutes loads it with everything at once.
+bench-service: $(READY)
+	$(BIN)/python benchmarks/service.py $(if $(SOAK),--soak $(SOAK),--write)
 
 # Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
 SET ?= $(shell uname -m)-$(shell nproc)c

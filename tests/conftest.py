@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 def pytest_sessionstart() -> None:
@@ -15,3 +18,12 @@ def pytest_sessionstart() -> None:
     os.environ.setdefault("THREADCAST_ENGINE_CACHE", str(Path(__file__).parents[1] / "build" / "native"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server for the session; skipped, with the reason, where there can be none."""
+    from tests.postgres import running
+
+    with running() as server:
+        yield server

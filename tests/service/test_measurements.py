@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,43 @@ def test_ops_may_go_by_their_position_and_the_machine_is_the_documents(
     assert [(m.op, m.case, m.seconds) for m in found] == [(UNSEEN, Case(2), 0.5), (OPS[0], Case(1), 0.25)]
 
 
-def test_the_same_key_stores_once(client: FlaskClient) -> None:
-    sent = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads": 2, "seconds": 1.0}]}
-    answers = [client.post("/v1/measurements", json=sent, headers={"Idempotency-Key": "run-7"}) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [201, 200, 200]
-    assert [answer.get_json()["measurements"] for answer in answers] == [1, 0, 0]
+SENT = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads": 2, "seconds": 1.0}]}
+
+
+def test_the_same_key_and_body_store_once_and_get_the_same_answer(client: FlaskClient) -> None:
+    answers = [client.post("/v1/measurements", json=SENT, headers={"Idempotency-Key": "run-7"}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 201, 201]
+    assert [answer.get_json() for answer in answers] == [{"measurements": 1, "samples": 1}] * 3
+    assert [answer.headers.get("Idempotency-Replayed") for answer in answers] == [None, "true", "true"]
     assert get(client, op=UNSEEN.key)["total"] == 1
+    assert "threadcast_stored_samples_total 1.0" in client.get("/metrics").text
+
+
+def test_the_same_key_for_another_body_is_refused(client: FlaskClient) -> None:
+    headers = {"Idempotency-Key": "run-8"}
+    client.post("/v1/measurements", json=SENT, headers=headers)
+    response = client.post("/v1/measurements", json={**SENT, "machine": MACHINE.to_json()}, headers=headers)
+    problem = response.get_json()
+    assert (response.status_code, problem["pointer"], problem["in"]) == (422, "/Idempotency-Key", "header")
+    assert get(client, op=UNSEEN.key)["total"] == 1
+
+
+def test_a_key_is_forgotten_after_its_time(settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(replace(settings, idempotency_s=60))
+    client, headers = app.test_client(), {"Idempotency-Key": "run-9"}
+    start_s = time.time()
+    for later_s, total in ((0, 1), (59, 1), (61, 2)):
+        monkeypatch.setattr("threadcast.store.store.time.time", lambda s=later_s: start_s + s)
+        assert client.post("/v1/measurements", json=SENT, headers=headers).status_code == 201
+        assert get(client, op=UNSEEN.key)["total"] == total
+    app.extensions["threadcast"].store.close()
+
+
+def test_a_key_that_the_command_line_used_stores_nothing(client: FlaskClient, settings: ServiceSettings) -> None:
+    with Store.open(settings.store) as store:
+        store.add([], idempotency_key="file-1")
+    response = client.post("/v1/measurements", json=SENT, headers={"Idempotency-Key": "file-1"})
+    assert (response.status_code, response.get_json()["measurements"]) == (201, 0)
 
 
 def test_without_a_key_each_request_stores(client: FlaskClient) -> None:

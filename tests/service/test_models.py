@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import UNSEEN
 from threadcast.models.registry import ModelRegistry
-from threadcast.service.app import create_app
+from threadcast.service.app import Service, create_app
 from threadcast.service.settings import ServiceSettings
 
 
@@ -55,6 +57,25 @@ def test_a_new_alias_can_be_asked_for(client: FlaskClient) -> None:
     assert model_that_answers(client, model="candidate") == "roofline@2"
 
 
+def test_one_call_goes_back_to_the_version_before(client: FlaskClient) -> None:
+    client.put("/v1/models/aliases/champion", json={"version": "roofline@2"})
+    back = client.post("/v1/models/aliases/champion/rollback", json={})
+    assert (back.status_code, back.get_json()["version"]) == (200, "roofline@1")
+    assert [move["rollback"] for move in back.get_json()["history"]] == [False, False, True]
+    assert model_that_answers(client) == "roofline@1"
+    again = client.post("/v1/models/aliases/champion/rollback", json={})
+    assert (again.status_code, again.content_type) == (409, "application/problem+json")
+
+
+def test_no_rollback_to_a_version_that_cannot_be_loaded(client: FlaskClient, settings: ServiceSettings) -> None:
+    registry = ModelRegistry(settings.models)
+    registry.set_alias("champion", "roofline@2")
+    assert model_that_answers(client) == "roofline@2"
+    (settings.models / "versions" / "roofline@1" / "model.json").write_text("{}")
+    assert client.post("/v1/models/aliases/champion/rollback", json={}).status_code == 409
+    assert model_that_answers(client) == "roofline@2"
+
+
 def test_a_damaged_version_is_not_promoted(client: FlaskClient, settings: ServiceSettings) -> None:
     file = settings.models / "versions" / "roofline@2" / "model.json"
     file.write_bytes(file.read_bytes().replace(b"roofline", b"r00fline"))
@@ -92,7 +113,9 @@ def test_a_wrong_move_is_refused(
     assert (response.status_code, problem["pointer"], problem["in"]) == (status, pointer, where)
 
 
-@pytest.mark.parametrize("path", ["/v1/models/nobody", "/v1/models/roofline@9", "/v1/models/aliases/nobody"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models/nobody", "/v1/models/roofline@9", "/v1/models/aliases/nobody", "/v1/plans/none"]
+)
 def test_what_is_not_registered_is_not_found(client: FlaskClient, path: str) -> None:
     response = client.get(path)
     assert (response.status_code, response.content_type) == (404, "application/problem+json")
@@ -115,3 +138,47 @@ def test_versions_registered_later_are_found(client: FlaskClient, settings: Serv
     registry = ModelRegistry(settings.models)
     version = registry.save(registry.load("roofline@1"), trained_on={}, metrics={})
     assert model_that_answers(client, model=version) == "roofline@3"
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    until_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_an_alias_that_another_process_moves_is_followed(client: FlaskClient, settings: ServiceSettings) -> None:
+    assert model_that_answers(client) == "roofline@1"
+    ModelRegistry(settings.models).set_alias("champion", "roofline@2")
+    eventually(lambda: model_that_answers(client) == "roofline@2")
+    assert 'threadcast_model_info{alias="champion",version="roofline@2"} 1.0' in client.get("/metrics").text
+    assert 'threadcast_model_info{alias="champion",version="roofline@1"} 0.0' in client.get("/metrics").text
+
+
+def test_where_the_new_version_cannot_be_loaded_the_old_one_goes_on(
+    client: FlaskClient, settings: ServiceSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert model_that_answers(client) == "roofline@1"
+    (settings.models / "versions" / "roofline@2" / "model.json").write_text("{}")
+    ModelRegistry(settings.models).set_alias("champion", "roofline@2")
+    counted = 'threadcast_model_load_failures_total{alias="champion"} 1.0'
+    eventually(lambda: model_that_answers(client) == "roofline@1" and counted in client.get("/metrics").text)
+    assert model_that_answers(client) == "roofline@1"
+    assert counted in client.get("/metrics").text  # tried once, not with every request
+    assert "champion stays what it was" in caplog.text
+
+
+def test_a_reload_reads_the_version_again_and_keeps_the_old_where_that_fails(
+    app: Service, client: FlaskClient, settings: ServiceSettings
+) -> None:
+    assert model_that_answers(client) == "roofline@1"
+    shelf = app.extensions["threadcast"].models
+    before = shelf.get()[0]
+    shelf.reload()
+    assert shelf.get()[0] is not before
+    kept = shelf.get()[0]
+    (settings.models / "versions" / "roofline@1" / "model.json").write_text("{}")
+    shelf.reload()
+    assert shelf.get()[0] is kept
+    assert model_that_answers(client) == "roofline@1"

@@ -69,13 +69,17 @@ def test_a_damaged_store_does(settings: ServiceSettings) -> None:
 
 def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: ServiceSettings) -> None:
     info = client.get("/v1/info").get_json()
-    expected = {name.removeprefix("service."): setting for name, setting in SETTINGS.items() if ".max_" in name}
+    expected = {name.removeprefix("service."): setting for name, setting in SETTINGS.items() if name in LIMITS}
     assert info["limits"].keys() == expected.keys()
     for name, limit in info["limits"].items():
         assert limit["value"] == getattr(settings, name) == expected[name].default
         assert limit["unit"]
     assert info["policies"] == ["auto", *names()]
     assert info["default_model"] == "champion"
+
+
+LIMITS = {name for name in SETTINGS if name.startswith("service.max_")}
+LIMITS |= {"service.deadline_s", "service.receive_s", "service.idempotency_s"}
 
 
 def test_settings_of_the_command_line_become_the_services(tmp_path: Path) -> None:

@@ -7,23 +7,28 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import urllib3
 
 from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
-from threadcast.core import Case
+from threadcast.core import Case, Op
 from threadcast.core.errors import InvalidInput, ServiceError
 from threadcast.models.registry import ModelRegistry
 from threadcast.scheduler.predictor import LocalPredictor
 from threadcast.scheduler.remote import RemotePredictor
+from threadcast.service.keys import add_key
 from threadcast.service.server import listen, url_of
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
@@ -62,6 +67,13 @@ class Running:
 
     def get(self, path: str) -> urllib3.BaseHTTPResponse:
         return urllib3.request("GET", self.url + path, timeout=LONG_S, retries=False)
+
+    def post(self, path: str, body: Any, key: str = "") -> urllib3.BaseHTTPResponse:
+        headers = {"Idempotency-Key": key} if key else {}
+        return urllib3.request(
+            "POST", self.url + path, json=body, headers={"Content-Type": "application/json", **headers},
+            timeout=LONG_S, retries=False,
+        )  # fmt: skip
 
     def workers(self) -> list[int]:
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
@@ -169,6 +181,47 @@ def test_measurements_go_in_over_http_and_count_in_the_next_prediction(server: R
     assert curve.at(Case(4)) == measured.seconds
 
 
+def samples_of(op: Op, seconds: float) -> dict[str, Any]:
+    rows = [{"op": 0, "threads": 4, "seconds": seconds}]
+    return {"machine": MACHINE.to_json(), "ops": [op.to_json()], "rows": rows}
+
+
+def test_what_was_acknowledged_survives_kill_9_and_is_stored_once(settings: ServiceSettings, tmp_path: Path) -> None:
+    acknowledged = []
+    for kill in range(3):
+        with running(settings, tmp_path) as server:
+            for i in range(4):
+                key, body = f"{kill}-{i}", samples_of(UNSEEN, 1.0 + kill + i / 8)
+                answer = server.post("/v1/measurements", body, key)
+                assert answer.status == 201
+                acknowledged.append((key, body))
+            os.killpg(server.process.pid, signal.SIGKILL)  # the worker too, right after its answer
+    with running(settings, tmp_path) as server:
+        for key, body in acknowledged:
+            again = server.post("/v1/measurements", body, key)
+            assert (again.status, again.headers["Idempotency-Replayed"]) == (201, "true")
+    with Store.open(settings.store) as store:
+        found = [m.seconds for m in store.measurements(keys=[UNSEEN.key])]
+        assert found == [body["rows"][0]["seconds"] for _, body in acknowledged]
+        assert store.check() == []
+
+
+def test_sighup_reads_the_model_again_and_keeps_the_old_one_where_that_fails(
+    settings: ServiceSettings, tmp_path: Path
+) -> None:
+    shutil.copytree(settings.models, tmp_path / "registry")
+    mine = replace(settings, models=tmp_path / "registry")
+    with running(mine, tmp_path) as server:
+        (mine.models / "versions" / "roofline@1" / "model.json").write_text("{}")
+        server.process.send_signal(signal.SIGHUP)
+        failed = 'threadcast_model_load_failures_total{alias="champion"} 1.0'
+        until_s = time.monotonic() + LONG_S
+        while failed not in server.get("/metrics").data.decode():
+            assert time.monotonic() < until_s
+        assert json.loads(server.get("/health/ready").data)["model"] == "roofline@1"
+        assert server.stop(signal.SIGTERM) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_stops_it_whole(place: ServiceSettings, tmp_path: Path, number: signal.Signals) -> None:
     with running(place, tmp_path, "--json") as server:
@@ -193,6 +246,7 @@ def test_a_worker_computes_on_one_thread(place: ServiceSettings, tmp_path: Path)
 import os, sys
 from pathlib import Path
 from threadpoolctl import threadpool_info
+from threadcast.service.keys import add_key
 from threadcast.service.server import listen, serve
 from threadcast.service.settings import ServiceSettings
 
@@ -256,6 +310,23 @@ def test_addresses_that_others_reach_are_refused(host: str) -> None:
 def test_a_public_address_is_taken_when_told_so() -> None:
     with listen("0.0.0.0", 0, allow_public=True) as listener:
         assert url_of(listener).startswith("http://0.0.0.0:")
+
+
+def test_a_public_address_is_taken_with_keys() -> None:
+    with listen("0.0.0.0", 0, keys=True) as listener:
+        assert url_of(listener).startswith("http://0.0.0.0:")
+
+
+def test_a_server_with_keys_lets_in_who_has_one(place: ServiceSettings, tmp_path: Path) -> None:
+    token = add_key(tmp_path / "keys.json", "ci", ["read"])
+    with running(place, tmp_path, "--keys", str(tmp_path / "keys.json"), "--host", "0.0.0.0") as server:
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
+            assert urllib3.request("GET", f"{url}/v1/models", headers=headers, retries=False).status == status
+
+
+def test_a_key_file_that_is_none_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
+    assert "absent.json" in refused(arguments(place, "--keys", str(tmp_path / "absent.json")), tmp_path)
 
 
 def test_loopback_names_are_local() -> None:

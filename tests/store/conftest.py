@@ -28,3 +28,13 @@ def measure(machine: Machine) -> Callable[..., Measurement]:
         return Measurement(op, on, Case(threads), samples, {"cache": "warm", "converged": True, "index": index})
 
     return make
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, store_path: Path) -> Path | str:
+    """A new store of each kind of database: a path, or the URL of an empty PostgreSQL database."""
+    if request.param == "sqlite":
+        return store_path
+    from tests.postgres import fresh_database
+
+    return fresh_database(request.getfixturevalue("postgres"))

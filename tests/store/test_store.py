@@ -18,11 +18,11 @@ from threadcast.store.store import Counts
 Measure = Callable[..., Measurement]
 
 
-def test_everything_measured_comes_back_equal_and_in_order(store_path: Path, measure: Measure) -> None:
+def test_everything_measured_comes_back_equal_and_in_order(store_url: Path | str, measure: Measure) -> None:
     added = [measure(3), measure(1), measure(2, threads=4), measure(1)]
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         assert store.add(added) == 4
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         read = store.measurements()
     assert read == added
     assert [m.op.key for m in read] == [m.op.key for m in added]
@@ -38,25 +38,25 @@ def test_any_measurement_survives_the_store(tmp_path_factory: pytest.TempPathFac
         assert store.measurements() == added
 
 
-def test_attributes_that_json_has_no_number_for_keep_the_key(store_path: Path, machine: Machine) -> None:
+def test_attributes_that_json_has_no_number_for_keep_the_key(store_url: Path | str, machine: Machine) -> None:
     op = Op("clamp", attributes={"max": math.inf, "fill": math.nan})
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         store.add([Measurement(op, machine, Case(1), (Sample(1.0),))])
         assert store.measurements()[0].op == op
 
 
-def test_a_counter_that_only_some_samples_have_is_none_in_the_others(store_path: Path, machine: Machine) -> None:
+def test_a_counter_that_only_some_samples_have_is_none_in_the_others(store_url: Path | str, machine: Machine) -> None:
     ragged = Measurement(Op("relu"), machine, Case(1), (Sample(1.0, {"cycles": 5.0}), Sample(2.0)))
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         store.add([ragged])
         assert [s.counters for s in store.measurements()[0].samples] == [{"cycles": 5.0}, {"cycles": None}]
 
 
-def test_measurements_are_narrowed_by_machine_key_kind_and_network(store_path: Path, measure: Measure) -> None:
+def test_measurements_are_narrowed_by_machine_key_kind_and_network(store_url: Path | str, measure: Measure) -> None:
     other = Machine.uniform("other", 4)
     here, there = [measure(i) for i in (1, 2)], [measure(i, on=other) for i in (1, 3)]
     relu = measure(4, kind="relu")
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         store.add([*here, *there, relu])
         store.add_graph("tiny", OpGraph(("a", "b"), (here[1].op, relu.op)))
         assert store.measurements(machine=other.fingerprint) == there
@@ -71,40 +71,40 @@ def test_measurements_are_narrowed_by_machine_key_kind_and_network(store_path: P
         assert store.ops() == [here[0].op, here[1].op, there[1].op, relu.op]
 
 
-def test_more_keys_than_one_statement_takes_are_looked_up(store_path: Path, measure: Measure) -> None:
+def test_more_keys_than_one_statement_takes_are_looked_up(store_url: Path | str, measure: Measure) -> None:
     keys = [f"mm-{i:016x}" for i in range(70_000)]
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         store.add([measure()])
         assert store.measurements(keys=[*keys, measure().op.key, measure().op.key]) == [measure()]
 
 
-def test_a_batch_with_a_key_is_added_once(store_path: Path, measure: Measure) -> None:
-    with Store.open(store_path) as store:
+def test_a_batch_with_a_key_is_added_once(store_url: Path | str, measure: Measure) -> None:
+    with Store.open(store_url) as store:
         assert store.add([measure(1), measure(2)], idempotency_key="k") == 2
         assert store.add([measure(1), measure(2)], idempotency_key="k") == 0
         assert store.add([measure(1)], idempotency_key="other") == 1
         assert store.counts() == Counts(machines=1, ops=2, measurements=3, samples=9, graphs=0)
 
 
-def test_a_batch_that_fails_leaves_its_key_free(store_path: Path, measure: Measure, machine: Machine) -> None:
+def test_a_batch_that_fails_leaves_its_key_free(store_url: Path | str, measure: Measure, machine: Machine) -> None:
     unstorable = Measurement(Op("mm"), machine, Case(1), (Sample(1.0),), {"bad": object()})
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         with pytest.raises(InvalidInput, match="object"):
             store.add([measure(), unstorable], idempotency_key="k")
         assert store.counts() == Counts(0, 0, 0, 0, 0)
         assert store.add([measure()], idempotency_key="k") == 1
 
 
-def test_adding_nothing_changes_nothing(store_path: Path) -> None:
-    with Store.open(store_path) as store:
+def test_adding_nothing_changes_nothing(store_url: Path | str) -> None:
+    with Store.open(store_url) as store:
         assert store.add([]) == 0
         assert store.counts() == Counts(0, 0, 0, 0, 0)
 
 
-def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_path: Path, measure: Measure) -> None:
+def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_url: Path | str, measure: Measure) -> None:
     a, b, c = (measure(i).op for i in (1, 2, 3))
     graph = OpGraph(("x", "y", "z"), (a, b, a), (Edge(0, 1), Edge(1, 2, True)), {"x": {1: 0.5, 2: 0.3}})
-    with Store.open(store_path) as store:
+    with Store.open(store_url) as store:
         store.add_graph("net", graph)
         store.add_graph("other", OpGraph(("q",), (b,)))
         assert store.graph("net").to_json() == graph.to_json()
@@ -117,16 +117,16 @@ def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_path: Path, measu
             store.graph("absent")
 
 
-def test_ops_are_found_by_key(store_path: Path, measure: Measure) -> None:
-    with Store.open(store_path) as store:
+def test_ops_are_found_by_key(store_url: Path | str, measure: Measure) -> None:
+    with Store.open(store_url) as store:
         store.add([measure(i) for i in range(1, 5)])
         keys = [measure(i).op.key for i in (4, 2)]
         assert [op.key for op in store.ops(keys=[*keys, "absent"])] == keys[::-1]
         assert store.ops(keys=[]) == []
 
 
-def test_threads_of_one_process_share_a_store(store_path: Path, measure: Measure) -> None:
-    with Store.open(store_path) as store:
+def test_threads_of_one_process_share_a_store(store_url: Path | str, measure: Measure) -> None:
+    with Store.open(store_url) as store:
         threads = [threading.Thread(target=lambda i=i: store.add([measure(i + 1)])) for i in range(8)]
         for thread in threads:
             thread.start()
@@ -135,16 +135,16 @@ def test_threads_of_one_process_share_a_store(store_path: Path, measure: Measure
         assert store.counts().measurements == 8
 
 
-def test_a_closed_store_says_so(store_path: Path) -> None:
-    store = Store.open(store_path)
+def test_a_closed_store_says_so(store_url: Path | str) -> None:
+    store = Store.open(store_url)
     store.close()
     store.close()
     with pytest.raises(StoreError, match="closed"):
         store.measurements()
 
 
-def test_check_finds_nothing_in_a_sound_store(store_path: Path, measure: Measure) -> None:
-    with Store.open(store_path) as store:
+def test_check_finds_nothing_in_a_sound_store(store_url: Path | str, measure: Measure) -> None:
+    with Store.open(store_url) as store:
         store.add([measure(i) for i in range(1, 4)])
         store.add_graph("net", OpGraph(("a",), (measure(1).op,)))
         assert store.check() == []

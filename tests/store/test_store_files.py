@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -58,9 +59,22 @@ def test_a_store_that_is_not_there_is_not_made_unless_asked(store_path: Path) ->
     assert os.listdir(store_path.parent) == []
 
 
-def test_the_migrations_make_the_schema_that_the_code_expects(store_path: Path) -> None:
-    Store.open(store_path).close()
-    engine = create_engine(f"sqlite:///{store_path}")
+@pytest.mark.parametrize("released", [None, *REVISIONS])
+def test_every_schema_ever_released_becomes_the_one_that_the_code_expects(
+    store_url: Path | str, released: str | None
+) -> None:
+    url = f"sqlite:///{store_url}" if isinstance(store_url, Path) else store_url.replace("://", "+psycopg://")
+    engine = create_engine(url)
+    if released is not None:
+        with engine.begin() as connection:
+            config = Config()
+            config.set_main_option("script_location", "threadcast.store:migrations")
+            config.attributes["connection"] = connection
+            command.upgrade(config, released)
+            connection.exec_driver_sql("INSERT INTO batches (idempotency_key) VALUES ('k')")
+    with Store.open(store_url) as store:
+        assert (store.found_revision, store.revision) == (released or store.found_revision, REVISIONS[-1])
+        assert store.add([], idempotency_key="k") == 0
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         assert compare_metadata(context, metadata) == []
@@ -84,6 +98,11 @@ def test_a_store_of_the_first_schema_is_migrated_with_all_that_it_holds(store_pa
         assert store.check() == []
         store.add_graph("new", OpGraph(("a",), (store.ops()[0],)))
         assert store.measurements(network="new") == store.measurements()[:1]
+
+
+def test_what_is_acknowledged_is_on_disk(store_path: Path) -> None:
+    with Store.open(store_path) as store, store._database.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
 
 
 def test_a_newer_schema_is_refused_and_left_alone(store_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 EXTRAS = {
     "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops"),
     "store": ("sqlalchemy", "alembic", "pyarrow"),
+    "postgres": ("psycopg",),
     "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl"),
     "collect": ("torch", "pyperf"),
     "engine": ("ninja", "setuptools"),

@@ -32,6 +32,7 @@ COMMANDS = {
     "arbiter": "Divide this machine's cores among attached processes.",
     "top": "Show attached processes, their cores and progress.",
     "serve": "Serve predictions and plans over HTTP.",
+    "keys": "Make and remove the service's API keys.",
     "models": "List, show and promote registered models.",
     "db": "Import, export and check the measurements.",
     "demo": "Do the whole job once on small networks and write a report.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 
@@ -19,13 +20,14 @@ from threadcast.core.settings import Settings
 @setting("service.model", "--model")
 @setting("service.workers", "--workers")
 @setting("service.threads", "--threads")
-@click.option("--allow-public", is_flag=True, help="Listen on addresses that other machines can reach.")
+@setting("service.keys", "--keys")
+@click.option("--allow-public", is_flag=True, help="Listen where other machines can reach it, without keys.")
 @common
 def command(output: Output, settings: Settings, allow_public: bool) -> None:
     """Serve predictions and plans over HTTP until SIGTERM or Ctrl-C.
 
-    Prints the URL once predictions can be made. The service asks nobody who they are, so by default it listens
-    where only this machine can reach it.
+    Prints the URL once predictions can be made. Without keys (`threadcast keys add`) it asks nobody who they are, and
+    listens where only this machine can reach it.
     """
     from threadcast.service.server import listen, serve
     from threadcast.service.settings import ServiceSettings
@@ -33,9 +35,11 @@ def command(output: Output, settings: Settings, allow_public: bool) -> None:
     def ready(url: str) -> None:
         click.echo(json.dumps({"url": url}) if output.as_json else f"threadcast listens on {url}")
 
-    listener = listen(settings["service.host"], settings["service.port"], allow_public=allow_public)
+    keyed = settings["service.keys"] is not None
+    listener = listen(settings["service.host"], settings["service.port"], allow_public=allow_public, keys=keyed)
+    local_only = not (keyed or allow_public)
     code = serve(
-        ServiceSettings.from_settings(settings), listener, ready=ready,
+        replace(ServiceSettings.from_settings(settings), local_only=local_only), listener, ready=ready,
         workers=settings["service.workers"], threads=settings["service.threads"],
     )  # fmt: skip
     if code:

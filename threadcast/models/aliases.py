@@ -59,6 +59,13 @@ class Aliases:
         numbers = sorted(int(entry.stem) for entry in directory.glob("*.json") if entry.stem.isdecimal())
         return [_read_move(directory / f"{number}.json") for number in numbers]
 
+    def moves(self, alias: str) -> int:
+        """How often an alias has moved, from the names of its files alone."""
+        try:
+            return len(os.listdir(self._root / "aliases" / alias)) if _ALIAS.fullmatch(alias) else 0
+        except FileNotFoundError:
+            return 0
+
     def resolve(self, alias: str) -> str | None:
         """The version that an alias stands for, None where it was never set."""
         versions = _stack(self.history(alias))
@@ -68,12 +75,22 @@ class Aliases:
         """Let `alias` stand for `version` from now on."""
         self._move(alias, lambda versions: (version, False))
 
-    def rollback(self, alias: str) -> str:
-        """Undo the last move that was not undone yet and return the version that the alias stands for now."""
+    def before(self, alias: str) -> str | None:
+        """The version that `rollback` would go back to, None where there is none."""
+        versions = _stack(self.history(alias))
+        return versions[-2] if len(versions) > 1 else None
+
+    def rollback(self, alias: str, *, expected: str | None = None) -> str:
+        """Undo the last move that was not undone yet and return the version that the alias stands for now.
+
+        NotFound where there is no earlier one, and where the alias does not stand for `expected` (if given) any more.
+        """
 
         def previous(versions: list[str]) -> tuple[str, bool]:
             if len(versions) < 2:
                 raise NotFound(f"alias {alias!r} has no earlier version to go back to")
+            if expected not in (None, versions[-1]):
+                raise NotFound(f"alias {alias!r} stands for {versions[-1]} and not for {expected} any more")
             return versions[-2], True
 
         return self._move(alias, previous)

@@ -112,8 +112,22 @@ def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | N
         return outcome
     outcome.fit_s = time.perf_counter() - started
     outcome.notes = tuple(getattr(model, "notes", ()))
+    _ask(model, entries, fold.test, outcome, draw)
+    return outcome
+
+
+def judge_fitted(model: PerformanceModel, entries: Sequence[MeasuredOp], *, split_name: str) -> Row:
+    """How a fitted model does on these ops: it gets the recorded samples that it asks for, and forecasts all cases."""
+    outcome = Outcome()
+    _ask(model, entries, range(len(entries)), outcome, None)
+    return row_of(model.name, split_name, ALL_FOLDS, [outcome])
+
+
+def _ask(
+    model: PerformanceModel, entries: Sequence[MeasuredOp], test: Sequence[int], outcome: Outcome, draw: int | None
+) -> None:
     batches: dict[tuple[str, tuple[Case, ...]], list[_Asked]] = {}
-    for i in fold.test:
+    for i in test:
         entry = entries[i]
         shown = entry if draw is None else one_sample(entry, np.random.default_rng([draw, i]))
         try:
@@ -124,7 +138,6 @@ def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | N
         batches.setdefault((entry.machine.fingerprint, tuple(entry.by_case)), []).append(_Asked(i, entry, observed))
     for batch in batches.values():
         _forecast(model, batch, outcome)
-    return outcome
 
 
 class _Asked(NamedTuple):

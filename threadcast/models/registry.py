@@ -190,6 +190,10 @@ class ModelRegistry:
         """Every move of an alias, oldest first."""
         return self._aliases.history(alias)
 
+    def moves(self, alias: str) -> int:
+        """How often an alias has moved: whether it has since can so be told without reading anything."""
+        return self._aliases.moves(alias)
+
     def set_alias(self, alias: str, version: str) -> None:
         """Let `alias` stand for "name@number" (or what another alias stands for) from now on.
 
@@ -197,9 +201,16 @@ class ModelRegistry:
         """
         self._aliases.set(alias, self.manifest(version).version)
 
-    def rollback(self, alias: str) -> str:
-        """Undo the last move of an alias that was not undone yet, and return the version that it stands for now."""
-        return self._aliases.rollback(alias)
+    def before(self, alias: str) -> str | None:
+        """The version that `rollback` would go back to, None where there is none."""
+        return self._aliases.before(alias)
+
+    def rollback(self, alias: str, *, expected: str | None = None) -> str:
+        """Undo the last move of an alias that was not undone yet, and return the version that it stands for now.
+
+        NotFound where there is no earlier one, and where it does not stand for `expected` (if given) any more.
+        """
+        return self._aliases.rollback(alias, expected=expected)
 
     def _numbers(self) -> Iterator[tuple[str, int]]:
         directory = self.root / "versions"

@@ -8,6 +8,9 @@ from apiflask import APIFlask
 
 from threadcast import __version__
 from threadcast.service import (
+    auth,
+    conditional,
+    curves,
     decisions,
     measurements,
     metrics,
@@ -18,16 +21,19 @@ from threadcast.service import (
     plans,
     predictions,
     problems,
+    request_marks,
 )
 from threadcast.service.context import EXTENSION, Context
 from threadcast.service.golden import Golden
+from threadcast.service.kept_curves import KeptCurves
 from threadcast.service.kept_policies import KeptPolicies
+from threadcast.service.known import Known
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
 from threadcast.store import Store
 
-_BLUEPRINTS = (predictions, plans, decisions, measurements, models, operations, pages)
+_BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, pages)
 
 
 class Service(APIFlask):
@@ -41,8 +47,8 @@ def create_app(settings: ServiceSettings) -> Service:
     """Return the application over the store and the models that `settings` name.
 
     The store is opened (and made, where there is none); models are loaded when first asked for. Make it after a
-    fork: database connections and thread pools do not survive one. StoreError when the store cannot be opened.
-    Close it with `app.extensions["threadcast"].store.close()`.
+    fork: database connections and thread pools do not survive one. StoreError when the store cannot be opened,
+    ConfigError for a key file that is none. Close it with `app.extensions["threadcast"].store.close()`.
     """
     app = Service(__name__, title="threadcast", version=__version__, docs_path=None, json_errors=False)
     app.config.update(
@@ -54,12 +60,22 @@ def create_app(settings: ServiceSettings) -> Service:
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters["milliseconds"] = pages.milliseconds
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+    store = Store.open(settings.store)
+    known = Known(store)
     app.extensions[EXTENSION] = Context(
-        settings, Store.open(settings.store), ModelShelf(settings.models, default=settings.model), measured,
-        KeptPolicies(settings.max_contexts), Golden(),
+        settings, store,
+        ModelShelf(
+            settings.models, default=settings.model, moved=measured.moved,
+            failed=lambda alias: measured.load_failures.labels(alias).inc(),
+        ),
+        measured, KeptPolicies(settings.max_contexts), Golden(), known,
+        KeptCurves(store, known.last_measurement, settings.max_kept_curves),
     )  # fmt: skip
+    request_marks.install(app)  # what is installed first sees an answer last
+    conditional.install(app)
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
     problems.install(app)
+    auth.install(app, settings)
     app.before_request(require_json)
     app.after_request(pages.secure)
     for module in _BLUEPRINTS:

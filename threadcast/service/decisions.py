@@ -14,10 +14,12 @@ from threadcast.scheduler.occupancy import Occupancy
 from threadcast.scheduler.policies import Launch, Policy, Running, State
 from threadcast.scheduler.ready import ReadyQueue
 from threadcast.service.context import Context, context, reply
+from threadcast.service.deadlines import deadline, stopped_in_time
 from threadcast.service.documents import below, reading
 from threadcast.service.formats import answers
 from threadcast.service.plan_following import next_launches
 from threadcast.service.planning import read_policy, read_problem
+from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.schemas import DecisionRequest, Planned
 
@@ -44,10 +46,13 @@ def decide(asked: DecisionRequest) -> Response:
         if asked.graph is None and getattr(asked, name):
             raise FormatError(f"{name} goes with a graph; {given[0]} has its own", pointer=f"/{name}")
     here = context()
+    deadline(here.settings.deadline_s)
     if asked.plan is not None:
         return reply(_follow(asked))
     name, policy = _policy(asked, here)
-    return reply({"context": name, **_decide(policy, asked)})
+    with stopped_in_time(deadline(here.settings.deadline_s)):
+        decided = _decide(policy, asked)
+    return reply({"context": name, **decided})
 
 
 def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
@@ -57,7 +62,8 @@ def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
             raise Problem(404, "no such context is kept here (any more); send the graph", pointer="/context")
         return asked.context, policy
     problem = read_problem(asked.graph, asked, here)
-    policy = read_policy(asked.policy or DEFAULT_POLICY, asked.options, problem)
+    with stopped_in_time(deadline(here.settings.deadline_s)):
+        policy = read_policy(asked.policy or DEFAULT_POLICY, asked.options, problem)
     return here.policies.keep(policy), policy
 
 
@@ -81,14 +87,16 @@ def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:
     ready = ReadyQueue(policy.rank)
     for op_id in asked.ready:
         ready.add(positions[op_id])
-    launches = []
+    launches, sources = [], PointSources(policy.problem)
     for launch in policy.decide(State(0.0, ready, free, tuple(running))):
         if launch.hardware_thread or given.issuperset(launch.cores):
             try:
                 occupancy.take(launch)
             except IllegalLaunch:  # the policy's teams are not what the caller runs on
                 continue
-            launches.append(_launch(graph.ids[launch.op], launch, times.on(launch.op, launch.cores, launch.threads)))
+            predicted_s = times.on(launch.op, launch.cores, launch.threads)
+            source = sources.of(launch.op, launch.cores, launch.threads)
+            launches.append({**_launch(graph.ids[launch.op], launch, predicted_s), "source": source})
     return {"policy": policy.name, "curves_from": policy.problem.curves.model, "launches": launches}
 
 

@@ -10,7 +10,8 @@ from threadcast.core import Affinity, Case, Machine, Op, OpGraph
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member
 from threadcast.core.machine import MAX_CORES
-from threadcast.service.problems import Problem
+from threadcast.service.known import Known
+from threadcast.service.problems import Problem, Where
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
@@ -28,34 +29,36 @@ def reading(pointer: str) -> Iterator[None]:
         raise FormatError(str(error), pointer=pointer) from error
 
 
-def read_machine(value: Any, store: Store, *, pointer: str = "/machine") -> Machine:
+def read_machine(value: Any, known: Known, *, pointer: str = "/machine", where: Where = "body") -> Machine:
     """The machine described by a document, known by its fingerprint, or, for None, the only one in the store."""
     if isinstance(value, dict):
         cores = value.get("cores")
         if isinstance(cores, list) and len(cores) > MAX_CORES:
             raise FormatError(f"{len(cores)} cores are more than {MAX_CORES}", pointer=f"{pointer}/cores")
         return Machine.from_json(value, pointer=pointer)
-    machines = {machine.fingerprint: machine for machine in store.machines()}
-    known = ", ".join(list(machines)[:5]) or "none"
+    machines = known.machines()
+    named = ", ".join(list(machines)[:5]) or "none"
     if value is None:
         if len(machines) == 1:
-            return machines.popitem()[1]
+            return next(iter(machines.values()))
         raise Problem(
-            422, f"name the machine: the store knows {len(machines)} ({known}); a whole document will do, too",
-            pointer=pointer,
+            422, f"name the machine: the store knows {len(machines)} ({named}); a whole document will do, too",
+            pointer=pointer, where=where,
         )  # fmt: skip
     if not isinstance(value, str):
         raise FormatError("a machine must be a fingerprint or a machine document", pointer=pointer)
     if value not in machines:
-        raise Problem(404, f"no machine has the fingerprint {value[:80]!r}; known: {known}", pointer=pointer)
+        raise Problem(
+            404, f"no machine has the fingerprint {value[:80]!r}; known: {named}", pointer=pointer, where=where
+        )
     return machines[value]
 
 
-def read_ops(values: Sequence[Any], store: Store, limits: ServiceSettings, *, pointer: str = "/ops") -> list[Op]:
+def read_ops(values: Sequence[Any], store: Known, limits: ServiceSettings, *, pointer: str = "/ops") -> list[Op]:
     """The ops described in full, or known to the store by their keys."""
     if not 1 <= len(values) <= limits.max_ops:
         raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
-    known = {op.key: op for op in store.ops(keys={value for value in values if isinstance(value, str)})}
+    known = store.ops({value for value in values if isinstance(value, str)})
     ops = []
     for i, value in enumerate(values):
         where = f"{pointer}/{i}"

@@ -20,6 +20,7 @@ REF = "x-component"
 _SECONDS = {"type": "number", "minimum": 0, "description": "seconds"}
 _SAMPLE = {"type": "number", "minimum": SHORTEST_S, "maximum": LONGEST_S, "description": "seconds"}
 _SECONDS_TABLE = {"type": "array", "items": {"type": "array", "items": _SECONDS}}
+_SOURCE = {"enum": [source.value for source in Source], "description": "where the predicted time comes from"}
 _COUNT = {"type": "integer", "minimum": 1}
 _SIDES = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _CORE_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}
@@ -119,7 +120,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
                         "id": {"type": "string"}, "cores": _CORE_IDS, "threads": _COUNT,
                         "start_s": _SECONDS, "finish_s": _SECONDS,
                     },
-                    {"hardware_thread": {"type": "integer", "minimum": 0}},
+                    {"hardware_thread": {"type": "integer", "minimum": 0}, "source": _SOURCE},
                     description="Where and when an op runs.",
                 ),
             },
@@ -138,7 +139,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
                 "type": "array",
                 "items": _object(
                     {"id": {"type": "string"}, "cores": _CORE_IDS, "threads": _COUNT, "predicted_s": _SECONDS},
-                    {"hardware_thread": {"type": "integer", "minimum": 1}},
+                    {"hardware_thread": {"type": "integer", "minimum": 1}, "source": _SOURCE},
                     description="Start this op now.", closed=True,
                 ),
             },
@@ -153,7 +154,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
             "ops": {"type": "array", "items": {"type": "string"}, "description": "key of each row's op"},
             "cases": {"type": "array", "items": ref("Case")},
             "seconds": _SECONDS_TABLE, "low": _SECONDS_TABLE, "high": _SECONDS_TABLE,
-            "source": {"type": "array", "items": {"type": "array", "items": {"enum": [s.value for s in Source]}}},
+            "source": {"type": "array", "items": {"type": "array", "items": _SOURCE}},
         },
         description="Curves: one row an op, one column a case; low and high bound a 90 % interval.", closed=True,
     ),
@@ -203,7 +204,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     ),
     "Stored": _object(
         {"measurements": {"type": "integer", "minimum": 0}, "samples": {"type": "integer", "minimum": 0}},
-        description="How much was stored; nothing for an Idempotency-Key that was used before.", closed=True,
+        description="How much was stored, now or under this Idempotency-Key before.", closed=True,
     ),
     "Health": _object(
         {"status": {"enum": ["live", "ready"]}},
@@ -216,7 +217,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
             "limits": {
                 "type": "object",
                 "additionalProperties": _object(
-                    {"value": {"type": "integer"}, "unit": {"type": "string"}, "meaning": {"type": "string"}},
+                    {"value": {"type": "number"}, "unit": {"type": "string"}, "meaning": {"type": "string"}},
                     description="A limit.", closed=True,
                 ),
             },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +12,7 @@ from flask import Response, request
 
 from threadcast.core import Machine, Measurement, Op
 from threadcast.core.errors import FormatError
+from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
 from threadcast.service.documents import read_machine, read_ops
 from threadcast.service.formats import answers
@@ -21,9 +24,12 @@ from threadcast.service.measurement_documents import (
     read_dense,
     read_long,
 )
+from threadcast.service.observed import observed_over_predicted
 from threadcast.service.openapi import PARAMETERS
 from threadcast.service.problems import Problem
+from threadcast.service.request_marks import timed
 from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest
+from threadcast.store.kept import Receipt
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_KEY = 255
@@ -40,23 +46,45 @@ _KEY_PARAMETER = {
 
 @blueprint.post("/measurements")
 @blueprint.input(MeasurementsRequest, arg_name="asked")
-@blueprint.doc(
-    responses={**answers("Stored", "Stored.", status=201), **answers("Stored", "This key was used before.")},
-    extensions={PARAMETERS: [_KEY_PARAMETER]},
-)
+@blueprint.doc(responses=answers("Stored", "Stored.", status=201), extensions={PARAMETERS: [_KEY_PARAMETER]})
 def add(asked: MeasurementsRequest) -> Response:
     """Store measurements
 
-    All of them or none; what was acknowledged survives the end of the process. An Idempotency-Key makes it safe to
-    send a request again: the second time nothing is stored and the answer is 200 in place of 201.
+    All of them or none; what was acknowledged survives the end of the process and of the machine. An Idempotency-Key
+    makes it safe to send a request again: it then gets the answer of the first time, with Idempotency-Replayed, and
+    nothing is stored; another body under the same key is refused. Keys are forgotten after a while (`/v1/info`).
     """
     here = context()
     key = _idempotency_key()
-    measured = _read(asked, here)
-    stored = here.store.add(measured, idempotency_key=key)
-    samples = sum(len(m.samples) for m in measured) if stored else 0
-    here.metrics.samples.inc(samples)
-    return reply({"measurements": stored, "samples": samples}, 201 if stored else 200)
+    with timed("read"):
+        measured = _read(asked, here)
+    answer = {"measurements": len(measured), "samples": sum(len(m.samples) for m in measured)}
+    receipt = None if key is None else Receipt(owned(key), _digest(), json.dumps(answer))
+    ratios = observed_over_predicted(measured, here)
+    with timed("store"):
+        former = here.store.add_once(measured, receipt, keep_s=here.settings.idempotency_s)
+    if former is None:
+        here.known.last_measurement.changed()
+        here.metrics.samples.inc(answer["samples"])
+        here.metrics.observe(ratios)
+        return reply(answer, 201)
+    return _replayed(former)
+
+
+def _replayed(former: Receipt) -> Response:
+    """The first answer to this key; a problem where something else was sent then."""
+    if former.digest not in ("", _digest()):  # empty: stored before digests were kept, or by the command line
+        raise Problem(
+            422, f"this {IDEMPOTENCY_KEY} was used for another body; take a new one", pointer=f"/{IDEMPOTENCY_KEY}",
+            where="header",
+        )  # fmt: skip
+    response = reply(json.loads(former.answer) if former.answer else {"measurements": 0, "samples": 0}, 201)
+    response.headers["Idempotency-Replayed"] = "true"
+    return response
+
+
+def _digest() -> str:
+    return hashlib.sha256(request.get_data()).hexdigest()
 
 
 def _idempotency_key() -> str | None:
@@ -82,16 +110,16 @@ def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
 
 def _known(asked: MeasurementsRequest, entries: list[Any], here: Context) -> Known:
     """What the entries may refer to: whatever the request brings, else whatever the store has."""
-    default = None if asked.machine is None else read_machine(asked.machine, here.store)
-    given = [read_machine(m, here.store, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
+    default = None if asked.machine is None else read_machine(asked.machine, here.known)
+    given = [read_machine(m, here.known, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
     machines = {m.fingerprint: m for m in ([default] if default else []) + given}
     named = {entry.get("machine") for entry in entries if isinstance(entry, dict)} - {None}
     if not all(isinstance(name, str) and name in machines for name in named):
-        machines = {m.fingerprint: m for m in here.store.machines()} | machines
-    ops = read_ops(asked.ops, here.store, here.settings) if asked.ops else []
+        machines = here.known.machines() | machines
+    ops = read_ops(asked.ops, here.known, here.settings) if asked.ops else []
     keys = {key for entry in entries if isinstance(entry, dict) and isinstance(key := entry.get("op"), str)}
     keys -= {op.key for op in ops}
-    return Known(ops, here.store.ops(keys=keys), machines, default)
+    return Known(ops, list(here.known.ops(keys).values()), machines, default)
 
 
 @blueprint.get("/measurements")
@@ -104,17 +132,13 @@ def show(asked: MeasurementsQuery) -> Response:
     """
     here = context()
     limit = min(asked.limit, here.settings.max_page)
-    found = here.store.measurements(
-        machine=asked.machine,
-        keys=None if asked.op is None else [asked.op],
-        kinds=None if asked.kind is None else [asked.kind],
-        network=asked.network,
+    total, page = here.store.page(
+        machine=asked.machine, op=asked.op, kind=asked.kind, network=asked.network, after=asked.after, limit=limit
     )
-    page = found[asked.after : asked.after + limit]
     following = asked.after + limit
     return reply({
-        "total": len(found),
-        "next": following if following < len(found) else None,
+        "total": total,
+        "next": following if following < total else None,
         "machines": _named("fingerprint", {m.machine.fingerprint: m.machine for m in page}),
         "ops": _named("key", {m.op.key: m.op for m in page}),
         **({"rows": long_rows(page)} if asked.form == "long" else {"measurements": dense_documents(page)}),

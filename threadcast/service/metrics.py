@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 
 from apiflask import APIFlask
 from flask import Response, g, request
@@ -14,6 +15,9 @@ from threadcast.service.problems import Problem
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds. From a cached curve to the plan of a large graph."""
+
+RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.05, 1.11, 1.25, 1.5, 2.0, 4.0)
+"""Observed over predicted: by symmetric factors."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED = "(no route)"
@@ -41,6 +45,36 @@ class Metrics:
             "threadcast_predicted_points", "Points of predicted curves answered.", ("model",), registry=self._registry
         )
         self.samples = Counter("threadcast_stored_samples", "Samples stored.", registry=self._registry)
+        self.load_failures = Counter(
+            "threadcast_model_load_failures", "Times that what an alias moved to could not be loaded.", ("alias",),
+            registry=self._registry,
+        )  # fmt: skip
+        self.ratios = Histogram(
+            "threadcast_observed_over_predicted", "Seconds measured over those predicted without samples.",
+            ("model",), buckets=RATIOS, registry=self._registry,
+        )  # fmt: skip
+        self._models = Gauge(
+            "threadcast_model_info", "1 for the version that an alias stands for, 0 for those that it did.",
+            ("alias", "version"), registry=self._registry, multiprocess_mode="livemax",
+        )  # fmt: skip
+        self._standing: dict[str, str] = {}
+
+    def moved(self, alias: str, version: str) -> None:
+        """Note what an alias stands for from now on."""
+        if alias in self._standing:
+            self._models.labels(alias, self._standing[alias]).set(0)
+        self._models.labels(alias, version).set(1)
+        self._standing[alias] = version
+
+    def count_unmatched(self, method: str, status: int) -> None:
+        """Count a request that was refused before it came to a route."""
+        self.requests.labels(UNMATCHED, method if method in _METHODS else "other", status).inc()
+
+    def observe(self, ratios: Mapping[str, Sequence[float]]) -> None:
+        """Note ratios of measured to predicted seconds, by model."""
+        for model, found in ratios.items():
+            for ratio in found:
+                self.ratios.labels(model).observe(ratio)
 
     def text(self) -> bytes:
         """All metrics, of all worker processes, in Prometheus' text format."""

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from threadcast.core.errors import ThreadcastError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
+from threadcast.service.outside import Outside
+
+MOST_LOADED = 8
+"""Versions kept beside those that aliases stand for, for requests that name a version."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Standing(NamedTuple):
+    """What an alias stands for here, as of so many moves."""
+
+    model: PerformanceModel
+    version: str
+    moves: int
 
 
 class ModelShelf:
-    """Loaded models of one registry. A version never changes, so it is read once; aliases are looked up each time."""
+    """Loaded models of one registry. Safe to use from threads.
 
-    def __init__(self, root: Path, *, default: str) -> None:
+    A version never changes, so it is read once. Aliases are looked at every few milliseconds; when one has moved, the
+    version that it now stands for is loaded in the background, beside the old one, which answers until then, and goes
+    on to do so where the new one cannot be loaded. `failed` is called with the alias each time that happens, `moved`
+    with alias and version when an alias first stands for one.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        default: str,
+        failed: Callable[[str], None] = lambda alias: None,
+        moved: Callable[[str, str], None] = lambda alias, version: None,
+    ) -> None:
         self.registry = ModelRegistry(root)
         self.default = default
-        self._lock = threading.Lock()
-        self._loaded: dict[str, PerformanceModel] = {}
+        self._failed, self._moved = failed, moved
+        self._lock, self._loading = threading.Lock(), threading.Lock()
+        self._loaded: OrderedDict[str, PerformanceModel] = OrderedDict()
+        self._standing: dict[str, _Standing] = {}
+        self._moves: dict[str, Outside[int]] = {}
+        self._attempted: dict[str, int] = {}
+        """By alias, the number of moves up to which following it was tried."""
 
     def get(self, reference: str | None = None) -> tuple[PerformanceModel, str]:
         """The model under this alias or "name@number" (None: the default), and its "name@number".
@@ -24,11 +62,64 @@ class ModelShelf:
         NotFound for an unknown one, ArtefactError for one that must not be loaded.
         """
         named = reference or self.default
-        version = named if "@" in named else self.registry.resolve(named)
-        model = self._loaded.get(version)
-        if model is None:
-            with self._lock:  # two threads that ask for a new model load it once
-                if version not in self._loaded:
-                    self._loaded[version] = self.registry.load(version)
-                model = self._loaded[version]
+        if "@" in named:
+            return self._load(named), named
+        standing = self._standing.get(named)
+        if standing is None:
+            return self.follow(named)
+        moves = self._moves[named]()
+        if moves != standing.moves:
+            self._follow_beside(named, moves)
+        return standing.model, standing.version
+
+    def follow(self, alias: str) -> tuple[PerformanceModel, str]:
+        """Let the alias stand here for what it stands for in the registry, from the return on; raises as `get`."""
+        moves = self.registry.moves(alias)
+        version = self.registry.resolve(alias)
+        model = self._load(version)
+        self._stand(alias, _Standing(model, version, moves))
         return model, version
+
+    def reload(self) -> None:
+        """Read what every alias in use stands for from disk again, beside the old; what cannot be read stays."""
+        for alias in list(self._standing):
+            self._try(alias, fresh=True)
+
+    def _follow_beside(self, alias: str, moves: int) -> None:
+        with self._lock:
+            if self._attempted.get(alias) == moves:
+                return
+            self._attempted[alias] = moves
+        threading.Thread(target=self._try, args=(alias,), name=f"follow {alias}", daemon=True).start()
+
+    def _try(self, alias: str, *, fresh: bool = False) -> None:
+        try:
+            if fresh:
+                with self._loading:
+                    self._loaded.pop(self.registry.resolve(alias), None)
+            self.follow(alias)
+        except (ThreadcastError, OSError) as error:
+            self._failed(alias)
+            _log.error("%s stays what it was, since what it now stands for cannot be loaded: %s", alias, error)
+
+    def _stand(self, alias: str, standing: _Standing) -> None:
+        with self._lock:
+            before = self._standing.get(alias)
+            if before is not None and before.moves > standing.moves:
+                return
+            self._moves[alias] = Outside(partial(self.registry.moves, alias))
+            self._standing[alias] = standing
+        if before is None or before.version != standing.version:
+            self._moved(alias, standing.version)
+
+    def _load(self, version: str) -> PerformanceModel:
+        model = self._loaded.get(version)
+        if model is not None:
+            return model
+        with self._loading:  # two threads that ask for a new model load it once
+            model = self._loaded.get(version)
+            if model is None:
+                model = self._loaded[version] = self.registry.load(version)
+                while len(self._loaded) > MOST_LOADED:
+                    self._loaded.popitem(last=False)
+        return model

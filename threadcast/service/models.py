@@ -83,6 +83,31 @@ def move(asked: AliasMove, alias: str) -> Response:
         models.registry.set_alias(alias, asked.version)
     except InvalidInput as error:
         raise Problem(422, str(error), pointer="/alias", where="path") from error
+    models.follow(alias)
+    return reply(_described(models.registry, alias))
+
+
+@blueprint.post("/aliases/<alias>/rollback")
+@blueprint.doc(responses=answers("Alias", "The alias after going back."))
+def rollback(alias: str) -> Response:
+    """Undo the last move of an alias that was not undone yet
+
+    The version before it answers from the next request on. It is loaded first: where it cannot be, the alias stays.
+    """
+    models = context().models
+    before = _described(models.registry, alias)
+    earlier = models.registry.before(alias)
+    if earlier is None:
+        raise Problem(409, f"alias {alias!r} has no earlier version to go back to", pointer="/alias", where="path")
+    try:
+        models.get(earlier)
+    except (NotFound, ArtefactError) as error:
+        raise Problem(409, f"{earlier}, which {alias!r} stood for before, cannot be loaded") from error
+    try:
+        models.registry.rollback(alias, expected=before["version"])
+    except NotFound as error:
+        raise Problem(409, f"{error}; look again", pointer="/alias", where="path") from error
+    models.follow(alias)
     return reply(_described(models.registry, alias))
 
 

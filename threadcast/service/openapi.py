@@ -17,9 +17,18 @@ PARAMETERS = "x-parameters"
 """Extension under which a route describes headers that it reads, and what its path's variables may be."""
 
 
+_KEY = {
+    "type": "http", "scheme": "bearer",
+    "description": "Where the service has keys (`threadcast keys add`): read, ingest to store measurements, admin for "
+    "everything. 401 without a key, 403 with one that does not allow it.",
+}  # fmt: skip
+
+
 def complete(spec: Any) -> Any:
     """Add the shared documents, parameters, and problems as what every operation may answer."""
     spec["components"].setdefault("schemas", {}).update(formats.COMPONENTS)
+    spec["components"]["securitySchemes"] = {"key": _KEY}
+    spec["security"] = [{}, {"key": []}]
     for item in spec["paths"].values():
         for operation in item.values():
             known = {parameter["name"]: parameter for parameter in operation.get("parameters", [])}

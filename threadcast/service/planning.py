@@ -10,6 +10,7 @@ from threadcast.core.errors import FormatError, PlanError
 from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Policy, Problem, create, names
 from threadcast.service.context import Context
+from threadcast.service.deadlines import curves_in_time, deadline
 from threadcast.service.documents import read_graph, read_machine
 from threadcast.service.schemas import Planned
 
@@ -28,7 +29,7 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
             raise FormatError("say how many cores, or which machine, to plan for", pointer="/cores")
         machine = Machine.uniform("cores", asked.cores)
     else:
-        machine = read_machine(asked.machine, here.store)
+        machine = read_machine(asked.machine, here.known)
     limited = _limited(machine, asked.cores)
     points = len(graph) * len((limited if own_curves else machine).cases())
     if points > here.settings.max_plan_points:
@@ -54,7 +55,8 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
 
 
 def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Context) -> CurveTable:
-    table = here.predictor_asked_for(machine, model).curves(graph.ops)
+    predictor = here.predictor_asked_for(machine, model)
+    table = curves_in_time(predictor, graph.ops, None, deadline(here.settings.deadline_s))
     here.metrics.points.labels(table.model).inc(len(graph.distinct_ops()) * len(table.cases))
     return table
 

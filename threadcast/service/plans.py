@@ -1,21 +1,37 @@
-"""POST /v1/plans: cores, threads and order for every op of a graph."""
+"""POST /v1/plans: cores, threads and order for every op of a graph; GET /v1/plans/{name}: a plan made before."""
 
 from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response
 
-from threadcast.core.errors import FormatError
-from threadcast.scheduler import planner
-from threadcast.service.context import context, reply
+from threadcast import __version__
+from threadcast.core import Plan
+from threadcast.core.errors import FormatError, PlanError
+from threadcast.scheduler.policies import Problem as PlanProblem
+from threadcast.service import planners
+from threadcast.service.conditional import etag_of
+from threadcast.service.context import context
+from threadcast.service.deadlines import deadline
 from threadcast.service.formats import answers
-from threadcast.service.planning import check_policy, read_problem, refused_options
+from threadcast.service.openapi import PARAMETERS
+from threadcast.service.planning import check_policy, read_problem
+from threadcast.service.point_sources import PointSources
+from threadcast.service.problems import Problem
+from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PlanRequest
 
 AUTO = "auto"
 """The planner's own choice among the policies."""
 
 blueprint = APIBlueprint("plans", __name__, url_prefix="/v1")
+
+_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
+         "description": "as in an answer's Content-Location"}  # fmt: skip
 
 
 @blueprint.post("/plans")
@@ -25,15 +41,62 @@ def make_plan(asked: PlanRequest) -> Response:
     """Plan a graph on some cores
 
     With curves in the graph no model is needed; without, the model predicts them. The plan says where its curves
-    came from in `curves_from`.
+    came from in `curves_from`, and for each op what its time is in `source`. It is kept for a while at
+    Content-Location: asked again, with the same curves, it is not made again.
     """
     policy = asked.policy or AUTO
     check_policy(policy, asked.options, more=(AUTO,))
     if asked.options and policy == AUTO:
         raise FormatError("options go to a policy; name one", pointer="/options")
-    problem = read_problem(asked.graph, asked, context())
-    try:
-        made = planner.plan(problem, policy=policy, **asked.options)
-    except (TypeError, ValueError) as error:
-        raise refused_options(error, asked.options) from error
-    return reply(made.to_json())
+    here = context()
+    until = deadline(here.settings.deadline_s)
+    with timed("model"):
+        problem = read_problem(asked.graph, asked, here)
+    name = _name(problem, policy, asked.options)
+    text = here.store.kept_plan(name)
+    if text is None:
+        with timed("plan"):
+            made = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
+        text = json.dumps(described(made, problem), separators=(",", ":"))
+        here.store.keep_plan(name, text, most=here.settings.max_kept_plans)
+    response = _answer(text)
+    response.headers["Content-Location"] = f"/v1/plans/{name}"
+    return response
+
+
+@blueprint.get("/plans/<name>")
+@blueprint.doc(responses=answers("Plan", "The plan."), extensions={PARAMETERS: [_NAME]})
+def kept_plan(name: str) -> Response:
+    """Show a plan that was made before"""
+    text = context().store.kept_plan(name)
+    if text is None:
+        raise Problem(404, "no such plan is kept (any more); make it again", pointer="/name", where="path")
+    return _answer(text)
+
+
+def described(made: Plan, problem: PlanProblem) -> dict[str, Any]:
+    """The plan's document, each op with the source of its time where the curves have that point."""
+    document, sources = made.to_json(), PointSources(problem)
+    positions = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
+    for op in document["ops"]:
+        try:
+            op["source"] = sources.of(positions[op["id"]], tuple(op["cores"]), op["threads"])
+        except PlanError:  # a time that a policy reckoned, of a case that the curve does not have
+            op["source"] = "extrapolated"
+    return document
+
+
+def _answer(text: str) -> Response:
+    content = text.encode()
+    headers = {"ETag": etag_of(content), "Cache-Control": "no-cache"}
+    return Response(content, headers=headers, content_type="application/json")
+
+
+def _name(problem: PlanProblem, policy: str, options: dict[str, Any]) -> str:
+    """A name for the plan of just this graph, these curves, machine, policy and options."""
+    curves = problem.curves
+    asked = [__version__, problem.graph.to_json(), problem.machine.to_json(), policy, options, curves.model]
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
+    for array in (curves.seconds, curves.low, curves.high, curves.source):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:32]

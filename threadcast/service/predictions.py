@@ -9,8 +9,10 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.service.context import context
 from threadcast.service.curve_text import curve_json
+from threadcast.service.deadlines import curves_in_time, deadline
 from threadcast.service.documents import read_cases, read_graph, read_machine, read_ops
 from threadcast.service.formats import answers
+from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PredictionRequest
 from threadcast.service.settings import ServiceSettings
 
@@ -28,16 +30,20 @@ def predict(asked: PredictionRequest) -> Response:
     this machine is taken into account.
     """
     here = context()
-    machine = read_machine(asked.machine, here.store)
+    deadline(here.settings.deadline_s)
+    machine = read_machine(asked.machine, here.known)
     ops = _ops(asked)
     cases = read_cases(asked.cases, here.settings)
     _check_size(len(ops), machine, cases, here.settings)
     try:
-        table = here.predictor_asked_for(machine, asked.model).curves(ops, cases=cases)
+        with timed("model"):
+            predictor = here.predictor_asked_for(machine, asked.model)
+            table = curves_in_time(predictor, ops, cases, deadline(here.settings.deadline_s))
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
     here.metrics.points.labels(table.model).inc(table.seconds.size)
-    text = curve_json({"machine": machine.fingerprint, "ops": [op.key for op in ops]}, table)
+    with timed("write"):
+        text = curve_json({"machine": machine.fingerprint, "ops": [op.key for op in ops]}, table)
     return Response(text, content_type="application/json")
 
 
@@ -46,7 +52,7 @@ def _ops(asked: PredictionRequest) -> list[Op]:
     if (asked.ops is None) == (asked.graph is None):
         raise FormatError("give either ops or a graph", pointer="/ops" if asked.graph is None else "/graph")
     if asked.ops is not None:
-        return read_ops(asked.ops, here.store, here.settings)
+        return read_ops(asked.ops, here.known, here.settings)
     ops = list(read_graph(asked.graph, here.store, here.settings).ops)
     if not ops:
         raise FormatError("the graph has no ops", pointer="/graph/ops")

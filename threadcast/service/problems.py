@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Literal
@@ -24,9 +23,11 @@ from threadcast.core.errors import (
     StoreError,
     ThreadcastError,
 )
+from threadcast.service.request_marks import request_id
 
 MEDIA_TYPE = "application/problem+json"
 Where = Literal["body", "query", "path", "header"]
+Headers = Mapping[str, str] | Sequence[tuple[str, str]]
 
 _STATUS: tuple[tuple[type[ThreadcastError], int], ...] = (
     (NotFound, 404),
@@ -56,10 +57,18 @@ class Problem(Exception):
         *,
         pointer: str = "",
         where: Where = "body",
-        headers: Mapping[str, str] | None = None,
+        headers: Headers = (),
     ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.pointer, self.where, self.headers = status, detail, pointer, where, headers
+
+
+def document(status: int, detail: str, pointer: str = "", where: Where = "body") -> dict[str, Any]:
+    """The members that every problem has."""
+    return {
+        "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
+        "pointer": pointer, "in": where,
+    }  # fmt: skip
 
 
 def answer(
@@ -69,7 +78,7 @@ def answer(
     pointer: str = "",
     where: Where = "body",
     errors: Sequence[Mapping[str, str]] = (),
-    headers: Mapping[str, str] | None = None,
+    headers: Headers = (),
     reference: str | None = None,
 ) -> Response:
     """Return the problem document as a response.
@@ -77,15 +86,16 @@ def answer(
     `errors` lists all that is wrong (detail, pointer) where more than one thing was found; `reference` is written
     beside the traceback in the server's log.
     """
-    document: dict[str, Any] = {
-        "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
-        "pointer": pointer, "in": where,
-    }  # fmt: skip
+    described = document(status, detail, pointer, where)
     if len(errors) > 1:
-        document["errors"] = [dict(error) for error in errors]
+        described["errors"] = [dict(error) for error in errors]
     if reference is not None:
-        document["reference"] = reference
-    return Response(json.dumps(document), status, dict(headers or {}), content_type=MEDIA_TYPE)
+        described["reference"] = reference
+    return Response(json.dumps(described), status, _pairs(headers), content_type=MEDIA_TYPE)
+
+
+def _pairs(headers: Headers) -> list[tuple[str, str]]:
+    return list(headers.items()) if isinstance(headers, Mapping) else list(headers)
 
 
 def install(app: APIFlask) -> None:
@@ -119,7 +129,7 @@ def _threadcast(error: ThreadcastError) -> Response:
 
 def unexpected(error: Exception, status: int = 500, what: str = "the service failed") -> Response:
     """Log `error` and answer with nothing of it but the reference under which the log has it."""
-    reference = secrets.token_hex(8)
+    reference = request_id()
     _log.error("%s %s failed (reference %s)", request.method, request.path, reference, exc_info=error)
     return answer(status, f"{what}; the server's log has the reason under {reference}", reference=reference)
 

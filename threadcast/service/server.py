@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +22,9 @@ from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
 from threadcast.core.errors import InvalidInput, ServiceError, ThreadcastError
+from threadcast.service import planners, retraining
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.worker import Worker
 
 if TYPE_CHECKING:
     from threadcast.service.context import Context
@@ -39,20 +43,24 @@ KEEP_ALIVE_S = 5
 """Seconds that an idle connection stays open."""
 
 
-def listen(host: str, port: int, *, allow_public: bool = False) -> socket.socket:
+CONNECTIONS = 512
+"""Connections of each worker process, well below the 1,024 files that a process may commonly have open."""
+
+
+def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = False) -> socket.socket:
     """Return a socket that listens on `host`:`port` (0: a free port).
 
-    InvalidInput for an address that others can reach, unless `allow_public`: the service asks nobody who they are.
+    InvalidInput for an address that others can reach, unless `allow_public` or the service has `keys`.
     ServiceError when the address cannot be had.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         raise InvalidInput(f"host={host!r} cannot be resolved: {error.strerror}") from error
-    if not ipaddress.ip_address(str(address[0])).is_loopback and not allow_public:
+    if not ipaddress.ip_address(str(address[0])).is_loopback and not (allow_public or keys):
         raise InvalidInput(
-            f"host={host!r} can be reached by others, and the service asks nobody who they are; "
-            "use 127.0.0.1, or --allow-public behind something that does"
+            f"host={host!r} can be reached by others, and without keys the service asks nobody who they are; "
+            "make keys (`threadcast keys add`), use 127.0.0.1, or --allow-public behind something that asks"
         )
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -81,11 +89,13 @@ def serve(
     """
     url, parent = url_of(listener), os.getpid()
     options = {
-        "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": "gthread",
+        "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": Worker,
         "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S, "graceful_timeout": GRACE_S,
-        "keepalive": KEEP_ALIVE_S, "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
+        "worker_connections": CONNECTIONS, "keepalive": KEEP_ALIVE_S,
+        "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
     }  # fmt: skip
-    with _shared_metrics() if workers > 1 else contextlib.nullcontext():
+    shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
+    with shared, retraining.beside(settings):
         try:
             _Gunicorn(settings, options, lambda: ready(url)).run()
         except SystemExit as ended:
@@ -121,6 +131,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Make the app and its golden prediction, in a worker; one line on stderr and the end when that fails."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
         from threadpoolctl import threadpool_limits
 
         from threadcast.service.app import create_app
@@ -137,8 +148,11 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def _forked(self, arbiter: Arbiter, worker: Any) -> None:
         self._first = worker.age == 1
+        worker.receive_s, worker.max_body_bytes = self._settings.receive_s, self._settings.max_body_bytes
 
     def _started(self, worker: Any) -> None:
+        models = self.wsgi().extensions["threadcast"].models
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=models.reload, name="reload").start())
         if self._first:
             try:
                 self._ready()
@@ -146,6 +160,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
                 _refuse(f"the URL cannot be printed: {error.strerror}")
 
     def _ended(self, arbiter: Arbiter, worker: Any) -> None:
+        planners.close()
         if self.callable is not None:
             self.callable.extensions["threadcast"].store.close()
 
@@ -165,6 +180,10 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
     def handle_int(self, *args: Any) -> None:
         """Ctrl-C: the same as SIGTERM, so that requests under way are answered and workers end by themselves."""
         self.handle_term(*args)
+
+    def handle_hup(self, *args: Any) -> None:
+        """SIGHUP: workers read their models again, beside the old ones. gunicorn would replace the workers."""
+        self.kill_workers(signal.SIGHUP)
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
         self._halting = True

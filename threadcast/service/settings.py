@@ -18,7 +18,9 @@ class ServiceSettings:
     """Settings of one service process; `core.settings` has their units, meanings and defaults.
 
     `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model`
-    the alias or "name@version" that answers where a request names none. ConfigError for a limit that is not allowed.
+    the alias or "name@version" that answers where a request names none. `local_only` refuses
+    requests that were sent to another host's name than this machine's own: a page in a browser may have been told that
+    its server is here. ConfigError for a limit that is not allowed.
     """
 
     store: str | Path
@@ -33,6 +35,16 @@ class ServiceSettings:
     max_page: int = _default("max_page")
     max_contexts: int = _default("max_contexts")
     max_in_flight: int = _default("max_in_flight")
+    max_kept_curves: int = _default("max_kept_curves")
+    max_kept_plans: int = _default("max_kept_plans")
+    max_planners: int = _default("max_planners")
+    deadline_s: float = _default("deadline_s")
+    receive_s: float = _default("receive_s")
+    idempotency_s: float = _default("idempotency_s")
+    keys: Path | None = None
+    retrain_every_s: float = _default("retrain_every_s")
+    retrain_drift: float = _default("retrain_drift")
+    local_only: bool = False
 
     def __post_init__(self) -> None:
         for name in _limit_names():
@@ -41,8 +53,8 @@ class ServiceSettings:
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """The service's share of all settings."""
-        limits = {name: settings[f"service.{name}"] for name in _limit_names()}
-        return cls(store=settings["store"], models=settings["models"], model=settings["service.model"], **limits)
+        own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
+        return cls(store=settings["store"], models=settings["models"], **own)
 
     def limits(self) -> dict[str, dict[str, Any]]:
         """Every limit by name, with its value, unit and meaning, as `GET /v1/info` shows it."""
@@ -53,5 +65,10 @@ class ServiceSettings:
         }
 
 
+_OTHERS = ("keys", "retrain_every_s", "retrain_drift")
+"""Settings that are no limits of a request."""
+
+
 def _limit_names() -> list[str]:
-    return [field.name for field in fields(ServiceSettings) if field.name.startswith("max_")]
+    names = [field.name for field in fields(ServiceSettings)]
+    return [name for name in names if name not in _OTHERS and (name.startswith("max_") or name.endswith("_s"))]

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
-from threadcast.core.errors import StoreError
+from threadcast.core.errors import InvalidInput, StoreError
 from threadcast.core.settings import user_data_dir
 from threadcast.store import sqlite_file
+from threadcast.store.latest import Latest
 from threadcast.store.schema import REVISIONS, VERSION_TABLE
 
 T = TypeVar("T")
@@ -26,6 +27,10 @@ _BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for the others' transactions, which take milliseconds each; past it something hangs."""
 _RETRIES = 20
 """Of a transaction that another one's equal rows undo. Each failure means that another has succeeded."""
+_WRITERS = 0x7468726561646361
+"""PostgreSQL's number for the lock that writers wait for: "threadca"."""
+_DRIVER = {"postgresql": "postgresql+psycopg"}
+"""The driver that we install, where a URL names none."""
 
 
 class Database:
@@ -46,6 +51,7 @@ class Database:
                 sqlite_file.create(path, _make_sqlite)
             sqlite_file.require_store(path, version_table=VERSION_TABLE)
         self._engine: Engine | None = _connect(parsed)
+        self._latest = Latest(self._engine)
         try:
             self.found_revision = self.revision()  # before it is brought up to date
             self._bring_up_to_date(create=create)
@@ -61,6 +67,7 @@ class Database:
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
         if self._engine is not None:
+            self._latest.close()
             self._engine.dispose()
             self._engine = None
 
@@ -70,10 +77,20 @@ class Database:
         with self._errors(), self._connection() as connection, connection.begin():
             yield connection
 
+    def last_measurement(self) -> int:
+        """The id of the measurement stored last, 0 of an empty store, at little cost."""
+        if self._engine is None:
+            raise StoreError(f"the store {self.name} is closed; open it again")
+        try:
+            return self._latest.id()
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
+            raise StoreError(f"{self.name}: {_reason(error)}") from error
+
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction and return its result once it is on disk; StoreError if it is not.
 
-        Runs it again when a concurrent transaction has inserted an equal row in the meantime.
+        Writers, of all processes, wait for one another, so ids are in the order of commits. Runs `work` again when a
+        concurrent transaction has inserted an equal row nevertheless.
         """
         for _ in range(_RETRIES):
             with self._errors(), suppress(IntegrityError):
@@ -102,6 +119,8 @@ class Database:
         with self._connection() as connection:
             connection = connection.execution_options(threadcast_writes=True)
             with connection.begin():
+                if self.url.get_backend_name() == "postgresql":
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
                 return work(connection)
 
     def _connection(self) -> Connection:
@@ -130,6 +149,8 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except DataError as error:  # as PostgreSQL calls text with a NUL, and numbers that it has no place for
+            raise InvalidInput(f"the store cannot keep or look for this: {_reason(error)}") from error
         except SQLAlchemyError as error:
             raise StoreError(f"{self.name}: {_reason(error)}") from error
 
@@ -144,7 +165,7 @@ def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
     except ArgumentError as error:
         raise StoreError(f"{url!r} is not a database URL; give a path, or dialect://user@host/database") from error
     if parsed.get_backend_name() != "sqlite":
-        return parsed, None
+        return parsed.set(drivername=_DRIVER.get(parsed.drivername, parsed.drivername)), None
     if parsed.query or parsed.database in (None, "", ":memory:"):
         raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
     path = Path(str(parsed.database))
@@ -166,6 +187,7 @@ def _connect(url: URL) -> Engine:
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # else Python's module runs schema changes outside of transactions
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")  # what was committed outlives the machine's end, too
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -205,7 +227,7 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _reason(error: SQLAlchemyError | sqlite3.Error) -> str:
+def _reason(error: Exception) -> str:
     cause = str(error.orig if isinstance(error, DBAPIError) else error).strip()
     if "disk is full" in cause or "disk I/O error" in cause:
         return f"{cause}; nothing of this transaction was stored and what was there is intact; free some space"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. A store of the last one is current."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -54,6 +54,19 @@ batches = Table(
     "batches",
     metadata,
     Column("idempotency_key", Text, primary_key=True),
+    Column("digest", Text, nullable=False, server_default=""),  # of what was sent; empty where nobody said
+    Column("answer", Text, nullable=False, server_default=""),  # JSON that the sender was told
+    Column("created_s", Float, nullable=False, server_default="0"),  # seconds since 1970
+    Index("ix_batches_created", "created_s"),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("document", Text, nullable=False),
+    Column("created_s", Float, nullable=False),  # seconds since 1970
+    Index("ix_plans_created", "created_s"),
 )
 
 graphs = Table(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from threadcast.core import Machine, Measurement, Op, OpGraph
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.database import Database
+from threadcast.store.kept import Receipt, former_receipt, keep_plan, kept_plan
 from threadcast.store.queries import chunks, documents, ensure, ids, of_ops
 from threadcast.store.rows import D, graph_row, machine_row, measurement_reader, measurement_row, op_row, read
 
@@ -83,26 +85,55 @@ class Store:
 
         A counter that only some samples of a measurement have comes back as None in the others.
         """
+        receipt = Receipt(idempotency_key) if idempotency_key is not None else None
+        added = list(measurements)
+        return 0 if self.add_once(added, receipt, keep_s=None) else len(added)
+
+    def add_once(
+        self, measurements: Iterable[Measurement], receipt: Receipt | None, *, keep_s: float | None
+    ) -> Receipt | None:
+        """Store measurements and `receipt` in one transaction, unless there is a receipt of that key: then return it.
+
+        None says that all was stored. Receipts older than `keep_s` seconds are forgotten; None keeps them for ever.
+        """
         added = list(measurements)
         rows = [measurement_row(m) for m in added]
         ops = {m.op.key: m.op for m in added}
         machines = {m.machine.fingerprint: m.machine for m in added}
+        now_s = time.time()
 
-        def work(connection: Connection) -> int:
-            if idempotency_key is not None:
-                used = select(schema.batches).where(schema.batches.c.idempotency_key == idempotency_key)
-                if connection.execute(used).first():
-                    return 0
-                connection.execute(insert(schema.batches).values(idempotency_key=idempotency_key))
+        def work(connection: Connection) -> Receipt | None:
+            if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
+                return former
             op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
             machine_ids = ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
             for m, row in zip(added, rows):
                 row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
             if rows:
                 connection.execute(insert(schema.measurements), rows)
-            return len(rows)
+            return None
 
         return self._database.write(work)
+
+    def last_measurement(self) -> int:
+        """A number that grows whenever measurements are stored, by whatever process; quick to ask for."""
+        return self._database.last_measurement()
+
+    def ops_measured_since(self, number: int) -> set[str]:
+        """Keys of the ops of which something was stored since `last_measurement` gave `number`."""
+        newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
+        with self._database.read() as connection:
+            return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
+
+    def keep_plan(self, name: str, document: str, *, most: int) -> None:
+        """Keep a plan's JSON text under `name`, which stands for its content; of more than `most` the oldest goes."""
+        now_s = time.time()
+        self._database.write(lambda connection: keep_plan(connection, name, document, now_s=now_s, most=most))
+
+    def kept_plan(self, name: str) -> str | None:
+        """The JSON text kept under this name; None where there is none (any more)."""
+        with self._database.read() as connection:
+            return kept_plan(connection, name)
 
     def measurements(
         self,
@@ -111,27 +142,56 @@ class Store:
         keys: Collection[str] | None = None,
         kinds: Collection[str] | None = None,
         network: str | None = None,
+        since: int = 0,
     ) -> list[Measurement]:
         """Measurements in the order in which they were added, narrowed by what is given.
 
-        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph.
+        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph; `since`
+        is what `last_measurement` gave before those that are wanted.
         """
-        table = schema.measurements
-        query = of_ops(select(table), table.c.op_id, kinds=kinds, network=network)
-        if machine is not None:
-            query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+        query = self._narrowed(select(schema.measurements), machine, kinds, network)
+        query = query.where(schema.measurements.c.id > since) if since else query
         with self._database.read() as connection:
             if keys is None:
                 rows = list(connection.execute(query))
             else:
+                op_id = schema.measurements.c.op_id
                 rows = [
                     row
                     for some in chunks(set(keys))
-                    for row in connection.execute(query.where(table.c.op_id.in_(ids(schema.ops.c.key, some))))
+                    for row in connection.execute(query.where(op_id.in_(ids(schema.ops.c.key, some))))
                 ]
-            ops = documents(connection, schema.ops, {row.op_id for row in rows})
-            machines = documents(connection, schema.machines, {row.machine_id for row in rows})
-        rows.sort(key=lambda row: row.id)
+            return self._measured(connection, sorted(rows, key=lambda row: int(row.id)))
+
+    def page(
+        self, *, machine: str | None, op: str | None, kind: str | None, network: str | None, after: int, limit: int
+    ) -> tuple[int, list[Measurement]]:
+        """How many measurements there are, narrowed as in `measurements`, and `limit` of them after `after`."""
+        table = schema.measurements
+        kinds = None if kind is None else [kind]
+        count, query = (
+            self._narrowed(chosen, machine, kinds, network)
+            for chosen in (select(func.count()).select_from(table), select(table))
+        )
+        if op is not None:
+            count, query = (some.where(table.c.op_id.in_(ids(schema.ops.c.key, [op]))) for some in (count, query))
+        with self._database.read() as connection:
+            total = int(connection.execute(count).scalar_one())
+            rows = list(connection.execute(query.order_by(table.c.id).offset(after).limit(limit))) if limit else []
+            return total, self._measured(connection, rows)
+
+    def _narrowed(
+        self, query: Select[Any], machine: str | None, kinds: Collection[str] | None, network: str | None
+    ) -> Select[Any]:
+        table = schema.measurements
+        query = of_ops(query, table.c.op_id, kinds=kinds, network=network)
+        if machine is not None:
+            query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+        return query
+
+    def _measured(self, connection: Connection, rows: Sequence[Any]) -> list[Measurement]:
+        ops = documents(connection, schema.ops, {row.op_id for row in rows})
+        machines = documents(connection, schema.machines, {row.machine_id for row in rows})
         with self._decoding():
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
 

@@ -1,0 +1,208 @@
+"""Throughput and latency of the service beside a bare Flask echo and MLflow: `make bench-service` runs this.
+
+    python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES]
+
+Servers run side by side, idle but for the one that a second process loads over loopback with 8 connections; each round
+loads each of them once, by turns. Ratios are of medians of one run. --soak does `service_soak.py` in place of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import urllib3
+from service_place import MACHINE, Server, make_place, ops, service
+from service_rivals import FEATURES, mlflow_python
+from service_soak import soak
+
+from threadcast.core import read_machine
+
+PAGE = Path(__file__).parents[1] / "docs" / "service-tables.md"
+HERE = Path(__file__).parent
+CONNECTIONS, THREADS = 8, 16
+MANY_OPS = 10_000
+HEAD = """# The service's speed
+
+`make bench-service`, {day}, {cores} cores of an {machine} virtual machine. One worker process with {threads} threads; a
+second process on the same machine loads it over loopback with {connections} connections, each of which sends its next
+request when the last one is answered. Medians of {rounds} rounds of {seconds:g} s, servers by turns. One op's curve has
+{cases} points, each with its interval and source.
+
+| what | requests/s | of the echo's | p50 | p99 |
+|---|---|---|---|---|
+"""
+
+
+@dataclass
+class Row:
+    """One thing that is loaded, and what came out of each round."""
+
+    name: str
+    url: str
+    requests: list[str]
+    per_s: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+
+    def run(self, directory: Path, seconds: float) -> None:
+        """Load it once."""
+        file = directory / "requests.json"
+        file.write_text(json.dumps(self.requests))
+        command = [sys.executable, str(HERE / "service_load.py"), self.url, str(file)]
+        more = ["--seconds", str(seconds), "--connections", str(CONNECTIONS)]
+        found = json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
+        if found["wrong"]:
+            raise SystemExit(f"{self.name}: {found['wrong']} answers were not 200")
+        taken = np.array(found["taken_s"])
+        self.per_s.append(len(taken) / found["seconds"])
+        self.p50_ms.append(float(np.percentile(taken, 50)) * 1e3)
+        self.p99_ms.append(float(np.percentile(taken, 99)) * 1e3)
+
+    def line(self, echo: float) -> str:
+        """The row of the table."""
+        per_s, p50, p99 = median(self.per_s), median(self.p50_ms), median(self.p99_ms)
+        return f"| {self.name} | {per_s:.0f} | {per_s / echo:.2f} | {p50:.2f} ms | {p99:.2f} ms |"
+
+
+def request(path: str, body: object = None) -> str:
+    """An HTTP request as text."""
+    if body is None:
+        return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    content = json.dumps(body)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n{content}"
+
+
+@contextmanager
+def echo(directory: Path) -> Iterator[Server]:
+    """The bare Flask application."""
+    server = Server([sys.executable, str(HERE / "service_rivals.py"), "echo", str(THREADS)], directory)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def mlflow(directory: Path) -> Iterator[Row | str]:
+    """MLflow's scoring server with its row; or why there is none."""
+    python, why = mlflow_python()
+    if python is None:
+        yield why
+        return
+    subprocess.run([str(python), str(HERE / "service_rivals.py"), "mlflow-model", str(directory / "model")], check=True)
+    port, model = 18_321, str(directory / "model")
+    command = [str(python), "-m", "mlflow", "models", "serve", "-m", model, "-p", str(port), "--env-manager", "local"]
+    log = (directory / "mlflow.log").open("w")
+    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        if not wait_for(lambda: urllib3.request("GET", f"{url}/ping", retries=False, timeout=2).status == 200):
+            yield f"it did not start: {(directory / 'mlflow.log').read_text()[-200:]}"
+            return
+        body = {"inputs": [[0.5] * FEATURES] * len(MACHINE.cases())}
+        yield Row("MLflow, XGBoost of 200 trees, as many rows", url, [request("/invocations", body)])
+    finally:
+        subprocess.run(["kill", "--", f"-{process.pid}"], check=False)
+        process.wait(30)
+        log.close()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
+    """Whether it holds in time."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        try:
+            if condition():
+                return True
+        except urllib3.exceptions.HTTPError:
+            pass
+        time.sleep(0.2)
+    return False
+
+
+def many(url: str, rounds: int) -> tuple[list[float], int]:
+    """Seconds of one request for the curves of 10,000 ops that were not measured, and bytes of its answer."""
+    body = json.dumps({"ops": [op.to_json() for op in ops(MANY_OPS, seed=7)]}).encode()
+    headers = {"Content-Type": "application/json"}
+    taken, size = [], 0
+    for _ in range(rounds):
+        started = time.perf_counter()
+        answer = urllib3.request("POST", f"{url}/v1/predictions", body=body, headers=headers, retries=False)
+        taken.append(time.perf_counter() - started)
+        if answer.status != 200:
+            raise SystemExit(f"10,000 ops: {answer.status} {answer.data[:200]!r}")
+        size = len(answer.data)
+    return taken, size
+
+
+def measure(rounds: int, seconds: float) -> str:
+    """The page."""
+    with tempfile.TemporaryDirectory(prefix="threadcast-service-") as name, ExitStack() as stack:
+        directory = Path(name)
+        learned = make_place(directory)
+        ours = stack.enter_context(service(directory, threads=THREADS))
+        bare = stack.enter_context(echo(directory))
+        rival = stack.enter_context(mlflow(directory))
+        new = [request("/v1/predictions", {"ops": [op.to_json()]}) for op in ops(500, seed=3)]
+        rows = [
+            Row("bare Flask echo of one op", bare.url, [request("/echo", ops(1, seed=3)[0].to_json())]),
+            Row("a curve that is kept", ours.url, [request(f"/v1/curves/{op.key}") for op in learned]),
+            Row("a curve that is predicted, of an op never seen", ours.url, new),
+            *([rival] if isinstance(rival, Row) else []),
+        ]
+        for _ in range(rounds):
+            for row in rows:
+                row.run(directory, seconds)
+        taken, size = many(ours.url, rounds)
+    base = median(rows[0].per_s)
+    lines = [row.line(base) for row in rows]
+    if isinstance(rival, str):
+        lines.append(f"| MLflow | not measured: {rival} | | | |")
+    else:
+        lines.append("")
+        times = median(rows[1].per_s) / median(rival.per_s)
+        lines.append(f"A kept curve is answered {times:.1f} times as often as MLflow's rows.")
+    lines.append("")
+    lines.append(
+        f"{MANY_OPS:,} ops, sent in full, at {len(MACHINE.cases())} cases in one request: {median(taken):.2f} s "
+        f"({min(taken):.2f} to {max(taken):.2f}), {size / 1e6:.0f} MB."
+    )
+    here = read_machine()
+    head = HEAD.format(
+        day=date.today(), cores=len(here), machine=here.name, threads=THREADS, connections=CONNECTIONS, rounds=rounds,
+        seconds=seconds, cases=len(MACHINE.cases()),
+    )  # fmt: skip
+    return head + "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--write", action="store_true", help="to docs/service-tables.md")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="mixed load with reloads, retraining and kills")
+    asked = parser.parse_args()
+    if asked.soak:
+        return soak(asked.soak * 60)
+    page = measure(asked.rounds, asked.seconds)
+    print(page)
+    if asked.write:
+        PAGE.write_text(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Candidates beside the champion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.models.synthetic_ops import make_ops, measure_all
+from threadcast.core import Measurement, Sample
+from threadcast.core.errors import ModelError
+from threadcast.models.drift import drift, ratios
+from threadcast.models.learned_curve import LearnedCurve
+from threadcast.models.retraining import compete, is_held_out, latest
+
+
+def slower(measured: list[Measurement], factor: float) -> list[Measurement]:
+    """The same ops, each sample longer by this factor."""
+    return [replace(m, samples=tuple(Sample(s.seconds * factor) for s in m.samples)) for m in measured]
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[Measurement]:
+    return list(measure_all(make_ops(60)))
+
+
+@pytest.fixture(scope="module")
+def champion(measured: list[Measurement]) -> LearnedCurve:
+    return LearnedCurve(trees=20, samples=0).fit([m for m in measured if not is_held_out(m.op.key)])
+
+
+def test_a_candidate_is_better_once_times_have_changed(measured: list[Measurement], champion: LearnedCurve) -> None:
+    verdict = compete(champion, [*measured, *slower(measured, 2.0)])
+    assert verdict.better
+    assert verdict.candidate is not champion
+    assert verdict.candidate_row.accuracy is not None
+    assert verdict.champion_row.accuracy is not None
+    assert verdict.candidate_row.accuracy > verdict.champion_row.accuracy + 0.2
+    assert verdict.candidate_row.ops == verdict.champion_row.ops >= 4
+
+
+def test_a_candidate_that_learned_the_same_is_not_better(measured: list[Measurement], champion: LearnedCurve) -> None:
+    assert not compete(champion, measured).better
+
+
+def test_a_candidate_that_learned_from_less_is_not_better(measured: list[Measurement], champion: LearnedCurve) -> None:
+    kept = {m.op.key for m in measured if not is_held_out(m.op.key)}
+    few = sorted(kept)[:3]
+    verdict = compete(champion, [m for m in measured if m.op.key in few or is_held_out(m.op.key)])
+    assert not verdict.better
+
+
+def test_too_few_ops_to_judge_by_are_an_error(measured: list[Measurement], champion: LearnedCurve) -> None:
+    with pytest.raises(ModelError, match="held out"):
+        compete(champion, [m for m in measured if not is_held_out(m.op.key)])
+
+
+def test_of_repeated_measurements_the_last_one_counts(measured: list[Measurement]) -> None:
+    assert latest([*measured, *slower(measured, 2.0)]) == slower(measured, 2.0)
+
+
+def test_drift_is_by_which_factor_times_are_off_either_way(measured: list[Measurement], champion: LearnedCurve) -> None:
+    assert drift([]) == 1.0
+    assert drift([0.5, 2.0, 2.0]) == 2.0
+    for factor in (4.0, 0.25):
+        found = ratios(champion, slower(measured, factor), most_ops=60)
+        assert drift(found) == pytest.approx(4.0, rel=0.3)

@@ -1,0 +1,67 @@
+"""A PostgreSQL server of the test's own, on a socket in a directory of its own; installed from Debian where missing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+USER = "postgres"
+_numbers = count(1)
+
+
+@lru_cache(maxsize=1)
+def binaries() -> tuple[Path | None, str]:
+    """The directory of initdb and postgres, installed by apt where root can do so; or None and why."""
+    for attempt in ("find", "install"):
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        if found:
+            return found[-1].parent, ""
+        if attempt == "find":
+            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+                return None, "PostgreSQL is not installed, and only root can do so by apt-get install postgresql"
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            for command in (["update"], ["install", "--yes", "--no-install-recommends", "postgresql"]):
+                subprocess.run(["apt-get", "-qq", *command], capture_output=True, env=environment, check=False)
+    return None, "PostgreSQL is not installed, and apt-get install postgresql failed"
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """A server; yields the URL of its first database. Skips, with the reason, where there is none to run."""
+    directory, why = binaries()
+    if directory is None:
+        pytest.skip(why)
+    as_root = os.geteuid() == 0  # as whom PostgreSQL refuses to run
+    owner = pwd.getpwnam(USER) if as_root else pwd.getpwuid(os.geteuid())
+    identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if as_root else {}
+    with tempfile.TemporaryDirectory(prefix="tc-pg-") as place:  # short: socket paths end at 107 characters
+        os.chown(place, owner.pw_uid, owner.pw_gid)
+        data = f"{place}/data"
+        common = {"cwd": place, "check": True, "capture_output": True, "text": True, **identity}
+        subprocess.run([directory / "initdb", "-D", data, "-A", "trust", "-U", USER, "-E", "UTF8", "-N"], **common)
+        options = f"-c listen_addresses='' -c unix_socket_directories={place} -c fsync=off"
+        start = [directory / "pg_ctl", "-D", data, "-w", "-l", f"{place}/log", "-o", options, "start"]
+        subprocess.run(start, **{**common, "capture_output": False, "stdout": subprocess.DEVNULL})
+        try:
+            yield f"postgresql://{USER}@/postgres?host={place}"
+        finally:
+            subprocess.run([directory / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop"], **common)
+
+
+def fresh_database(server: str) -> str:
+    """The URL of a new, empty database."""
+    name = f"store{next(_numbers)}"
+    with closing(psycopg.connect(server, autocommit=True)) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    return server.replace("/postgres?", f"/{name}?")

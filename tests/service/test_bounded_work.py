@@ -1,0 +1,168 @@
+"""Requests that take too long are stopped, and what is stopped is really over."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.service.service_data import CURVES, MACHINE, OPS, graph_document
+from threadcast.models.roofline import Roofline
+from threadcast.scheduler.policies.critical_path import CriticalPath
+from threadcast.service import planners
+from threadcast.service.app import Service, create_app
+from threadcast.service.deadlines import Deadline, stopped_in_time
+from threadcast.service.planners import Planner
+from threadcast.service.problems import Problem
+from threadcast.service.settings import ServiceSettings
+
+PLAN = {"graph": graph_document(**CURVES), "cores": 2}
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def planning_processes() -> list[int]:
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in found if b"planner_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.fixture
+def hurried(settings: ServiceSettings) -> Iterator[Service]:
+    """An app that works at no request for more than 0.2 s."""
+    made = create_app(replace(settings, deadline_s=0.2))
+    yield made
+    made.extensions["threadcast"].store.close()
+
+
+def test_a_plan_that_takes_too_long_is_ended_with_its_process(client: FlaskClient) -> None:
+    planners.close()
+    assert client.post("/v1/plans", json=PLAN).status_code == 200
+    [process] = planning_processes()
+    os.kill(process, 19)  # SIGSTOP: it will take longer than any deadline
+    answer = client.post("/v1/plans", json={**PLAN, "cores": 3}, headers={"X-Deadline-S": "0.3"})
+    assert (answer.status_code, answer.content_type) == (503, "application/problem+json")
+    assert answer.headers["Retry-After"] == "1"
+    assert not is_there(process)
+    assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
+
+
+def test_a_planning_process_that_was_killed_is_replaced(client: FlaskClient) -> None:
+    assert client.post("/v1/plans", json=PLAN).status_code == 200
+    for process in planning_processes():
+        os.kill(process, 9)
+    assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
+
+
+def test_planning_processes_end_with_their_pool(client: FlaskClient) -> None:
+    client.post("/v1/plans", json=PLAN)
+    assert planning_processes()
+    planners.close()
+    assert planning_processes() == []
+
+
+def test_who_waits_for_a_planning_process_waits_no_longer_than_the_deadline(client: FlaskClient) -> None:
+    planners.close()
+    assert client.post("/v1/plans", json=PLAN).status_code == 200
+    [process] = planning_processes()
+    os.kill(process, 19)
+    answers = []
+
+    def ask(cores: int) -> None:
+        body, headers = {**PLAN, "cores": cores}, {"X-Deadline-S": "1"}
+        answers.append(client.application.test_client().post("/v1/plans", json=body, headers=headers).status_code)
+
+    threads = [threading.Thread(target=ask, args=(cores,)) for cores in (3, 4, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [503, 503, 503]
+
+
+def test_a_planning_process_ends_with_its_questions() -> None:
+    planner = Planner()
+    assert planner._process.stdin is not None
+    planner._process.stdin.close()
+    assert planner._process.wait(60) == 0
+    planner.end()
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Callable[[], int]:
+    """Make a method wait 0.15 s before it does its work; gives how often it was called."""
+    calls: list[None] = []
+    original = getattr(owner, method)
+
+    def slowly(*arguments: object, **more: object) -> object:
+        calls.append(None)
+        until_s = time.perf_counter() + 0.15
+        while time.perf_counter() < until_s:
+            pass
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(owner, method, slowly)
+    return lambda: len(calls)
+
+
+def test_a_prediction_that_takes_too_long_stops_between_ops(hurried: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", 1)
+    count = slow(monkeypatch, Roofline, "predict_many")
+    answer = hurried.test_client().post("/v1/predictions", json={"ops": [op.key for op in OPS]})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert 1 <= count() < len(OPS)
+    assert threading.active_count() == 1
+
+
+def test_a_policy_that_takes_too_long_is_stopped(hurried: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = []
+
+    def forever(*_: object) -> None:
+        while True:
+            try:
+                reached.append(sum(range(1000)))
+            except Exception:  # noqa: BLE001 - what policies may do
+                continue
+
+    monkeypatch.setattr(CriticalPath, "__init__", forever)
+    answer = hurried.test_client().post("/v1/decisions", json={"graph": "net", "ready": ["a"]})
+    assert answer.status_code == 503
+    done = len(reached)
+    time.sleep(0.05)  # a thread that was abandoned would go on
+    assert len(reached) == done > 0
+
+
+def test_what_ends_in_time_is_not_disturbed_afterwards() -> None:
+    for _ in range(200):  # each ends about when its time is up
+        until = Deadline(0.001)
+        try:
+            with stopped_in_time(until):
+                end_s = time.perf_counter() + 0.0009
+                while time.perf_counter() < end_s:
+                    pass
+        except Problem as problem:
+            assert problem.status == 503  # noqa: PT017
+        sum(range(100))
+
+
+@pytest.mark.parametrize("sent", ["", "x", "0", "-1", "nan"])
+def test_a_deadline_that_is_no_time_is_refused(client: FlaskClient, sent: str) -> None:
+    answer = client.post("/v1/predictions", json={"ops": [OPS[0].key]}, headers={"X-Deadline-S": sent})
+    problem = answer.get_json()
+    assert (answer.status_code, problem["pointer"], problem["in"]) == (422, "/X-Deadline-S", "header")
+
+
+def test_a_client_cannot_have_more_time_than_the_service_gives(
+    hurried: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", 1)
+    slow(monkeypatch, Roofline, "predict_many")
+    body = {"ops": [op.key for op in OPS], "machine": MACHINE.fingerprint}
+    answer = hurried.test_client().post("/v1/predictions", json=body, headers={"X-Deadline-S": "1e9"})
+    assert answer.status_code == 503

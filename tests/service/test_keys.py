@@ -1,0 +1,116 @@
+"""The file of the keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from threadcast.core.errors import ConfigError, InvalidInput, NotFound
+from threadcast.service.keys import KeyFile, add_key, read_keys, remove_key
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+def test_a_key_is_found_and_its_file_does_not_hold_it(path: Path) -> None:
+    token = add_key(path, "ci", ["ingest", "read"])
+    assert token.startswith("tc_")
+    assert len(token) > 40
+    assert token not in path.read_text()
+    assert token.removeprefix("tc_") not in path.read_text()
+    found = KeyFile(path).find(token)
+    assert found is not None
+    assert (found.name, found.scopes) == ("ci", ("read", "ingest"))
+
+
+def test_of_several_keys_each_is_found_and_nothing_else(path: Path) -> None:
+    tokens = {name: add_key(path, name, ["read"]) for name in ("a", "b", "c")}
+    keys = KeyFile(path)
+    for name, token in tokens.items():
+        assert getattr(keys.find(token), "name", None) == name
+        assert keys.find(token[:-1]) is keys.find(token + "x") is None
+    assert keys.find("") is keys.find("caf\udce9") is None
+
+
+def test_the_file_is_for_its_owner(path: Path) -> None:
+    os.umask(os.umask(0))
+    add_key(path, "a", ["read"])
+    add_key(path, "b", ["read"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_keys_come_and_go_while_the_file_is_in_use(path: Path) -> None:
+    first = add_key(path, "first", ["admin"])
+    keys = KeyFile(path)
+    second = add_key(path, "second", ["read"])
+    assert keys.find(second) is not None
+    remove_key(path, "first")
+    assert keys.find(first) is None
+    assert keys.find(second) is not None
+
+
+def test_admin_allows_everything_and_the_others_only_themselves(path: Path) -> None:
+    for scope in ("read", "ingest", "admin"):
+        add_key(path, scope, [scope])
+    allowed = {
+        key.name: [scope for scope in ("read", "ingest", "admin") if key.allows(scope)] for key in read_keys(path)
+    }
+    assert allowed == {"read": ["read"], "ingest": ["ingest"], "admin": ["read", "ingest", "admin"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes"), [("", ["read"]), ("A b", ["read"]), ("a\n", ["read"]), ("a", []), ("a", ["root"])]
+)
+def test_what_is_no_key_is_refused_and_not_written(path: Path, name: str, scopes: list[str]) -> None:
+    with pytest.raises(InvalidInput):
+        add_key(path, name, scopes)
+    assert not path.exists()
+
+
+def test_a_name_is_taken_once(path: Path) -> None:
+    add_key(path, "a", ["read"])
+    with pytest.raises(InvalidInput, match="there is a key named 'a'"):
+        add_key(path, "a", ["read"])
+
+
+def test_a_key_that_is_not_there_cannot_be_removed(path: Path) -> None:
+    add_key(path, "a", ["read"])
+    with pytest.raises(NotFound, match=r"'b'.*there are: a"):
+        remove_key(path, "b")
+
+
+GOOD = {"name": "a", "scopes": ["read"], "sha256": "0" * 64, "created": "2026-01-01T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{}", '{"schema": "threadcast.keys/2", "keys": []}',
+        *(json.dumps({"schema": "threadcast.keys/1", "keys": keys}) for keys in (
+            {}, [1], [GOOD, GOOD], [{**GOOD, "sha256": "0"}], [{**GOOD, "scopes": ["root"]}], [{**GOOD, "scopes": [1]}],
+            [{**GOOD, "scopes": []}],
+        )),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_none_lets_nobody_in(path: Path, content: str) -> None:
+    token = add_key(path, "a", ["read"])
+    keys = KeyFile(path)
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=str(path)):
+        keys.find(token)
+    with pytest.raises(ConfigError, match=str(path)):
+        KeyFile(path)
+
+
+def test_a_file_that_is_gone_lets_nobody_in(path: Path) -> None:
+    token = add_key(path, "a", ["read"])
+    keys = KeyFile(path)
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        keys.find(token)

@@ -1,0 +1,131 @@
+"""The service on PostgreSQL: the same contract, and two services on one database that agree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import urllib3
+from flask.testing import FlaskClient
+
+from tests.postgres import fresh_database
+from tests.service.service_data import CURVES, GRAPH, MEASURED, OPS, UNSEEN, graph_document
+from tests.service.test_measurements import _dense, _rows
+from tests.service.test_mutated_bodies import GOOD
+from tests.service.test_server import LONG_S, Running, running, samples_of
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+
+@pytest.fixture
+def place(postgres: str, models: Path, tmp_path: Path) -> ServiceSettings:
+    """Settings over a database and a registry of the test's own."""
+    shutil.copytree(models, tmp_path / "registry")
+    url = fresh_database(postgres)
+    with Store.open(url) as store:
+        store.add(MEASURED)
+        store.add_graph("net", GRAPH)
+    return ServiceSettings(store=url, models=tmp_path / "registry")
+
+
+@pytest.fixture
+def client(place: ServiceSettings) -> Iterator[FlaskClient]:
+    app = create_app(place)
+    yield app.test_client()
+    app.extensions["threadcast"].store.close()
+
+
+@pytest.fixture
+def two(place: ServiceSettings, tmp_path: Path) -> Iterator[tuple[Running, Running]]:
+    """Two servers on one database and one registry."""
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(running(place, tmp_path)) for _ in range(2))
+        yield first, second
+
+
+def curve(server: Running, op: str) -> urllib3.BaseHTTPResponse:
+    return server.get(f"/v1/curves/{op}")
+
+
+@pytest.mark.parametrize(("path", "body"), GOOD, ids=range(len(GOOD)))
+def test_good_requests_are_answered(client: FlaskClient, path: str, body: dict[str, object]) -> None:
+    assert client.post(path, json=body).status_code in (200, 201)
+
+
+def test_measurements_and_plans_come_back(client: FlaskClient) -> None:
+    row = {"op": 0, "threads": 1, "seconds": 1.0}
+    headers = {"Idempotency-Key": "k"}
+    for replayed in (None, "true"):
+        answer = client.post("/v1/measurements", json=_rows(row), headers=headers)
+        assert (answer.status_code, answer.headers.get("Idempotency-Replayed")) == (201, replayed)
+    assert client.post("/v1/measurements", json=_rows(row, row), headers=headers).status_code == 422
+    assert client.get("/v1/measurements", query_string={"op": UNSEEN.key}).get_json()["total"] == 1
+    made = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": 2})
+    assert client.get(made.headers["Content-Location"]).data == made.data
+
+
+def test_text_with_a_nul_is_refused_and_not_our_fault(client: FlaskClient) -> None:
+    op = {**UNSEEN.to_json(), "kind": "a\x00b"}
+    sent = {**_dense({"op": 0, "threads": 1, "seconds": [1.0]}), "ops": [op]}
+    assert client.post("/v1/measurements", json=sent).status_code == 422
+    assert client.get("/v1/measurements?kind=%00").status_code == 422
+    assert client.get("/v1/curves/%00").status_code in (404, 422)
+
+
+def test_what_one_service_stores_counts_in_the_others_answers(two: tuple[Running, Running]) -> None:
+    before = [curve(server, OPS[0].key) for server in two]
+    assert before[0].headers["ETag"] == before[1].headers["ETag"]
+    assert two[0].post("/v1/measurements", samples_of(OPS[0], 0.5)).status == 201
+    assert curve(two[0], OPS[0].key).data != before[0].data
+    until_s = time.monotonic() + LONG_S
+    while curve(two[1], OPS[0].key).data == before[1].data:
+        assert time.monotonic() < until_s
+    after = [curve(server, OPS[0].key) for server in two]
+    assert after[0].data == after[1].data
+    assert after[0].headers["ETag"] == after[1].headers["ETag"]
+
+
+def test_the_same_key_at_two_services_at_once_stores_once(two: tuple[Running, Running], place: ServiceSettings) -> None:
+    answers: list[urllib3.BaseHTTPResponse] = []
+    body = samples_of(UNSEEN, 0.5)
+    threads = [
+        threading.Thread(target=lambda server=server: answers.append(server.post("/v1/measurements", body, "once")))
+        for server in two * 4
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answer.status for answer in answers] == [201] * 8
+    assert sum("Idempotency-Replayed" not in answer.headers for answer in answers) == 1
+    with Store.open(place.store) as store:
+        assert len(store.measurements(keys=[UNSEEN.key])) == 1
+
+
+def test_two_services_agree_on_the_champion(two: tuple[Running, Running]) -> None:
+    def champions() -> set[str]:
+        return {str(json.loads(server.get("/health/ready").data)["model"]) for server in two}
+
+    for version in ("roofline@2", "roofline@1"):
+        answer = urllib3.request(
+            "PUT", f"{two[0].url}/v1/models/aliases/champion", json={"version": version}, timeout=LONG_S, retries=False
+        )
+        assert answer.status == 200
+        until_s = time.monotonic() + LONG_S
+        while champions() != {version}:
+            assert time.monotonic() < until_s
+
+
+def test_a_database_that_cannot_be_reached_is_our_fault_and_its_password_stays_here(tmp_path: Path) -> None:
+    place = ServiceSettings(store="postgresql://me:secret@/x?host=/nowhere", models=tmp_path)
+    with pytest.raises(Exception, match="nowhere") as raised:
+        create_app(replace(place))
+    assert "secret" not in str(raised.value)

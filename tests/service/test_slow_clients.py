@@ -1,0 +1,207 @@
+"""The real server and clients that send slowly, too much, or no HTTP: they are refused and others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.service_data import CURVES, MEASURED, graph_document
+from tests.service.test_server import LONG_S, Running, environment, running
+from threadcast.service.server import CONNECTIONS
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+POST = b"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+PARTS = [b"", b"P", b"GET /v1/info HTTP/1.1\r\nHost: local", POST + b"1000\r\n", POST + b"1000\r\n\r\n{"]
+RECEIVE_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Running]:
+    """A server with four threads that waits two seconds for a request."""
+    directory = tmp_path_factory.mktemp("slow")
+    with Store.open(directory / "store.sqlite") as store:
+        store.add(MEASURED)
+    settings = ServiceSettings(store=directory / "store.sqlite", models=models)
+    (directory / "threadcast.toml").write_text(f"[service]\nreceive_s = {RECEIVE_S}\nmax_body_bytes = 100000\n")
+    assert "THREADCAST_CONFIG" not in environment(directory)
+    with running(settings, directory, "--threads", "4") as started:
+        yield started
+
+
+def connect(server: Running) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=LONG_S)
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and content of one answer."""
+    file = connection.makefile("rb")
+    status = int(file.readline().split()[1])
+    headers = dict(line.decode().rstrip().lower().split(": ", 1) for line in iter(file.readline, b"\r\n"))
+    return status, headers, file.read(int(headers.get("content-length", 0)))
+
+
+def is_served(server: Running) -> bool:
+    return all(server.get(path).status == 200 for path in ("/v1/info", "/v1/models", "/health/ready"))
+
+
+def test_clients_that_send_a_byte_now_and_then_hold_nobody_up(server: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connect(server)) for _ in range(10) for _ in PARTS]
+        for number, connection in enumerate(slow):
+            connection.sendall(PARTS[number % len(PARTS)])
+        assert is_served(server)
+        for connection in slow[1::5]:
+            connection.sendall(b"O")
+        assert is_served(server)
+
+
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_a_request_that_does_not_arrive_in_time_is_refused(server: Running, part: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(part)
+        status, headers, content = answer(connection)
+        assert (status, headers["content-type"], headers["connection"]) == (408, "application/problem+json", "close")
+        assert "receive_s=2" in json.loads(content)["detail"]
+        assert connection.recv(1) == b""
+
+
+def test_a_connection_that_sends_nothing_is_closed(server: Running) -> None:
+    with connect(server) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_more_slow_clients_than_connections_give_way_to_new_ones(server: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(CONNECTIONS + 60):
+            connection = stack.enter_context(connect(server))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"GET /")
+        assert is_served(server)
+
+
+def test_long_bodies_are_refused_while_others_are_served(server: Running) -> None:
+    statuses = []
+
+    def flood() -> None:
+        with connect(server) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(POST + b"100000000\r\n\r\n" + b"x" * 1_000_000)
+            statuses.append(answer(connection)[0])
+
+    threads = [threading.Thread(target=flood) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    assert is_served(server)
+    for thread in threads:
+        thread.join()
+    assert statuses == [413] * 12
+
+
+def test_more_bodies_at_once_than_memory_is_set_aside_for_are_refused(server: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(server)) for _ in range(6)]
+        for connection in connections:
+            connection.sendall(POST + b"100000\r\n\r\n" + b"x" * 99_000)
+        assert is_served(server)
+        statuses = [answer(connection)[0] for connection in connections]
+    assert sorted(set(statuses)) == [408, 503]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /v1/plans HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n", 411),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 40_000, 431),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nB ad: 5\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_a_problem(server: Running, sent: bytes, status: int) -> None:
+    with connect(server) as connection:
+        connection.sendall(sent)
+        found, headers, content = answer(connection)
+        assert (found, headers["content-type"]) == (status, "application/problem+json")
+        assert json.loads(content)["status"] == status
+    assert f'code="{status}",method=' in server.get("/metrics").data.decode()
+
+
+def plan_request(cores: int, **headers: str) -> bytes:
+    body = json.dumps({"graph": graph_document(**CURVES), "cores": cores}).encode()
+    more = "".join(f"\r\n{name}: {value}" for name, value in headers.items()).encode()
+    return POST + str(len(body)).encode() + more + b"\r\n\r\n" + body
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered(server: Running) -> None:
+    with connect(server) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in plan_request(2):
+            connection.sendall(bytes([byte]))
+        assert answer(connection)[0] == 200
+
+
+def test_requests_that_come_at_once_are_answered_one_after_the_other(server: Running) -> None:
+    with connect(server) as connection:
+        last = b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        connection.sendall(plan_request(2) + plan_request(3) + last)
+        file = connection.makefile("rb").read()
+    assert [int(code) for code in re.findall(rb"HTTP/1.1 (\d+) ", file)] == [200, 200, 200]
+
+
+def test_one_connection_serves_many_requests(server: Running) -> None:
+    with connect(server) as connection:
+        for _ in range(5):
+            connection.sendall(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer(connection)[0] == 200
+
+
+def test_a_client_that_asks_before_it_sends_the_body_is_told_to_go_on(server: Running) -> None:
+    request = plan_request(2, Expect="100-continue")
+    head, body = request.split(b"\r\n\r\n", 1)
+    with connect(server) as connection:
+        connection.sendall(head + b"\r\n\r\n")
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert answer(connection)[0] == 200
+
+
+def in_flight(server: Running) -> float:
+    found = re.search(r"requests_in_flight ([0-9.]+)", server.get("/metrics").data.decode())
+    assert found
+    return float(found[1])
+
+
+def test_a_stopped_server_answers_what_it_works_at(settings: ServiceSettings, tmp_path: Path) -> None:
+    with running(settings, tmp_path) as server, connect(server) as connection:
+        connection.sendall(plan_request(2))  # the first plan starts a process, which takes a while
+        until_s = time.monotonic() + LONG_S
+        while in_flight(server) < 2:
+            assert time.monotonic() < until_s
+        server.process.send_signal(signal.SIGTERM)
+        status, _, content = answer(connection)
+        assert status == 200
+        assert json.loads(content)["schema"] == "threadcast.plan/1"
+        assert server.stop(signal.SIGTERM) == 0
+        assert not server.left()
+
+
+def test_planning_processes_end_with_their_server(settings: ServiceSettings, tmp_path: Path) -> None:
+    with running(settings, tmp_path) as server:
+        body: Any = {"graph": graph_document(**CURVES), "cores": 2}
+        assert server.post("/v1/plans", body).status == 200
+        assert server.stop(signal.SIGINT) == 0
+        assert not server.left()

@@ -1,0 +1,84 @@
+"""A candidate of the champion's kind, learned from what is measured now, and whether it is better on held-out ops."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from threadcast.core import Measurement
+from threadcast.core.errors import ModelError
+from threadcast.models.base import PerformanceModel
+from threadcast.models.evaluation import judge_fitted
+from threadcast.models.judgement import Row
+from threadcast.models.measured import MeasuredOp, group, usable
+
+HELD_OUT = 5
+"""One op in so many is held out: it judges models and none learns from it here."""
+
+MIN_HELD_OUT = 4
+"""Ops that a judgement takes."""
+
+REGRET_SLACK = 0.005
+"""By how much more time the candidate's choices may cost, as a share, while its forecasts are better: half a percent is
+less than medians of few samples can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a candidate did beside the champion, on the same held-out ops."""
+
+    candidate: PerformanceModel
+    champion_row: Row
+    candidate_row: Row
+    learned_ops: int
+
+    @property
+    def better(self) -> bool:
+        """Whether the candidate answers for as many ops, forecasts better and chooses no worse."""
+        old, new = self.champion_row, self.candidate_row
+        if new.unusable != old.unusable:
+            return new.unusable < old.unusable
+        if new.accuracy is None or old.accuracy is None:
+            return False
+        regrets = (new.regret_mean or 0.0, old.regret_mean or 0.0)
+        return new.accuracy > old.accuracy and regrets[0] <= regrets[1] + REGRET_SLACK
+
+    def to_json(self) -> dict[str, Any]:
+        """Both rows."""
+        return {"champion": self.champion_row.to_json(), "candidate": self.candidate_row.to_json()}
+
+
+def is_held_out(key: str) -> bool:
+    """Whether an op of this key judges: always the same ones, so that no candidate has ever learned from one."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT == 0
+
+
+def latest(measured: Sequence[Measurement]) -> list[Measurement]:
+    """The last measurement of each op in each case on each machine: what holds now, where times have changed."""
+    last = {(m.machine.fingerprint, m.op.key, m.case): m for m in measured}
+    return list(last.values())
+
+
+def compete(champion: PerformanceModel, measured: Sequence[Measurement]) -> Verdict:
+    """Fit a copy of `champion` to the ops that are not held out, and judge both by those that are.
+
+    A champion that learned elsewhere may have seen some of the latter: that is in its favour. ModelError where there
+    is too little to learn from or to judge by.
+    """
+    entries, _ = usable(group(latest(measured)))
+    judging = [entry for entry in entries if is_held_out(entry.op.key)]
+    learning = [entry for entry in entries if not is_held_out(entry.op.key)]
+    if len(judging) < MIN_HELD_OUT or not learning:
+        raise ModelError(
+            f"{len(judging)} of {len(entries)} ops are held out, and judging takes {MIN_HELD_OUT}; measure more ops"
+        )
+    candidate = copy.deepcopy(champion).fit(_measurements(learning))
+    old, new = (judge_fitted(model, judging, split_name="held out") for model in (champion, candidate))
+    return Verdict(candidate, old, new, learned_ops=len({entry.op.key for entry in learning}))
+
+
+def _measurements(entries: Sequence[MeasuredOp]) -> list[Measurement]:
+    return [measurement for entry in entries for measurement in entry.by_case.values()]

@@ -1,0 +1,95 @@
+"""Who may do what: keys with scopes, where the service has a key file; everybody everything where it has none."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from apiflask import APIFlask
+from flask import g, request
+
+from threadcast.core.errors import ConfigError
+from threadcast.service.keys import Key, KeyFile
+from threadcast.service.problems import Problem
+from threadcast.service.settings import ServiceSettings
+
+OPEN = frozenset({"operations.live", "operations.ready", "static"})
+"""Endpoints that ask for no key: who watches over the process has none."""
+
+SCOPES = {
+    "predictions.predict": "read", "plans.make_plan": "read", "decisions.decide": "read", "measurements.add": "ingest",
+}  # fmt: skip
+"""Endpoints that may be posted to with less than admin."""
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_BEARER, _BASIC = 'Bearer realm="threadcast"', 'Basic realm="threadcast", charset="UTF-8"'
+_PORT = re.compile(r":[0-9]*$")
+_log = logging.getLogger(__name__)
+
+
+def scope_of(endpoint: str | None, method: str) -> str | None:
+    """The scope that a request needs; None where it needs no key. What is not listed and changes things needs admin."""
+    if endpoint in OPEN:
+        return None
+    if endpoint in SCOPES:
+        return SCOPES[endpoint]
+    return "read" if method in SAFE else "admin"
+
+
+def owned(idempotency_key: str) -> str:
+    """The idempotency key as it is stored: keys of two clients never meet."""
+    key: Key | None = g.get("key")
+    return idempotency_key if key is None else f"{key.name}\n{idempotency_key}"
+
+
+def install(app: APIFlask, settings: ServiceSettings) -> None:
+    """Let `app` refuse requests without a key that allows them; ConfigError for a key file that is none."""
+    keys = None if settings.keys is None else KeyFile(settings.keys)
+
+    def authorise() -> None:
+        if keys is None:
+            if settings.local_only and _PORT.sub("", request.host) not in LOCAL:
+                raise Problem(
+                    421, "without keys this service answers to localhost only", pointer="/Host", where="header"
+                )
+            return
+        scope = scope_of(request.endpoint, request.method)
+        if scope is None:
+            return
+        g.key = _key(keys)
+        if not g.key.allows(scope):
+            raise Problem(
+                403, f"this takes a key with the scope {scope}; {g.key.name!r} has {', '.join(g.key.scopes)}",
+                pointer="/Authorization", where="header",
+                headers=[("WWW-Authenticate", f'{_BEARER}, error="insufficient_scope", scope="{scope}"')],
+            )  # fmt: skip
+
+    app.before_request(authorise)
+
+
+def _key(keys: KeyFile) -> Key:
+    token = _token()
+    try:
+        key = keys.find(token) if token else None
+    except ConfigError as error:
+        _log.error("nobody is let in: %s", error)
+        raise Problem(503, "the keys cannot be read at the moment", headers=[("Retry-After", "10")]) from error
+    if key is None:
+        invalid = ', error="invalid_token"' if token else ""
+        challenges = [("WWW-Authenticate", _BEARER + invalid)]
+        if request.method in SAFE:
+            challenges.append(("WWW-Authenticate", _BASIC))
+        why = "this key is not known here (any more)" if token else "send a key as Authorization: Bearer tc_..."
+        raise Problem(401, why, pointer="/Authorization", where="header", headers=challenges)
+    return key
+
+
+def _token() -> str:
+    """The key that was sent. A browser's password is one for reading only: pages elsewhere can make it send that."""
+    sent = request.authorization
+    if sent is None:
+        return ""
+    if sent.type == "bearer":
+        return sent.token or ""
+    return sent.password or "" if sent.type == "basic" and request.method in SAFE else ""

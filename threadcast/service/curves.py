@@ -1,0 +1,74 @@
+"""GET /v1/curves/{op}: the curve of one op that is known by its key, with a tag to ask again by."""
+
+from __future__ import annotations
+
+from apiflask import APIBlueprint
+from flask import Response, request
+
+from threadcast.scheduler.predictor import LocalPredictor
+from threadcast.service.conditional import etag_of, matches
+from threadcast.service.context import Context, context
+from threadcast.service.curve_text import curve_json
+from threadcast.service.documents import read_machine
+from threadcast.service.formats import answers
+from threadcast.service.kept_curves import KeptCurve
+from threadcast.service.openapi import PARAMETERS
+from threadcast.service.problems import Problem
+from threadcast.service.request_marks import timed
+
+MAX_NAME = 200
+"""Characters of a name in the query."""
+
+blueprint = APIBlueprint("curves", __name__, url_prefix="/v1")
+
+_NAME = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
+_PARAMETERS = [
+    {"name": "op", "in": "path", "required": True, "description": "key of an op that the store knows", "schema": _NAME},
+    {"name": "machine", "in": "query", "required": False, "schema": _NAME,
+     "description": "fingerprint; may be left out where the store knows just one"},
+    {"name": "model", "in": "query", "required": False, "schema": _NAME,
+     "description": 'alias or "name@version"; the default model if left out'},
+]  # fmt: skip
+
+
+@blueprint.get("/curves/<op>")
+@blueprint.doc(responses=answers("CurveTable", "The curve: one row."), extensions={PARAMETERS: _PARAMETERS})
+def curve(op: str) -> Response:
+    """Forecast the seconds of one op at every case of a machine
+
+    What `POST /v1/predictions` answers for the op's key. The answer changes with the model and with what is measured
+    of the op; ask with If-None-Match to get it only then.
+    """
+    here = context()
+    asked = _query()
+    machine = read_machine(asked.get("machine"), here.known, where="query")
+    model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
+    name = (machine.fingerprint, version, op)
+    kept, seen = here.curves.get(name)
+    if kept is None:
+        with timed("model"):
+            kept = _predicted(op, here.predictor_with(model, machine, version), here)
+        here.curves.put(name, kept, seen)
+    here.metrics.points.labels(version).inc(kept.points)
+    headers = {"ETag": kept.etag, "Cache-Control": "no-cache"}
+    if matches(kept.etag):
+        return Response(status=304, headers=headers)
+    return Response(kept.content, headers=headers, content_type="application/json")
+
+
+def _query() -> dict[str, str]:
+    for name, value in request.args.items():
+        if name not in ("machine", "model"):
+            raise Problem(422, f"unknown parameter {name[:40]!r}", pointer=f"/{name[:40]}", where="query")
+        if not 1 <= len(value) <= MAX_NAME:
+            raise Problem(422, f"{name} must have 1 to {MAX_NAME} characters", pointer=f"/{name}", where="query")
+    return request.args.to_dict()
+
+
+def _predicted(key: str, predictor: LocalPredictor, here: Context) -> KeptCurve:
+    op = here.known.ops({key}).get(key)
+    if op is None:
+        raise Problem(404, f"the store knows no op with the key {key[:80]!r}", pointer="/op", where="path")
+    table = predictor.curves([op])
+    content = curve_json({"machine": predictor.machine.fingerprint, "ops": [key]}, table).encode()
+    return KeptCurve(content, etag_of(content), len(table.cases))

@@ -1,0 +1,122 @@
+"""When a request must have been answered, and what stops work that takes longer."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from flask import g, request
+
+from threadcast.core import Case, CurveTable, Op
+from threadcast.scheduler.predictor import Predictor
+from threadcast.service.problems import Problem
+
+HEADER = "X-Deadline-S"
+"""Seconds after which the client waits no longer; `deadline_s` holds where it is shorter, or there is none."""
+
+OPS_AT_ONCE = 512
+"""Ops forecast between two looks at the clock."""
+
+FEW_OPS = 16
+"""Ops up to which predictions are made one after the other: a millisecond of many short numerical calls, each of which
+lets other threads go first. Eight threads at it at once take twice as long for all of them together."""
+
+RETRY_S = 1
+_few_at_once = threading.Lock()
+
+
+class TimeIsUp(BaseException):
+    """Ends a thread's work from outside; no Exception, so that what is being worked at does not catch it."""
+
+
+def too_late(limit_s: float) -> Problem:
+    """What a request that took too long is answered."""
+    return Problem(
+        503, f"this was not done within {limit_s:g} s and was stopped; ask for less, or later",
+        headers={"Retry-After": str(RETRY_S)},
+    )  # fmt: skip
+
+
+class Deadline:
+    """The end of the time that a request has."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._until_s = time.monotonic() + limit_s
+
+    def remaining_s(self) -> float:
+        """Seconds left; a problem where there are none."""
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise too_late(self.limit_s)
+        return left_s
+
+
+def deadline(most_s: float) -> Deadline:
+    """The current request's deadline, counted from the first call; problem for a header that is no time."""
+    if "deadline" not in g:
+        sent = request.headers.get(HEADER)
+        try:
+            asked_s = most_s if sent is None else float(sent)
+        except ValueError:
+            asked_s = math.nan
+        if not asked_s > 0:
+            raise Problem(422, f"{HEADER} must be seconds above 0", pointer=f"/{HEADER}", where="header")
+        g.deadline = Deadline(min(asked_s, most_s))
+    found: Deadline = g.deadline
+    return found
+
+
+def curves_in_time(
+    predictor: Predictor, ops: Sequence[Op], cases: Sequence[Case] | None, until: Deadline
+) -> CurveTable:
+    """What `predictor.curves` gives, `OPS_AT_ONCE` at a time; a problem as soon as time is up."""
+    if len(ops) <= FEW_OPS:
+        with _few_at_once:
+            until.remaining_s()
+            return predictor.curves(ops, cases=cases)
+    parts = []
+    for start in range(0, len(ops), OPS_AT_ONCE):
+        until.remaining_s()
+        parts.append(predictor.curves(ops[start : start + OPS_AT_ONCE], cases=cases))
+    if len(parts) == 1:
+        return parts[0]
+    seconds, low, high = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("seconds", "low", "high")
+    )
+    return CurveTable(
+        parts[0].cases, seconds, low, high, np.concatenate([part.source for part in parts]), parts[0].model
+    )
+
+
+@contextmanager
+def stopped_in_time(until: Deadline) -> Iterator[None]:
+    """Stop the block, between two of its bytecodes, when time is up; then a problem.
+
+    Only for pure computation: whatever holds a lock or a connection at that moment would keep it.
+    """
+    here, lock, over = threading.get_ident(), threading.Lock(), False
+
+    def stop() -> None:
+        with lock:
+            if not over:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(TimeIsUp))
+
+    timer = threading.Timer(until.remaining_s(), stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        try:
+            yield
+        finally:
+            with lock:
+                over = True
+            timer.cancel()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), None)
+    except TimeIsUp:
+        raise too_late(until.limit_s) from None

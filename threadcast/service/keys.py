@@ -1,0 +1,151 @@
+"""API keys: made once and shown once; the file keeps their digests.
+
+A key is 256 random bits, so one round of SHA-256 is enough: nobody finds it by trying words, as passwords are found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from threadcast.core.atomic_file import replacing
+from threadcast.core.errors import ConfigError, FormatError, InvalidInput, NotFound
+from threadcast.core.json_reading import check_schema, member, parse
+
+SCHEMA = "threadcast.keys/1"
+Scope = Literal["read", "ingest", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""What a key may allow: to ask; to store measurements; to move aliases, and everything else."""
+
+PREFIX = "tc_"
+"""Begins every key, so that one that got into a log or a repository is found."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a key: not the key itself."""
+
+    name: str
+    scopes: tuple[str, ...]
+    sha256: str
+    created: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"name={self.name!r} must be lower-case letters, digits, _, . and -, none of these three first"
+            )
+        if not self.scopes or not set(self.scopes) <= set(SCOPES):
+            raise InvalidInput(f"scopes={self.scopes} must be one or more of {', '.join(SCOPES)}")
+        if not _DIGEST.fullmatch(self.sha256):
+            raise InvalidInput(f"key {self.name!r} has no SHA-256 digest")
+
+    def allows(self, scope: str) -> bool:
+        """Whether the key may be used for this; admin may everything."""
+        return scope in self.scopes or "admin" in self.scopes
+
+
+class KeyFile:
+    """The keys in a file, read again whenever it has changed. Safe to use from threads.
+
+    A file that is missing or damaged is a ConfigError and lets nobody in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._stamp: tuple[int, ...] = ()
+        self._keys: tuple[Key, ...] = ()
+        self.keys()
+
+    def keys(self) -> tuple[Key, ...]:
+        """The keys in the file now."""
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise ConfigError(f"the key file {self._path} cannot be read: {error.strerror}") from error
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        with self._lock:
+            if stamp != self._stamp:
+                self._keys, self._stamp = read_keys(self._path), stamp
+            return self._keys
+
+    def find(self, token: str) -> Key | None:
+        """The key that this is; None where it is none. Takes as long whichever it is, or none."""
+        digest, found = _digest(token), None
+        for key in self.keys():
+            if hmac.compare_digest(digest, key.sha256):
+                found = key
+        return found
+
+
+def read_keys(path: Path) -> tuple[Key, ...]:
+    """The keys in a file; ConfigError where it is none."""
+    try:
+        document = parse(path.read_bytes(), what=str(path))
+        check_schema(document, SCHEMA)
+        keys = tuple(_key(entry, f"/keys/{i}") for i, entry in enumerate(member(document, "keys", list)))
+    except OSError as error:
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from error
+    except InvalidInput as error:
+        raise ConfigError(f"{path} is no key file: {error}") from error
+    if len({key.name for key in keys}) != len(keys):
+        raise ConfigError(f"{path} is no key file: two keys have one name")
+    return keys
+
+
+def add_key(path: Path, name: str, scopes: Sequence[str]) -> str:
+    """Make a key, add what is to be kept of it to the file, and return it; nobody can tell it again.
+
+    The file is made where there is none, for its owner's eyes. InvalidInput for a name that is taken or none.
+    """
+    token = PREFIX + secrets.token_urlsafe(32)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    key = Key(name, tuple(scope for scope in SCOPES if scope in scopes), _digest(token), created)
+    keys = read_keys(path) if path.exists() else ()
+    if any(other.name == name for other in keys):
+        raise InvalidInput(f"there is a key named {name!r} in {path}; remove it first, or choose another name")
+    _write(path, (*keys, key))
+    return token
+
+
+def remove_key(path: Path, name: str) -> None:
+    """Take a key out of the file: running services refuse it from the next request on. NotFound where there is none."""
+    keys = read_keys(path)
+    kept = tuple(key for key in keys if key.name != name)
+    if len(kept) == len(keys):
+        raise NotFound(f"no key named {name!r} in {path}; there are: {', '.join(key.name for key in keys) or 'none'}")
+    _write(path, kept)
+
+
+def _write(path: Path, keys: Sequence[Key]) -> None:
+    entries = [{"name": k.name, "scopes": list(k.scopes), "sha256": k.sha256, "created": k.created} for k in keys]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as draft:
+        draft.touch(mode=0o600)  # keeps its mode when it takes the place of the file
+        draft.write_text(json.dumps({"schema": SCHEMA, "keys": entries}, indent=1) + "\n", encoding="utf-8")
+
+
+def _key(entry: Any, pointer: str) -> Key:
+    name, digest, created = (member(entry, part, str, pointer=pointer) for part in ("name", "sha256", "created"))
+    scopes = member(entry, "scopes", list, pointer=pointer)
+    if not all(isinstance(scope, str) for scope in scopes):
+        raise FormatError("scopes must be text", pointer=f"{pointer}/scopes")
+    return Key(name, tuple(scopes), digest, created)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

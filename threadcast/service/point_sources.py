@@ -1,0 +1,25 @@
+"""Where the time of a planned or launched op comes from: measured, interpolated, learned or extrapolated."""
+
+from __future__ import annotations
+
+from threadcast.core import Affinity, Case, Source
+from threadcast.scheduler.policies import Problem
+
+_NAMES: list[str] = [source.value for source in Source]
+
+
+class PointSources:
+    """Says of ops on cores which kind of point of their curves the predicted time is."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._column = {case: i for i, case in enumerate(problem.curves.cases)}
+
+    def of(self, op: int, cores: tuple[int, ...], threads: int) -> str:
+        """The source of the seconds that `problem.times.on` gives; PlanError where that does."""
+        curves = self._problem.curves
+        seconds = self._problem.times.on(op, cores, threads)
+        count = min(threads, len(cores))
+        columns = [self._column.get(Case(count, affinity)) for affinity in Affinity]
+        there = [column for column in columns if column is not None and curves.seconds[op, column] == seconds]
+        return _NAMES[max(int(curves.source[op, column]) for column in there)]

@@ -1,0 +1,51 @@
+"""What every answer carries beside its content: the request's id, and how long the parts of the work took."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from apiflask import APIFlask
+from flask import Response, g, request
+
+REQUEST_ID = "X-Request-Id"
+SERVER_TIMING = "Server-Timing"
+
+_SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+"""Ids that are given back as they came: nothing that could forge a line of a log."""
+
+
+def request_id() -> str:
+    """The current request's id: the client's where it sent a sane one, else one of ours."""
+    if "request_id" not in g:
+        sent = request.headers.get(REQUEST_ID, "")
+        g.request_id = sent if _SANE.fullmatch(sent) else secrets.token_hex(16)
+    found: str = g.request_id
+    return found
+
+
+@contextmanager
+def timed(phase: str) -> Iterator[None]:
+    """Add the seconds that the block takes to this phase of the current request."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        phases = g.setdefault("phases", {})
+        phases[phase] = phases.get(phase, 0.0) + time.perf_counter() - started
+
+
+def install(app: APIFlask) -> None:
+    """Put the id and the times, in milliseconds as Server-Timing has them, on every answer of `app`."""
+
+    def mark(response: Response) -> Response:
+        response.headers[REQUEST_ID] = request_id()
+        took = {**g.get("phases", {}), "total": time.perf_counter() - g.started_s} if "started_s" in g else {}
+        if took:
+            response.headers[SERVER_TIMING] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in took.items())
+        return response
+
+    app.after_request(mark)

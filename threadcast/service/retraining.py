@@ -1,0 +1,142 @@
+"""Retraining beside the service, in a process of its own: on schedule, or when what is measured drifts.
+
+A candidate takes the alias only where it beats what stands there on ops that it has not learned from
+(`models.retraining`); the services notice as they notice every move of an alias.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from threadcast.core.errors import ConfigError, ThreadcastError
+from threadcast.models.drift import drift, ratios
+from threadcast.models.registry import ModelRegistry
+from threadcast.models.retraining import compete
+from threadcast.service.settings import ServiceSettings
+from threadcast.store import Store
+
+CHECK_S = 1.0
+"""Seconds between looks at the store."""
+
+MIN_RATIOS = 20
+"""New measurements that drift is told from."""
+
+NICE = 10
+"""How far training gives way to serving."""
+
+_log = logging.getLogger("threadcast.retraining")
+
+
+@dataclass(slots=True)
+class Retrainer:
+    """Decides when to retrain `alias`, and does. `every_s` and `drift_limit` of 0 never ask for it."""
+
+    store: Store
+    registry: ModelRegistry
+    alias: str
+    every_s: float
+    drift_limit: float
+    trained_s: float
+    """When the last training was, on the clock of `step`."""
+    trained_to: int = field(init=False)
+    """`Store.last_measurement` at the last training."""
+    looked_to: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trained_to = self.looked_to = self.store.last_measurement()
+
+    def step(self, now_s: float) -> str | None:
+        """Retrain if it is time and there is something new; the version that the alias then stands for, if it moved."""
+        last = self.store.last_measurement()
+        if last == self.trained_to or not (self._is_time(now_s) or self._drifts(last)):
+            return None
+        self.trained_s, self.trained_to = now_s, last
+        return self.retrain()
+
+    def retrain(self) -> str | None:
+        """Let a candidate compete; the version under which it was registered and has the alias, if it is better."""
+        version = self.registry.resolve(self.alias)
+        measured = self.store.measurements()
+        verdict = compete(self.registry.load(version), measured)
+        if not verdict.better:
+            _log.info("%s stays %s: the candidate is no better on held-out ops", self.alias, version)
+            return None
+        origin = {
+            "machines": sorted({m.machine.fingerprint for m in measured}), "ops": verdict.learned_ops,
+            "measurements": len(measured), "networks": [], "retrained_from": version,
+        }  # fmt: skip
+        metrics = {"held out": verdict.candidate_row.to_json()}
+        better = self.registry.save(verdict.candidate, trained_on=origin, metrics=metrics)
+        if self.registry.resolve(self.alias) != version:
+            _log.info("%s was moved meanwhile; %s stays without it", self.alias, better)
+            return None
+        self.registry.set_alias(self.alias, better)
+        _log.info("%s is %s, in place of %s", self.alias, better, version)
+        return better
+
+    def _is_time(self, now_s: float) -> bool:
+        return 0 < self.every_s <= now_s - self.trained_s
+
+    def _drifts(self, last: int) -> bool:
+        if not self.drift_limit or last == self.looked_to:
+            return False
+        self.looked_to = last
+        new = self.store.measurements(since=self.trained_to)
+        champion = self.registry.load(self.alias)
+        found = ratios(champion, new[-MIN_RATIOS * 10 :], most_ops=MIN_RATIOS * 10)
+        return len(found) >= MIN_RATIOS and drift(found) >= self.drift_limit
+
+
+@contextlib.contextmanager
+def beside(settings: ServiceSettings) -> Iterator[None]:
+    """Retrain in a process of its own within the block, if the settings ask for it; ConfigError where they cannot."""
+    if not (settings.retrain_every_s or settings.retrain_drift):
+        yield
+        return
+    if "@" in settings.model:
+        raise ConfigError(f"service.model={settings.model!r} is one version; retraining moves an alias: name one")
+    asked = {
+        "store": str(settings.store), "models": str(settings.models), "alias": settings.model,
+        "every_s": settings.retrain_every_s, "drift": settings.retrain_drift,
+    }  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-m", "threadcast.service.retraining", json.dumps(asked)]
+    process, parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment), os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() == parent:  # workers are forked within the block
+            process.terminate()
+            process.wait()
+
+
+def main(asked: dict[str, str], parent: int) -> None:
+    """Retrain until the process `parent` is gone."""
+    os.nice(NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends this process
+    with Store.open(asked["store"]) as store:
+        retrainer = Retrainer(
+            store, ModelRegistry(Path(asked["models"])), asked["alias"], float(asked["every_s"]),
+            float(asked["drift"]), time.monotonic(),
+        )  # fmt: skip
+        while os.getppid() == parent:
+            try:
+                retrainer.step(time.monotonic())
+            except ThreadcastError as error:
+                _log.warning("no retraining this time: %s", error)
+            time.sleep(CHECK_S)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="threadcast: %(message)s")
+    main(json.loads(sys.argv[1]), os.getppid())

@@ -1,0 +1,213 @@
+"""gunicorn's threaded worker, which gives a thread to whole requests only.
+
+gunicorn's own gives one to a connection once its first byte is there, and the thread then waits for the rest: as many
+clients as there are threads, each a byte now and then, and nobody else is served. Here the main loop collects what
+arrives, without waiting, and refuses what is too long, too slow or too much. A client that does not read its answer
+holds a thread for `SEND_S` at most.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from gunicorn.http import errors
+from gunicorn.workers.gthread import TConn, ThreadWorker
+
+from threadcast.service.arrival import Arrival, Refusal
+from threadcast.service.problems import MEDIA_TYPE, document
+
+SEND_S = 30.0
+"""Seconds in which a client must have read its answer."""
+
+LINGER_S = 2.0
+"""Seconds for which a refused client's bytes are read and dropped: closed at once, it would not see the answer."""
+
+SCAN_S = 0.25
+"""Seconds between looks for clients that are too slow."""
+
+READ_BYTES = 256 << 10
+HELD_BODIES = 4
+"""Bodies of the greatest length that may be arriving at once, in memory; what comes beyond that is refused."""
+
+FULL = 0.75
+"""Share of the connections that may be incomplete requests; beyond it the oldest gives way to a new one."""
+
+_STATUS = {errors.LimitRequestLine: 414, errors.LimitRequestHeaders: 431, errors.ExpectationFailed: 417}
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """See the module; `receive_s` and `max_body_bytes` are set by `server` before there is a connection."""
+
+    receive_s = 10.0
+    max_body_bytes = 32 << 20
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._arriving: dict[TConn, Arrival] = {}
+        self._lingering: dict[TConn, float] = {}
+        self._left: dict[TConn, bytes] = {}
+        self._watched: set[TConn] = set()
+        self._held_bytes = 0
+        self._scanned_s = 0.0
+
+    def accept(self, listener: socket.socket) -> None:
+        """Take a connection and whatever it has brought."""
+        try:
+            client, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.nr_conns += 1
+        self._make_room()
+        self._begin(TConn(self.cfg, client, address, listener.getsockname()), b"")
+
+    def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
+        """A kept connection brings its next request."""
+        self.poller.unregister(client)
+        self.keepalived_conns.remove(conn)
+        self._begin(conn, b"")
+
+    def finish_request(self, conn: TConn, fs: Any) -> None:
+        """Keep the connection, and begin at once with what it has sent beyond the request that was answered."""
+        left = self._left.pop(conn, b"")
+        if left and fs.exception() is None and fs.result() is True and self.alive:
+            conn.sock.setblocking(False)
+            self._begin(conn, left)
+            return
+        super().finish_request(conn, fs)
+
+    def handle_request(self, req: Any, conn: TConn) -> Any:
+        """Answer; the time for sending is bounded in total."""
+        conn.sock.settimeout(SEND_S)
+        try:
+            return super().handle_request(req, conn)
+        except TimeoutError:
+            self.log.warning("a client took more than %g s to read its answer", SEND_S)
+            return False
+
+    def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
+        """Answer what is no HTTP as a problem."""
+        status = next((status for kind, status in _STATUS.items() if isinstance(exc, kind)), 400)
+        if not isinstance(exc, errors.ParseException):
+            self.log.exception("Error handling request")
+            status = 500
+        self._count("", status)
+        detail = "the service failed" if status == 500 else f"this is no HTTP request: {exc}"
+        self._send(client, Refusal(status, detail))
+
+    def murder_pending(self) -> None:
+        """Refuse who is too slow; let go of who was refused."""
+        now_s = time.monotonic()
+        if now_s - self._scanned_s < SCAN_S:
+            return
+        self._scanned_s = now_s
+        for conn, arrival in list(self._arriving.items()):
+            if now_s > arrival.until_s or not (self.alive or arrival.buffer):
+                late = Refusal(408, f"the request did not arrive within receive_s={self.receive_s:g} s")
+                self._end(conn, late if arrival.buffer else None)
+        for conn, until_s in list(self._lingering.items()):
+            if now_s > until_s:
+                self._drop(conn)
+
+    def _begin(self, conn: TConn, data: bytes) -> None:
+        arrival = self._arriving[conn] = Arrival(time.monotonic() + self.receive_s, self.max_body_bytes)
+        if data:
+            self._take_in(conn, arrival, data)
+        else:
+            self._on_readable(conn, conn.sock)  # mostly it is all there
+        if conn in self._arriving:
+            self._watch(conn)
+
+    def _watch(self, conn: TConn) -> None:
+        self._watched.add(conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._on_readable, conn))
+
+    def _on_readable(self, conn: TConn, client: socket.socket) -> None:
+        try:
+            data = client.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        arrival = self._arriving.get(conn)
+        if not data:
+            self._drop(conn)
+        elif arrival is not None:  # else it lingers, and this is dropped
+            self._take_in(conn, arrival, data)
+
+    def _take_in(self, conn: TConn, arrival: Arrival, data: bytes) -> None:
+        self._held_bytes += len(data)
+        refusal = arrival.add(data)
+        if refusal is None and self._held_bytes > HELD_BODIES * self.max_body_bytes:
+            refusal = Refusal(503, "too much is arriving at once; try again shortly")
+        if refusal is not None:
+            self._end(conn, refusal)
+        elif arrival.whole:
+            self._dispatch(conn, arrival)
+        elif arrival.expects_continue():
+            conn.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _dispatch(self, conn: TConn, arrival: Arrival) -> None:
+        self._forget(conn)
+        arrival.expects_continue()
+        request, left = arrival.take()
+        if left:
+            self._left[conn] = left
+        conn.init()
+        conn.data_ready = True
+        conn.parser.unreader.unread(request)
+        self.enqueue_req(conn)
+
+    def _end(self, conn: TConn, refusal: Refusal | None) -> None:
+        """Refuse and linger; without a refusal just close."""
+        arrival = self._arriving.get(conn)
+        if refusal is None or arrival is None:
+            self._drop(conn)
+            return
+        self._count(arrival.method, refusal.status)
+        self._send(conn.sock, refusal)
+        self._forget(conn)
+        self._lingering[conn] = time.monotonic() + LINGER_S
+        self._watch(conn)
+
+    def _send(self, client: socket.socket, refusal: Refusal) -> None:
+        content = json.dumps(document(refusal.status, refusal.detail)).encode()
+        retry = "Retry-After: 1\r\n" if refusal.status == 503 else ""
+        head = (
+            f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\nConnection: close\r\n{retry}"
+            f"Content-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        try:
+            client.send(head.encode() + content)
+            client.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+    def _drop(self, conn: TConn) -> None:
+        self._forget(conn)
+        self.nr_conns -= 1
+        conn.close()
+
+    def _forget(self, conn: TConn) -> None:
+        arrival = self._arriving.pop(conn, None)
+        if arrival is not None:
+            self._held_bytes -= len(arrival.buffer)
+        self._lingering.pop(conn, None)
+        self._left.pop(conn, None)
+        if conn in self._watched:
+            self._watched.remove(conn)
+            self.poller.unregister(conn.sock)
+
+    def _make_room(self) -> None:
+        if len(self._arriving) + len(self._lingering) > FULL * self.worker_connections:
+            waiting = self._lingering or self._arriving
+            self._drop(next(iter(waiting)))
+
+    def _count(self, method: str, status: int) -> None:
+        self.wsgi.extensions["threadcast"].metrics.count_unmatched(method, status)

@@ -1,0 +1,53 @@
+"""Tells how far a store's measurements have come, so quickly that it can be asked before every answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from sqlalchemy import Engine
+
+_QUERY = "SELECT max(id) FROM measurements"
+
+
+class Latest:
+    """The id of the measurement stored last, read over a connection of its own: 10 us where the pool's take 150.
+
+    Ids are in the order of commits, because writers wait for one another (`Database.write`).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def id(self) -> int:
+        """The last id, 0 of an empty store; whatever the driver raises when the database cannot be read."""
+        with self._lock:
+            try:
+                return self._read()
+            except self._engine.dialect.loaded_dbapi.Error:
+                self._drop()  # the server may have gone and come back
+                return self._read()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._lock:
+            self._drop()
+
+    def _read(self) -> int:
+        if self._connection is None:
+            self._connection = self._engine.raw_connection()
+            if self._engine.dialect.name != "sqlite":  # where the pool has it do so already
+                self._connection.driver_connection.autocommit = True
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(_QUERY)
+            return int(cursor.fetchone()[0] or 0)
+        finally:
+            cursor.close()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection = None
