@@ -13,10 +13,11 @@ import numpy as np
 from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.options import NewFile, common, network_options, setting
-from threadcast.cli.output import Output, duration, table
+from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor
 from threadcast.core import Case, Machine, OpGraph, Plan, timeline
 from threadcast.core.errors import ModelError, PlanError
+from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
 from threadcast.scheduler.engine_costs import EngineCosts
