@@ -8,6 +8,7 @@ from apiflask import APIFlask
 
 from threadcast import __version__
 from threadcast.service import (
+    dashboard,
     decisions,
     measurements,
     metrics,
@@ -20,6 +21,7 @@ from threadcast.service import (
     problems,
 )
 from threadcast.service.context import EXTENSION, Context
+from threadcast.service.dashboard.forms import accept_form
 from threadcast.service.golden import Golden
 from threadcast.service.kept_policies import KeptPolicies
 from threadcast.service.model_shelf import ModelShelf
@@ -27,7 +29,7 @@ from threadcast.service.settings import ServiceSettings
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
 from threadcast.store import Store
 
-_BLUEPRINTS = (predictions, plans, decisions, measurements, models, operations, pages)
+_BLUEPRINTS = (predictions, plans, decisions, measurements, models, operations, dashboard, pages)
 
 
 class Service(APIFlask):
@@ -52,7 +54,6 @@ def create_app(settings: ServiceSettings) -> Service:
         AUTO_VALIDATION_ERROR_RESPONSE=False,
     )  # fmt: skip
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
-    app.jinja_env.filters["milliseconds"] = pages.milliseconds
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
     app.extensions[EXTENSION] = Context(
         settings, Store.open(settings.store), ModelShelf(settings.models, default=settings.model), measured,
@@ -60,6 +61,7 @@ def create_app(settings: ServiceSettings) -> Service:
     )  # fmt: skip
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
     problems.install(app)
+    app.before_request(accept_form)  # before whatever looks at bodies and at keys
     app.before_request(require_json)
     app.after_request(pages.secure)
     for module in _BLUEPRINTS:
