@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.app import Service, create_app
+from threadcast.service.problems import Problem
 from threadcast.service.settings import ServiceSettings
 
 HERE = {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}
@@ -113,9 +114,10 @@ def test_the_key_of_a_form_takes_the_place_of_the_header(app: Service) -> None:
     app.before_request(lambda: seen.append(request.headers.get("Authorization")))
     client, sent = app.test_client(), {"alias": "champion", "version": "roofline@2"}
     client.post(PROMOTE, data={**sent, "key": " secret "}, headers=HERE)
-    client.post(PROMOTE, data={**sent, "key": "secret"}, headers={**HERE, "Authorization": "Bearer other"})
+    client.post(PROMOTE, data={**sent, "key": "secret"}, headers={**HERE, "Authorization": "Basic eDp5"})
+    client.post(PROMOTE, data=sent, headers={**HERE, "Authorization": "Bearer other"})
     client.post(PROMOTE, data=sent, headers=HERE)
-    assert seen == ["Bearer secret", "Bearer other", None]
+    assert seen == ["Bearer secret", "Bearer secret", "Bearer other", None]
 
 
 @pytest.mark.parametrize("key", ["a\r\nX-Other: b", "ключ"])
@@ -134,3 +136,13 @@ def test_the_key_appears_in_no_answer(client: FlaskClient) -> None:
     answer = client.post(PROMOTE, data=sent, headers=HERE)
     assert "very-secret" not in answer.text
     assert "very-secret" not in str(answer.headers)
+
+
+def test_a_page_that_is_refused_keeps_the_challenge_for_a_key(app: Service) -> None:
+    def refuse() -> None:
+        raise Problem(401, "send a key", headers={"WWW-Authenticate": "Basic"})
+
+    app.before_request(refuse)
+    answer = app.test_client().get("/models")
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Basic")
+    assert "A key is needed" in answer.text

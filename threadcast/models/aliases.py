@@ -61,7 +61,7 @@ class Aliases:
 
     def resolve(self, alias: str) -> str | None:
         """The version that an alias stands for, None where it was never set."""
-        versions = standing(self.history(alias))
+        versions = _stack(self.history(alias))
         return versions[-1] if versions else None
 
     def set(self, alias: str, version: str) -> None:
@@ -83,7 +83,7 @@ class Aliases:
         directory = self._root / "aliases" / alias
         while True:
             moves = self.history(alias)
-            version, rollback = choose(standing(moves))
+            version, rollback = choose(_stack(moves))
             time = self._now().isoformat(timespec="seconds")
             document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time}
             with staged(self._root) as stage:
@@ -105,8 +105,8 @@ def _read_move(path: Path) -> Move:
         return Move(version, time, member(document, "rollback", bool))
 
 
-def standing(moves: list[Move]) -> list[str]:
-    """The versions that an alias with these moves could go back through, the one that it stands for last."""
+def _stack(moves: list[Move]) -> list[str]:
+    """The versions that an alias could go back through, the current one last."""
     versions: list[str] = []
     for move in moves:
         if not move.rollback:

@@ -60,8 +60,8 @@ def create_app(settings: ServiceSettings) -> Service:
         KeptPolicies(settings.max_contexts), Golden(),
     )  # fmt: skip
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
-    problems.install(app)
     app.before_request(accept_form)  # before whatever looks at bodies and at keys
+    problems.install(app)
     app.before_request(require_json)
     app.after_request(pages.secure)
     for module in _BLUEPRINTS:

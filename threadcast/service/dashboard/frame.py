@@ -121,7 +121,9 @@ def _missing(error: NotFound) -> Response:
 
 @blueprint.errorhandler(Problem)
 def _problem(problem: Problem) -> Response:
-    return _refusal(problem.status, problem.detail)
+    response = _refusal(problem.status, problem.detail)
+    response.headers.extend(problem.headers or {})  # a challenge for a key, or when to come again
+    return response
 
 
 @blueprint.errorhandler(ThreadcastError)

@@ -6,7 +6,7 @@ from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
-from threadcast.models.aliases import Move, standing
+from threadcast.models.aliases import Move
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint
 from threadcast.service.dashboard.scores import readable, score_of
@@ -73,5 +73,10 @@ def rollback() -> Response:
 
 def _back(moves: list[Move]) -> str:
     """The version that a rollback would return to, `moves` being the newest first; empty where there is none."""
-    versions = standing(moves[::-1])
+    versions: list[str] = []
+    for move in reversed(moves):
+        if not move.rollback:
+            versions.append(move.version)
+        elif versions:
+            versions.pop()
     return versions[-2] if len(versions) > 1 else ""
