@@ -186,7 +186,7 @@ def test_the_last_run_is_shown_predicted_and_actual(client: FlaskClient, setting
     _, text = page(client, "/networks/net")
     assert "2026-01-02 03:04" in text
     assert re.findall(r"<h3>(\w+),", text) == ["Predicted", "Actual"]
-    assert f"{GRAPH.ids[0]} ({GRAPH.ops[0].kind}), 1 thread, 1.00 s from 0 s" in text
+    assert f"{GRAPH.ids[0]} ({GRAPH.ops[0].kind}), 1 thread, 1.00\N{NO-BREAK SPACE}s from 0\N{NO-BREAK SPACE}s" in text
 
 
 def test_drift_holds_later_measurements_against_the_model(client: FlaskClient, settings: ServiceSettings) -> None:

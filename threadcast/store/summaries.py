@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from threadcast.core import Op
 from threadcast.store import schema
@@ -52,15 +52,20 @@ def refresh(connection: Connection, touched: Mapping[int, Collection[int]], ops:
             rows_of: dict[int, list[Any]] = {}
             for row in connection.execute(found):
                 rows_of.setdefault(row.op_id, []).append(row)
-            new = []
-            for op_id, rows in rows_of.items():
-                figures = summary_of(rows)
-                if op_id in known:
-                    connection.execute(update(table).where(here, table.c.op_id == op_id).values(**figures))
-                    continue
-                new.append({"machine_id": machine_id, "op_id": op_id, **_described(ops[op_id]), **figures})
+            figures = {op_id: summary_of(rows) for op_id, rows in rows_of.items()}
+            new = [
+                {"machine_id": machine_id, "op_id": op_id, **_described(ops[op_id]), **found}
+                for op_id, found in figures.items()
+                if op_id not in known
+            ]
+            changed = [{"changed": op_id, **found} for op_id, found in figures.items() if op_id in known]
             if new:
                 connection.execute(insert(table), new)
+            if changed:
+                set_to: Row = {name: bindparam(name) for name in changed[0] if name != "changed"}
+                connection.execute(
+                    update(table).where(here, table.c.op_id == bindparam("changed")).values(set_to), changed
+                )
 
 
 def _described(op: Op) -> Row:

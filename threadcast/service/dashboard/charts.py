@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from threadcast.core.figures import significant
 from threadcast.service.dashboard.frame import duration
@@ -41,7 +41,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over positions `x`, ascending; `time` says that these are seconds since 1970."""
+    """Lines over positions `x`, ascending; `time` says that these are seconds since 1970.
+
+    `within` are the lowest and highest value to show, where lines that go beyond would press the others together.
+    """
 
     title: str
     x: tuple[float, ...]
@@ -52,6 +55,7 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     time: bool = False
+    within: tuple[float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the script draws from."""
@@ -65,6 +69,7 @@ class Chart:
         return {
             "title": self.title, "x": self.x, "lines": lines, "xLabel": self.x_label, "yLabel": self.y_label,
             "unit": self.unit, "xLog": self.x_log, "yLog": self.y_log, "time": self.time,
+            "within": self.within,
         }  # fmt: skip
 
     def svg(self) -> Markup:
@@ -73,8 +78,10 @@ class Chart:
         if not found or not self.x:
             return Markup()
         x = _Axis(self.x[0], self.x[-1], LEFT, WIDTH - RIGHT, log=self.x_log, padded=not self.time)
-        low = min(found) if self.y_log else min(0.0, *found)
-        y = _Axis(low, max(found), HEIGHT - BOTTOM, TOP, log=self.y_log, padded=True)
+        lowest, highest = self.within or (min(found), max(found))
+        y = _Axis(
+            lowest if self.y_log else min(0.0, lowest), highest, HEIGHT - BOTTOM, TOP, log=self.y_log, padded=True
+        )
         parts = [*self._frame(x, y), *(part for line in self.lines for part in _drawn(line, self.x, x, y, self.unit))]
         return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
             f"{WIDTH:g}", f"{HEIGHT:g}", self.title, Markup("").join(parts)
@@ -123,7 +130,7 @@ def wants_log(values: Sequence[float]) -> bool:
 
 
 class _Axis:
-    """From values to places in the image."""
+    """From values to places in the image; what lies beyond is drawn at its edge."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, log: bool, padded: bool) -> None:
         self._log = log
@@ -137,7 +144,8 @@ class _Axis:
         return math.log10(value) if self._log else value
 
     def __call__(self, value: float) -> float:
-        return self._start + (self._scaled(value) - self._a) / (self._b - self._a) * (self._end - self._start)
+        place = (self._scaled(value) - self._a) / (self._b - self._a)
+        return self._start + min(max(place, 0.0), 1.0) * (self._end - self._start)
 
     def ticks(self, *, base: float = 10.0) -> list[float]:
         """Round values within the axis, some five of them."""
@@ -169,5 +177,5 @@ def _drawn(line: Line, xs: Sequence[float], x: _Axis, y: _Axis, unit: Unit) -> I
     for at, value, i in placed if line.marks else ():
         yield Markup('<circle class="{} {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
             line.marks, tone, at, y(value), 8 if line.marks == "ring" else 4,
-            escape(f"{line.name}: {shown(value, unit)} at {xs[i]:g}"),
+            f"{line.name}: {shown(value, unit)} at {xs[i]:g}",
         )  # fmt: skip

@@ -13,6 +13,9 @@ from threadcast.service.dashboard.charts import Chart, Line, Values, wants_log
 from threadcast.service.dashboard.frame import case_text
 from threadcast.service.model_shelf import ModelShelf
 
+ROOM = 1.3
+"""How far beyond what was measured, and what the first model says, other models' lines are drawn."""
+
 MARKED_TONES = {Affinity.COMPACT: 8, Affinity.SPREAD: 9}
 """Colours of measured points."""
 
@@ -58,10 +61,12 @@ def chart_of(entry: MeasuredOp, told: Sequence[Told]) -> Chart:
         banded = not lines
         lines.append(Line(one.version, values, i, low if banded else (), high if banded else ()))
     lines += measured_lines(entry.by_case, threads)
-    found = [v for line in lines for v in line.values if v is not None]
+    shown = [v for line in (*lines[:1], *lines[len(curves) :]) for v in (*line.values, *line.low, *line.high)]
+    found = [v for v in shown if v]
     return Chart(
         f"seconds of {entry.op.key} by threads", tuple(map(float, threads)), tuple(lines), "threads", "seconds", "s",
         x_log=threads[-1] >= 8, y_log=wants_log(found),
+        within=(min(found) / ROOM, max(found) * ROOM) if min(found, default=0.0) > 0 else None,
     )  # fmt: skip
 
 

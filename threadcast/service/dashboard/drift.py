@@ -25,7 +25,7 @@ KINDS = 6
 """Kinds with a line of their own, those with most measurements."""
 STEPS = 30
 """Points of a line, at most."""
-_STEPS_S = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
+_STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
 KEPT = 8
 EXTENSION = "threadcast-dashboard-drift"
 

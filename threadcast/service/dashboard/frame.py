@@ -66,8 +66,8 @@ def whole_number(name: str, *, default: int, low: int, high: int) -> int:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with the unit that suits them: "1.25 ms"."""
-    return ascii_duration(seconds).replace(" us", " µs")
+    """Seconds with the unit that suits them, "1.25 ms", not to be parted at the end of a line."""
+    return ascii_duration(seconds).replace(" us", " µs").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def case_text(case: Case) -> str:

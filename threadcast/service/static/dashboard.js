@@ -56,7 +56,7 @@
       x.values = (_, splits) => splits.map((v) => `${v}`);
     } else if (chart.time) {
       x.values = (_, splits, axis, space, step) => splits.map((v) => {
-        const [date, time] = new Date(v * 1000).toISOString().slice(0, 16).split("T");
+        const [date, time] = new Date(v * 1000).toISOString().slice(0, step < 60 ? 19 : 16).split("T");
         return step >= 86400 ? date : `${time}\n${date}`;
       });
       x.space = 90;
@@ -70,8 +70,8 @@
       cursor: { drag: { x: true, y: true, uni: 20 }, points: { size: 7 } },
       legend: { live: true },
       scales: {
-        x: { time: chart.time, distr: chart.xLog ? 3 : 1, log: 2, range: padded(chart.xLog, chart.time) },
-        y: chart.yLog ? { distr: 3, log: 10 } : { range: (_, low, high) => [Math.min(0, low), high * 1.08 || 1] },
+        x: { time: chart.time, distr: chart.xLog ? 3 : 1, log: 2, range: padded(chart) },
+        y: chart.yLog ? { distr: 3, log: 10, ...(chart.within && { range: chart.within }) } : chart.within ? { range: [0, chart.within[1]] } : { range: (_, low, high) => [Math.min(0, low), high * 1.08 || 1] },
       },
       axes: [x, y],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
@@ -79,10 +79,11 @@
     };
   };
 
-  const padded = (log, time) => (_, low, high) => {
+  const padded = (chart) => (_, low, high) => {
     if (low === null) return [low, high];
-    if (low === high) return log ? [low / 1.5, high * 1.5] : [low - (time ? 3600 : 1), high + (time ? 3600 : 1)];
-    if (log) return [low / 1.08, high * 1.08];
+    const [only] = chart.x;
+    if (chart.x.length === 1) return chart.xLog ? [only / 1.5, only * 1.5] : [only - (chart.time ? 300 : 1), only + (chart.time ? 300 : 1)];
+    if (chart.xLog) return [low / 1.08, high * 1.08];
     const room = (high - low) * 0.03;
     return [low - room, high + room];
   };
