@@ -71,7 +71,10 @@
       legend: { live: true },
       scales: {
         x: { time: chart.time, distr: chart.xLog ? 3 : 1, log: 2, range: padded(chart) },
-        y: chart.yLog ? { distr: 3, log: 10, ...(chart.within && { range: chart.within }) } : chart.within ? { range: [0, chart.within[1]] } : { range: (_, low, high) => [Math.min(0, low), high * 1.08 || 1] },
+        // Functions, as with arrays a double click would leave the zoomed range.
+        y: chart.yLog
+          ? { distr: 3, log: 10, ...(chart.within && { range: () => chart.within }) }
+          : { range: (_, low, high) => (chart.within ? [0, chart.within[1]] : [Math.min(0, low), high * 1.08 || 1]) },
       },
       axes: [x, y],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
