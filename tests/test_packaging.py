@@ -11,7 +11,7 @@ from tests.test_architecture import MODULES, PACKAGE, imports
 from threadcast.cli.extras import EXTRAS
 
 BASE = {"numpy", "click", "rich", "urllib3"}
-BESIDE = {"werkzeug", "pytest", "sitecustomize"}
+BESIDE = {"werkzeug", "markupsafe", "pytest", "sitecustomize"}
 """Flask's own foundation, what whoever runs the contract tests of `*/testing.py` has, and what a user may have."""
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.cli.output import Output, duration, significant, table
+from threadcast.cli.output import Output, table
 from threadcast.cli.progress import Progress
+from threadcast.core.figures import duration, significant
 
 
 @given(st.floats(-1e300, 1e300))

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from threadcast.cli.main import cli
 from threadcast.core import Plan, Trace
+from threadcast.store import Store
 
 
 def call(*arguments: str) -> Result:
@@ -48,6 +49,17 @@ def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(st
     assert not happened.simulated
     processes = {e["pid"] for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"}
     assert len(processes) == 2
+
+
+def test_the_plan_and_what_happened_stay_in_the_store(store: str, tmp_path: Path) -> None:
+    done = call("run", "lenet", "--steps", "3", "--store", store, "--models", str(tmp_path), "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    with Store.open(store) as opened:
+        (graph,) = opened.graphs()
+        run = opened.browse.last_run(graph, told["machine"])
+    assert run is not None
+    assert (run.plan.makespan_s, len(run.trace.ops)) == (told["predicted_s"], told["ops"])
 
 
 def test_a_plan_made_before_is_run(store: str, tmp_path: Path) -> None:

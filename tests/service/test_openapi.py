@@ -29,22 +29,25 @@ def routes(app: Service) -> Iterator[tuple[str, str]]:
             yield from ((method, path) for method in sorted(rule.methods or ()) if method not in ("HEAD", "OPTIONS"))
 
 
+def documented(page: str) -> list[tuple[str, str]]:
+    """(method, path) of every line of a document's table of routes."""
+    return re.findall(r"^\| `(GET|POST|PUT|DELETE) (/[^`]*)` \|", (DOCS / page).read_text(), re.MULTILINE)
+
+
 def test_the_stored_description_is_the_codes() -> None:
     stored = (DOCS / "openapi.json").read_text()
     assert stored == description(), "run: python -m threadcast.service.openapi > docs/openapi.json"
 
 
 def test_every_route_is_documented_and_nothing_else(app: Service) -> None:
-    text = (DOCS / "http.md").read_text()
-    documented = re.findall(r"^\| `(GET|POST|PUT|DELETE) (/[^`]*)` \|", text, re.MULTILINE)
-    assert sorted(documented) == sorted(routes(app))
+    assert sorted(documented("http.md") + documented("dashboard.md")) == sorted(routes(app))
 
 
 def test_every_route_of_the_api_is_described(app: Service, client: FlaskClient) -> None:
     spec = client.get("/openapi.json").get_json()
     assert spec["openapi"].startswith("3.1.")
     described = {(method.upper(), path) for path, item in spec["paths"].items() for method in item}
-    pages = {("GET", "/"), ("GET", "/docs"), ("GET", "/openapi.json")}
+    pages = {*documented("dashboard.md"), ("GET", "/docs"), ("GET", "/openapi.json")}
     assert described == set(routes(app)) - pages
 
 

@@ -1,7 +1,8 @@
-"""The pages for people: complete, and with nothing from elsewhere."""
+"""Every page for people, as a browser without scripts gets it: complete, safe, and with nothing from elsewhere."""
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,34 +10,46 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from tests.service.service_data import MACHINE, OPS
-from threadcast.core import Case, Machine, Measurement, Op, Sample
+from tests.service.service_data import GRAPH, MACHINE, OPS
+from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
 from threadcast.service.app import create_app
+from threadcast.service.pages import SECURITY_HEADERS
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
+OP = f"/ops/{OPS[0].key}"
+PAGES = ("/", "/machines", "/ops", OP, "/networks", "/networks/net", "/comparison", "/drift", "/models", "/docs")
+VOID = ("meta", "link", "input", "img", "br")
+
 
 class _Page(HTMLParser):
-    """Checks that tags are balanced and gathers what a browser would load."""
+    """Checks that tags are balanced and nothing is inline, and gathers what a browser would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.loaded: list[str] = []
         self.links: list[str] = []
-        self.ids: set[str] = set()
+        self.ids: list[str] = []
+        self.headings: list[int] = []
+        self.labelled: list[bool] = []
         self.feed(text)
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = dict(attrs)
-        assert tag not in ("script", "iframe", "style")
+        assert tag not in ("iframe", "style")
+        assert tag != "script" or "src" in named or named.get("type") == "application/json"
         assert "style" not in named
         assert not any(name.startswith("on") for name in named)
-        if tag not in ("meta", "link"):
+        if tag in ("input", "select") and named.get("type") != "hidden":
+            self.labelled.append("label" in self.open)
+        if tag not in VOID:
             self.open.append(tag)
         if "id" in named:
-            self.ids.add(str(named["id"]))
+            self.ids.append(str(named["id"]))
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
         if tag == "a":
             self.links.append(str(named["href"]))
         self.loaded += [str(named[name]) for name in ("src", "href") if name in named and tag != "a"]
@@ -45,61 +58,180 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def page(client: FlaskClient, path: str) -> tuple[_Page, str]:
+def page(client: FlaskClient, path: str, status: int = 200) -> tuple[_Page, str]:
     response = client.get(path)
-    assert response.status_code == 200
+    assert response.status_code == status
+    assert response.content_type == "text/html; charset=utf-8"
     return _Page(response.text), response.text
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
-def test_a_page_loads_our_style_sheet_and_nothing_else(client: FlaskClient, path: str) -> None:
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_loads_our_own_files_and_nothing_else(client: FlaskClient, path: str) -> None:
     found, text = page(client, path)
-    assert found.loaded == ["/static/style.css"]
-    assert client.get("/static/style.css", buffered=True).content_type.startswith("text/css")
+    assert found.loaded
+    for file in set(found.loaded):
+        assert file.startswith("/static/")
+        assert client.get(file, buffered=True).status_code == 200
     assert not re.search(r"https?://", text)
 
 
-def test_the_front_page_lists_machines_models_graphs_and_ops(client: FlaskClient) -> None:
+def test_the_policy_allows_no_inline_script_and_no_other_host(client: FlaskClient) -> None:
+    policy = client.get("/").headers["Content-Security-Policy"]
+    assert policy == SECURITY_HEADERS["Content-Security-Policy"]
+    sources = {part.split()[0]: part.split()[1:] for part in policy.split("; ")}
+    assert sources.pop("default-src") == ["'none'"]
+    assert {source for listed in sources.values() for source in listed} == {"'self'", "'none'"}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_headings_ids_and_labels_are_as_a_screen_reader_needs_them(client: FlaskClient, path: str) -> None:
+    found, _ = page(client, path)
+    assert found.headings[0] == 1
+    assert all(after - before <= 1 for before, after in zip(found.headings, found.headings[1:]))
+    assert len(set(found.ids)) == len(found.ids)
+    assert all(found.labelled)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_somewhere(client: FlaskClient, path: str) -> None:
+    found, _ = page(client, path)
+    for link in set(found.links):
+        if link.startswith("#"):
+            assert link[1:] in found.ids
+        elif "timeline.json" not in link:
+            assert client.get(link).status_code == 200
+
+
+def test_the_overview_says_what_is_known(client: FlaskClient) -> None:
     _, text = page(client, "/")
-    for expected in (MACHINE.fingerprint, "roofline@1", "roofline@2", "champion", "net", *(op.key for op in OPS)):
+    for expected in (MACHINE.fingerprint, "roofline@1", "net", *(op.kind for op in OPS)):
         assert expected in text
-    assert "5 of 5" in text
 
 
-def test_every_link_leads_somewhere(client: FlaskClient) -> None:
-    for path in ("/", "/docs"):
-        found, _ = page(client, path)
-        assert found.links
-        for link in found.links:
-            if link.startswith("#"):
-                assert link[1:] in found.ids
-            else:
-                assert client.get(link).status_code == 200
+def test_machines_are_drawn_core_by_core(client: FlaskClient) -> None:
+    _, text = page(client, "/machines")
+    assert text.count('class="core') == len(MACHINE)
+    assert MACHINE.fingerprint in text
 
 
-def test_another_machine_can_be_chosen(client: FlaskClient, settings: ServiceSettings) -> None:
-    other = Machine.uniform("other", 2)
+def test_ops_are_searched_and_narrowed(client: FlaskClient) -> None:
+    _, text = page(client, f"/ops?q={OPS[0].key}")
+    assert "1–1 of 1 op" in text
+    _, text = page(client, f"/ops?kind={OPS[0].kind}&network=net")
+    assert OPS[0].key in text
+    _, text = page(client, "/ops?q=nothing-has-this")
+    assert "No op on this machine matches" in text
+
+
+def test_ops_come_in_pages_in_the_order_asked_for(client: FlaskClient, settings: ServiceSettings) -> None:
+    many = [Op("relu", attributes={"n": i}) for i in range(120)]
+    machine = Machine.uniform("other", 2)
     with Store.open(settings.store) as store:
-        store.add([Measurement(OPS[0], other, Case(2), (Sample(0.00025),))])
-    _, text = page(client, f"/?machine={other.fingerprint}")
-    assert "1 of 1" in text
-    assert "0.25" in text
+        store.add([Measurement(op, machine, Case(1), (Sample(1e-3 * (i + 1)),)) for i, op in enumerate(many)])
+    seen: list[str] = []
+    for number in (1, 2, 3):
+        _, text = page(client, f"/ops?machine={machine.fingerprint}&order=up&page={number}")
+        seen += re.findall(r'<a href="/ops/(relu-[0-9a-f]+)', text)
+    assert seen == [op.key for op in many]
+    assert "There is no page 9" in page(client, f"/ops?machine={machine.fingerprint}&page=9")[1]
+
+
+@pytest.mark.parametrize(
+    "query", ["page=0", "page=x", "page=99999999999", "sort=drop", "order=x", "q=%25%27--", "kind=no"]
+)
+def test_addresses_that_make_no_sense_still_give_a_page(client: FlaskClient, query: str) -> None:
+    page(client, f"/ops?{query}")
+
+
+def test_an_op_shows_measured_points_and_the_line_of_each_model(client: FlaskClient) -> None:
+    _, text = page(client, OP)
+    (chart,) = (json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', text))
+    names = [line["name"] for line in chart["lines"]]
+    assert "roofline@2" in names
+    assert any(name.startswith("measured") for name in names)
+    assert any(name.startswith("fastest") for name in names)
+    assert chart["lines"][0]["low"]
+    assert '<svg class="chart"' in text
+
+
+def test_lines_are_chosen_by_the_address(client: FlaskClient) -> None:
+    _, text = page(client, f"{OP}?model=roofline@1&given=all")
+    (chart,) = (json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', text))
+    assert [line["name"] for line in chart["lines"] if not line["marks"]] == ["roofline@1"]
+    assert "Each model was given every measurement" in text
+
+
+def test_models_are_compared_by_what_they_were_registered_with(client: FlaskClient) -> None:
+    _, text = page(client, "/comparison")
+    assert "Nothing to compare yet" in text
+
+
+def test_a_network_is_planned_when_asked_for_with_its_ceiling(client: FlaskClient) -> None:
+    _, text = page(client, "/networks/net")
+    assert "Plan it" in text
+    _, text = page(client, "/networks/net?plan=now")
+    assert "Can scheduling help?" in text
+    assert "no schedule is below" in text
+    assert text.count('class="strip"') >= 1
+    _, again = page(client, "/networks/net")
+    assert "Plan it" not in again
+    assert client.get("/networks/net/timeline.json").get_json()["traceEvents"]
+
+
+def test_the_last_run_is_shown_predicted_and_actual(client: FlaskClient, settings: ServiceSettings) -> None:
+    placed = [Placement(op_id, (0,), 1, float(i), i + 1.0) for i, op_id in enumerate(GRAPH.ids)]
+    plan, trace = Plan(1, "fifo", tuple(placed)), Trace(1, "fifo", tuple(placed))
+    with Store.open(settings.store) as store:
+        store.add_run("net", MACHINE, plan=plan, trace=trace, time="2026-01-02T03:04:05+00:00")
+    _, text = page(client, "/networks/net")
+    assert "2026-01-02 03:04" in text
+    assert re.findall(r"<h3>(\w+),", text) == ["Predicted", "Actual"]
+    assert f"{GRAPH.ids[0]} ({GRAPH.ops[0].kind}), 1 thread, 1.00\N{NO-BREAK SPACE}s from 0\N{NO-BREAK SPACE}s" in text
+
+
+def test_drift_holds_later_measurements_against_the_model(client: FlaskClient, settings: ServiceSettings) -> None:
+    assert "Nothing measured since roofline@1" in page(client, "/drift")[1]
+    later = {"time": "2999-01-01T00:00:00+00:00"}
+    with Store.open(settings.store) as store:
+        before = {(m.op.key, m.case): m for m in store.measurements(machine=MACHINE.fingerprint)}
+        slower = [Measurement(m.op, m.machine, m.case, (Sample(3 * m.seconds),), later) for m in before.values()]
+        store.add(slower)
+    _, text = page(client, "/drift")
+    assert f"{len(slower)}</b><span>measurements since" in text
+    assert "all kinds" in text
 
 
 def test_names_from_outside_are_escaped(client: FlaskClient, settings: ServiceSettings) -> None:
-    bad = "<script>alert(1)</script>"
+    bad = "</script><script>alert(1)</script>"
+    machine, op = Machine.uniform(bad, 1), Op(bad, attributes={bad: bad})
     with Store.open(settings.store) as store:
-        store.add([Measurement(Op(bad), Machine.uniform(bad, 1), Case(1), (Sample(1.0),))])
-    machine = Machine.uniform(bad, 1).fingerprint
-    _, text = page(client, f"/?machine={machine}")
-    assert "&lt;script&gt;" in text
+        store.add([Measurement(op, machine, Case(1), (Sample(1.0),))])
+    for path in (f"/?machine={machine.fingerprint}", f"/ops?machine={machine.fingerprint}", "/machines"):
+        assert "&lt;script&gt;" in page(client, path)[1]
+    response = client.get("/ops", query_string={"q": bad, "machine": machine.fingerprint})
+    _Page(response.text)
 
 
-def test_pages_of_an_empty_service_say_how_to_fill_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", ["/ops/none", "/networks/none", "/?machine=none", f"{OP}?machine=none", "/drift?machine=none"]
+)
+def test_what_there_is_not_is_a_page_that_says_so(client: FlaskClient, path: str) -> None:
+    _, text = page(client, path, 404)
+    assert "Not found" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/", "threadcast profile"), ("/", "threadcast train"), ("/machines", "threadcast profile"),
+        ("/ops", "threadcast profile"), ("/networks", "threadcast profile"), ("/comparison", "threadcast train"),
+        ("/drift", "threadcast profile"), ("/models", "threadcast train"),
+    ],
+)  # fmt: skip
+def test_an_empty_page_says_how_to_fill_it(tmp_path: Path, path: str, command: str) -> None:
     app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=tmp_path / "none"))
-    _, text = page(app.test_client(), "/")
-    assert "threadcast profile" in text
-    assert "threadcast train" in text
+    _, text = page(app.test_client(), path)
+    assert command in text
     app.extensions["threadcast"].store.close()
 
 
@@ -109,4 +241,4 @@ def test_the_reference_has_every_route_and_document(client: FlaskClient) -> None
     for path, item in spec["paths"].items():
         for method in item:
             assert f"<code>{method.upper()} {path}</code>" in text
-    assert set(spec["components"]["schemas"]) <= found.ids
+    assert set(spec["components"]["schemas"]) <= set(found.ids)

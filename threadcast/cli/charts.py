@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from threadcast.cli.output import duration
 from threadcast.core import Curve, OpGraph, Plan, Trace
+from threadcast.core.figures import duration
 
 WIDTH = 1000.0  # user units; pages scale it
 TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH = 26.0, 4.0, 90.0

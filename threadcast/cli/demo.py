@@ -14,8 +14,9 @@ from threadcast.cli.charts import CurvePlot
 from threadcast.cli.demo_report import RunReport, page
 from threadcast.cli.demo_service import service
 from threadcast.cli.options import common
-from threadcast.cli.output import Output, duration, table
+from threadcast.cli.output import Output, table
 from threadcast.core import CurveTable, Machine, Measurement, read_machine
+from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from threadcast.cli.charts import CurvePlot, colours_of, curve_plot, timeline
 from threadcast.cli.html_page import html_page, html_table
-from threadcast.cli.output import duration, significant
 from threadcast.core import OpGraph, Plan, Trace
+from threadcast.core.figures import duration, significant
 
 
 @dataclass(frozen=True, slots=True)

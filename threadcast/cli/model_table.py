@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from threadcast.cli.output import Output, significant, table
+from threadcast.cli.output import Output, table
 from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.figures import significant
 
 if TYPE_CHECKING:
     from rich.table import Table

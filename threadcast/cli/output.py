@@ -22,11 +22,10 @@ from rich.table import Table
 
 from threadcast.cli.progress import Progress
 from threadcast.cli.terminal import printable
+from threadcast.core.figures import duration, significant
 
 PIPED_COLUMNS = 80
 """Width of tables on a stdout that is no terminal, unless COLUMNS says otherwise."""
-
-_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +72,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
     for row in cells:
         made.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
     return made
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """The number rounded to significant digits, without an exponent from 1e-4 up to 1e15."""
-    if not math.isfinite(value):
-        return "-"
-    if value == 0:
-        return "0"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    if not 1e-4 <= abs(value) < 1e15:
-        return f"{value:.{digits - 1}e}"
-    return f"{round(value, places):,.{max(places, 0)}f}"
-
-
-def duration(seconds: float, digits: int = 3) -> str:
-    """Seconds with the unit that suits them: "1.25 ms"."""
-    if not math.isfinite(seconds):
-        return "-"
-    scale, unit = next(((s, u) for s, u in _TIME_UNITS if abs(seconds) >= s), _TIME_UNITS[-1])
-    return f"{significant(seconds / scale, digits)} {unit if seconds else 's'}"
 
 
 def _cell(column: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from threadcast.cli.corun_tables import interference_of
-from threadcast.cli.explain import explained, verdict
+from threadcast.cli.explain import explained
 from threadcast.cli.options import NewFile, common, network_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
@@ -25,6 +25,7 @@ from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
 from threadcast.scheduler.unsplit import without_split
+from threadcast.scheduler.verdict import verdict
 
 Row = dict[str, Any]
 

@@ -9,7 +9,8 @@ import click
 
 from threadcast.cli import corun_tables
 from threadcast.cli.options import common, network_options, setting
-from threadcast.cli.output import Output, duration, table
+from threadcast.cli.output import Output, table
+from threadcast.core.figures import duration
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:

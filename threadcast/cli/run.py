@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ import numpy as np
 from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.options import NewFile, common, network_options, setting
-from threadcast.cli.output import Output, duration, table
+from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks
-from threadcast.core import Case, Machine, OpGraph, Plan, timeline
+from threadcast.core import Case, Machine, OpGraph, Plan, Trace, timeline
 from threadcast.core.errors import ModelError, PlanError
+from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
 from threadcast.scheduler.engine_costs import EngineCosts
@@ -95,9 +97,10 @@ def command(
     all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan
     where it is faster beyond doubt. Pairs of ops that were much slower side by side than alone are noted, and later
     plans keep them apart. --gains tells what plain PyTorch would gain by settings that need no plan, in processes of
-    their own: the network is in memory some five times then.
+    their own: the network is in memory some five times then. The plan and what happened stay in the store of the
+    measurements, for the pages of `threadcast serve`.
     """
-    from threadcast.collector.workloads import capture_workload, default_mode, eager_step
+    from threadcast.collector.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.networks import load_spec
     from threadcast.scheduler.runtime.comparison import compare, sequential
     from threadcast.scheduler.runtime.engines import engine_costs, open_engine
@@ -128,6 +131,8 @@ def command(
         if problem is not None and not no_corun:
             traces = [engine.run_traced(inputs)[1] for _ in range(TRACED)]
             bad = learn(problem, traces, settings)
+    if problem is not None and not settings["predictor.url"]:
+        _keep(graph_name(workload, mode, optimizer=optimizer), planned, result.trace, machine, settings)
     if timeline_file is not None:
         timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
     if trace_file is not None:
@@ -159,6 +164,16 @@ def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineC
         for remark in remote_remarks(predictor):
             output.warn(remark)
         return Problem(graph, costs.added(curves), machine)
+
+
+def _keep(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
+    """Let the service's pages show the run, where the graph is one that the store has."""
+    from threadcast.store import Store
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with Store.open(settings["store"], create=False) as store:
+        if graph in store.graphs():
+            store.add_run(graph, machine, plan=planned, trace=trace, time=now)
 
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:

@@ -11,6 +11,7 @@ from threadcast.service import (
     auth,
     conditional,
     curves,
+    dashboard,
     decisions,
     measurements,
     metrics,
@@ -24,6 +25,7 @@ from threadcast.service import (
     request_marks,
 )
 from threadcast.service.context import EXTENSION, Context
+from threadcast.service.dashboard.forms import accept_form
 from threadcast.service.golden import Golden
 from threadcast.service.kept_curves import KeptCurves
 from threadcast.service.kept_policies import KeptPolicies
@@ -33,7 +35,7 @@ from threadcast.service.settings import ServiceSettings
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
 from threadcast.store import Store
 
-_BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, pages)
+_BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, dashboard, pages)
 
 
 class Service(APIFlask):
@@ -58,7 +60,6 @@ def create_app(settings: ServiceSettings) -> Service:
         AUTO_VALIDATION_ERROR_RESPONSE=False,
     )  # fmt: skip
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
-    app.jinja_env.filters["milliseconds"] = pages.milliseconds
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
     store = Store.open(settings.store)
     known = Known(store)
@@ -74,6 +75,7 @@ def create_app(settings: ServiceSettings) -> Service:
     request_marks.install(app)  # what is installed first sees an answer last
     conditional.install(app)
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
+    app.before_request(accept_form)  # before whatever looks at bodies and at keys
     problems.install(app)
     auth.install(app, settings)
     app.before_request(require_json)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. A store of the last one is current."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -48,6 +48,33 @@ measurements = Table(
     Column("conditions", Text, nullable=False),  # {name: JSON scalar}
     Index("ix_measurements_op", "op_id"),
     Index("ix_measurements_machine_op", "machine_id", "op_id"),
+    Index("ix_measurements_machine", "machine_id", "id"),  # the newest of a machine
+)
+
+# What follows from the measurements of one op on one machine (`summaries`), for pages that sort and filter many.
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("machine_id", Integer, ForeignKey("machines.id"), primary_key=True),
+    Column("op_id", Integer, ForeignKey("ops.id"), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),  # shapes of the inputs, else attributes
+    Column("words", Text, nullable=False),  # key and subject in lower case, to be searched
+    Column("cases", Integer, nullable=False),
+    Column("samples", Integer, nullable=False),
+    Column("best_s", Double, nullable=False),  # median seconds in the fastest case
+    Column("best_threads", Integer, nullable=False),
+    Column("best_affinity", Text, nullable=False),
+    Column("speedup", Double, nullable=False),  # on the fewest threads measured over best_s
+    Column("all_threads", Double, nullable=False),  # on the most threads measured over best_s
+    # Ended by op_id, so that a page far down, or a word, is found in the index alone.
+    Index("ix_summaries_best", "machine_id", "best_s", "op_id"),
+    Index("ix_summaries_kind", "machine_id", "kind", "best_s", "op_id"),
+    Index("ix_summaries_samples", "machine_id", "samples", "op_id"),
+    Index("ix_summaries_speedup", "machine_id", "speedup", "op_id"),
+    Index("ix_summaries_all_threads", "machine_id", "all_threads", "op_id"),
+    Index("ix_summaries_words", "machine_id", "words", "op_id"),
+    Index("ix_summaries_op", "op_id"),
 )
 
 batches = Table(
@@ -83,4 +110,17 @@ graph_ops = Table(
     Column("graph_id", Integer, ForeignKey("graphs.id", ondelete="CASCADE"), primary_key=True),
     Column("op_id", Integer, ForeignKey("ops.id"), primary_key=True),
     Index("ix_graph_ops_op", "op_id"),
+)
+
+# What `threadcast run` planned and what happened, the last of each graph and machine being shown.
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("graph", Text, nullable=False),  # a graph's name
+    Column("machine_id", Integer, ForeignKey("machines.id"), nullable=False),
+    Column("time", Text, nullable=False),  # ISO 8601, UTC
+    Column("plan", Text, nullable=False),  # JSON of Plan.to_json
+    Column("trace", Text, nullable=False),  # JSON of Trace.to_json
+    Index("ix_runs_graph", "graph", "machine_id", "id"),
 )

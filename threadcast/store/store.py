@@ -12,13 +12,24 @@ from typing import Any, Self
 
 from sqlalchemy import Column, Connection, Select, delete, func, insert, select
 
-from threadcast.core import Machine, Measurement, Op, OpGraph
+from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
+from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
 from threadcast.store.kept import Receipt, former_receipt, keep_plan, kept_plan
 from threadcast.store.queries import chunks, documents, ensure, ids, of_ops
-from threadcast.store.rows import D, graph_row, machine_row, measurement_reader, measurement_row, op_row, read
+from threadcast.store.rows import (
+    D,
+    graph_row,
+    json_text,
+    machine_row,
+    measurement_reader,
+    measurement_row,
+    op_row,
+    read,
+)
+from threadcast.store.summaries import refresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +120,12 @@ class Store:
             machine_ids = ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
             for m, row in zip(added, rows):
                 row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
+            touched: dict[int, set[int]] = {}
+            for row in rows:
+                touched.setdefault(row["machine_id"], set()).add(row["op_id"])
             if rows:
                 connection.execute(insert(schema.measurements), rows)
+                refresh(connection, touched, {op_ids[key]: op for key, op in ops.items()})
             return None
 
         return self._database.write(work)
@@ -260,6 +275,26 @@ class Store:
             for key, name in connection.execute(query):
                 networks.setdefault(key, set()).add(name)
         return networks
+
+    def add_run(self, graph: str, machine: Machine, *, plan: Plan, trace: Trace, time: str) -> None:
+        """Keep what was planned for the graph of this name and what happened; `time` is ISO 8601."""
+        documents = {
+            "plan": json_text(plan.to_json(), f"the plan of {graph}"),
+            "trace": json_text(trace.to_json(), f"the trace of {graph}"),
+        }
+
+        def work(connection: Connection) -> None:
+            machine_id = ensure(connection, schema.machines.c.fingerprint, {machine.fingerprint: machine}, machine_row)[
+                machine.fingerprint
+            ]
+            connection.execute(insert(schema.runs).values(graph=graph, machine_id=machine_id, time=time, **documents))
+
+        self._database.write(work)
+
+    @property
+    def browse(self) -> Browser:
+        """What pages ask of the store: sorted, filtered and in parts."""
+        return Browser(self._database)
 
     def counts(self) -> Counts:
         """How much there is of everything."""

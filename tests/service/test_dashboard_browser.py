@@ -1,0 +1,325 @@
+"""The dashboard in a real browser, Debian's Chromium, against the real server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.service.service_data import GRAPH, MACHINE, MEASURED, OPS
+from threadcast.cli.demo_service import service
+from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
+from threadcast.models.registry import ModelRegistry
+from threadcast.store import Store
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("there is no chromium on the PATH: apt-get install chromium", allow_module_level=True)
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+MANY = Machine.uniform("many", 4)
+RELUS = [Op("relu", attributes={"name": f"item{i:03}"}) for i in range(120)]
+OP = f"/ops/{OPS[0].key}?machine={MACHINE.fingerprint}"
+NETWORK = f"/networks/net?machine={MACHINE.fingerprint}"
+PAGES = (
+    "/",
+    "/machines",
+    f"/ops?machine={MANY.fingerprint}",
+    OP,
+    "/networks",
+    NETWORK,
+    "/comparison",
+    f"/drift?machine={MACHINE.fingerprint}",
+    "/models",
+    "/docs",
+    "/ops/none",
+)
+
+
+@dataclass(slots=True)
+class Watch:
+    """What a page did that it should not."""
+
+    host: str
+    said: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    def on(self, page: playwright.Page) -> None:
+        """Listen from now on. A browser reports a refused page as an error of its own, which is none."""
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on(
+            "console",
+            lambda m: self.said.append(m.text) if m.type in ("error", "warning") and "404" not in m.text else None,
+        )
+        page.on("request", lambda r: None if r.url.startswith(self.host) else self.elsewhere.append(r.url))
+
+
+@pytest.fixture(scope="module")
+def models_root(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry of this module's own, with figures to compare."""
+    root = tmp_path_factory.mktemp("browser") / "models"
+    shutil.copytree(models, root)
+    registry = ModelRegistry(root)
+    row = {"samples": 2, "accuracy": 0.9, "regret_mean": 0.05, "ops": 5, "unusable": 0}
+    for accuracy, samples in ((0.9, 1), (0.7, 4)):
+        model = registry.load("roofline@1")
+        registry.save(
+            model,
+            trained_on={"ops": 5, "measurements": 40},
+            metrics={"new_shape": {**row, "accuracy": accuracy, "samples": samples}},
+        )
+    return root
+
+
+@pytest.fixture(scope="module")
+def host(models_root: Path, filled_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server over a store with two machines, many ops, a run and later measurements."""
+    folder = tmp_path_factory.mktemp("browser-store")
+    shutil.copy(filled_store, folder / "store.sqlite")
+    placed = tuple(Placement(op_id, (i % 2,), 1, float(i), i + 1.0) for i, op_id in enumerate(GRAPH.ids))
+    plan, trace = Plan(2, "fifo", placed, 1.0), Trace(2, "fifo", placed)
+    with Store.open(folder / "store.sqlite") as store:
+        store.add(
+            [Measurement(op, MANY, Case(n), (Sample(1e-3 * (i + n)),)) for i, op in enumerate(RELUS) for n in (1, 2)]
+        )
+        store.add(
+            [
+                Measurement(
+                    m.op, m.machine, m.case, (Sample(2 * m.seconds),), {"time": f"2999-01-0{1 + i % 5}T00:00:00+00:00"}
+                )
+                for i, m in enumerate(MEASURED)
+            ]
+        )
+        store.add_run("net", MACHINE, plan=plan, trace=trace, time="2026-01-02T03:04:05+00:00")
+    with service(folder / "store.sqlite", models_root, log=folder / "log") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: playwright.Browser, host: str) -> Iterator[playwright.Page]:
+    """A page that fails its test when anything was said on the console or asked of another host."""
+    context = browser.new_context(base_url=host, viewport={"width": 1280, "height": 800})
+    opened, watch = context.new_page(), Watch(host)
+    watch.on(opened)
+    yield opened
+    context.close()
+    assert (watch.said, watch.elsewhere) == ([], [])
+
+
+@pytest.fixture
+def plain(browser: playwright.Browser, host: str) -> Iterator[playwright.Page]:
+    """A page of a browser that runs no scripts."""
+    context = browser.new_context(base_url=host, java_script_enabled=False)
+    yield context.new_page()
+    context.close()
+
+
+def results(page: playwright.Page) -> list[str]:
+    return page.locator("#results tbody th a").all_text_contents()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 380])
+def test_every_page_is_quiet_fits_the_window_and_is_accessible(
+    browser: playwright.Browser, host: str, scheme: str, width: int
+) -> None:
+    context = browser.new_context(base_url=host, color_scheme=scheme, viewport={"width": width, "height": 800})
+    page, watch, found = context.new_page(), Watch(host), {}
+    watch.on(page)
+    for path in PAGES:
+        page.goto(path)
+        if path == NETWORK:
+            page.locator(".verdict").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than the window"
+        page.evaluate(AXE)
+        judged = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'best-practice']})")
+        found |= {
+            f"{path} {v['id']}": [n["html"][:150] + " " + n["failureSummary"][:200] for n in v["nodes"][:3]]
+            for v in judged["violations"]
+        }
+    context.close()
+    assert found == {}
+    assert (watch.said, watch.elsewhere) == ([], [])
+
+
+def test_typing_narrows_the_ops_without_loading_the_page_anew(page: playwright.Page) -> None:
+    page.goto(f"/ops?machine={MANY.fingerprint}")
+    page.evaluate("window.same = true")
+    page.get_by_role("searchbox").press_sequentially("item11")
+    playwright.expect(page.get_by_role("status")).to_have_text("1–10 of 10 ops")
+    assert page.evaluate("window.same")
+    assert "q=item11" in page.url
+    page.reload()
+    assert len(results(page)) == 10
+
+
+def test_choosing_a_kind_narrows_the_ops(page: playwright.Page) -> None:
+    page.goto(f"/ops?machine={MACHINE.fingerprint}")
+    page.get_by_label("Kind").select_option(OPS[0].kind)
+    playwright.expect(page.get_by_role("status")).to_contain_text(f"of {sum(op.kind == OPS[0].kind for op in OPS)} op")
+
+
+def test_pages_follow_each_other_and_the_browser_goes_back(page: playwright.Page) -> None:
+    page.goto(f"/ops?machine={MANY.fingerprint}")
+    first = results(page)
+    page.get_by_role("link", name="Next").click()
+    playwright.expect(page.locator(".paging")).to_contain_text("page 2 of 3")
+    second = results(page)
+    assert not set(first) & set(second)
+    page.get_by_role("link", name="Last").click()
+    playwright.expect(page.get_by_role("status")).to_have_text("101–120 of 120 ops")
+    page.go_back()
+    playwright.expect(page.locator(".paging")).to_contain_text("page 2 of 3")
+    assert results(page) == second
+
+
+def test_the_heading_of_a_column_sorts_by_it_both_ways(page: playwright.Page) -> None:
+    page.goto(f"/ops?machine={MANY.fingerprint}")
+    heading = page.get_by_role("columnheader", name="fastest")
+    playwright.expect(heading).to_have_attribute("aria-sort", "descending")
+    heading.get_by_role("link").click()
+    playwright.expect(heading).to_have_attribute("aria-sort", "ascending")
+    assert results(page)[0] == "name item000"
+
+
+def test_all_can_be_reached_and_done_by_keyboard(page: playwright.Page) -> None:
+    page.goto(f"/ops?machine={MANY.fingerprint}")
+    page.keyboard.press("Tab")
+    playwright.expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("Tab")
+    playwright.expect(page.get_by_role("searchbox")).to_be_focused()
+    page.get_by_role("link", name="Models").focus()
+    page.keyboard.press("/")
+    playwright.expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("item0")
+    playwright.expect(page.get_by_role("status")).to_contain_text("of 100 ops")
+    page.locator("#page-next").focus()
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_role("status")).to_have_text("51–100 of 100 ops")
+
+
+def test_what_has_the_focus_is_marked(page: playwright.Page) -> None:
+    page.goto("/models")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        where = page.evaluate("document.activeElement.outerHTML.slice(0, 80)")
+        assert outline == "solid", where
+
+
+def test_the_page_follows_the_system_from_light_to_dark(page: playwright.Page) -> None:
+    def look() -> list[str]:
+        style = "getComputedStyle(document.body)"
+        return [page.evaluate(f"{style}.backgroundColor"), page.evaluate(f"{style}.color")]
+
+    def brightness(colour: str) -> int:
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    page.goto(OP)
+    page.emulate_media(color_scheme="light")
+    light, drawn = look(), page.locator(".plot canvas").screenshot()
+    page.emulate_media(color_scheme="dark")
+    dark = look()
+    assert brightness(light[0]) > brightness(light[1])
+    assert brightness(dark[0]) < brightness(dark[1])
+    assert page.locator(".plot canvas").screenshot() != drawn
+
+
+def test_a_plot_is_zoomed_by_dragging_and_shown_whole_by_a_double_click(page: playwright.Page) -> None:
+    page.goto(OP)
+    over = page.locator(".plot .u-over")
+    box = over.bounding_box()
+    assert box is not None
+    canvas = page.locator(".plot canvas")
+    whole = canvas.screenshot()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.8 * box["height"], steps=5)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    zoomed = canvas.screenshot()
+    over.dblclick()
+    page.mouse.move(0, 0)
+    assert zoomed != whole
+    assert canvas.screenshot() == whole
+
+
+def test_a_network_is_planned_while_the_page_is_there_already(page: playwright.Page) -> None:
+    page.goto(NETWORK)
+    playwright.expect(page.get_by_role("heading", name="Can scheduling help?")).to_be_visible()
+    assert page.locator(".strip").count() >= 3
+    assert page.url.endswith(NETWORK)
+
+
+def test_a_version_is_promoted_and_rolled_back(page: playwright.Page, models_root: Path) -> None:
+    registry = ModelRegistry(models_root)
+    before = registry.resolve("champion")
+    page.goto("/models")
+    page.get_by_role("link", name="Promote roofline@2").click()
+    form = page.locator("#move")
+    playwright.expect(form.get_by_label("Version")).to_have_value("roofline@2")
+    form.get_by_role("button", name="Promote").click()
+    playwright.expect(page.get_by_role("status")).to_have_text("champion is roofline@2 now.")
+    assert registry.resolve("champion") == "roofline@2"
+    page.get_by_role("button", name=f"Roll back to {before}").click()
+    playwright.expect(page.get_by_role("status")).to_have_text(f"champion is {before} again: rolled back.")
+    assert registry.resolve("champion") == before
+
+
+def test_a_page_elsewhere_cannot_send_the_form(browser: playwright.Browser, host: str, models_root: Path) -> None:
+    before = ModelRegistry(models_root).history("champion")
+    page = browser.new_page()
+    page.set_content(
+        f'<form method="post" action="{host}/models/promote"><input name="alias" value="champion">'
+        '<input name="version" value="roofline@2"><button>Go</button></form>'
+    )
+    with page.expect_navigation() as sent:
+        page.get_by_role("button").click()
+    answer = sent.value
+    page.close()
+    assert answer is not None
+    assert answer.status == 403
+    assert ModelRegistry(models_root).history("champion") == before
+
+
+def test_without_scripts_all_but_zooming_works(plain: playwright.Page, models_root: Path) -> None:
+    plain.goto(f"/ops?machine={MANY.fingerprint}")
+    plain.get_by_role("searchbox").fill("item11")
+    plain.get_by_role("button", name="Search").click()
+    assert len(results(plain)) == 10
+    plain.goto(f"/ops?machine={MANY.fingerprint}")
+    plain.get_by_role("link", name="Next").click()
+    assert len(results(plain)) == 50
+    plain.goto(OP)
+    assert plain.locator("svg.chart .dots").count() > 1
+    plain.goto("/")
+    plain.get_by_label("Machine").select_option(MANY.fingerprint)
+    plain.get_by_role("button", name="Show").click()
+    assert MANY.fingerprint in plain.url
+    plain.goto(NETWORK)
+    plan_it = plain.get_by_role("link", name="Plan it")
+    if plan_it.count():  # no earlier test has made the plan
+        plan_it.click()
+    assert plain.get_by_role("heading", name="Can scheduling help?").count() == 1
+    registry = ModelRegistry(models_root)
+    before = registry.resolve("champion")
+    plain.goto("/models?promote=roofline@2")
+    plain.locator("#move").get_by_role("button", name="Promote").click()
+    assert registry.resolve("champion") == "roofline@2"
+    plain.get_by_role("button", name=f"Roll back to {before}").click()
+    assert registry.resolve("champion") == before

@@ -1,0 +1,27 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """The number rounded to significant digits, without an exponent from 1e-4 up to 1e15."""
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}"
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def duration(seconds: float, digits: int = 3) -> str:
+    """Seconds with the unit that suits them: "1.25 ms"."""
+    if not math.isfinite(seconds):
+        return "-"
+    scale, unit = next(((s, u) for s, u in _TIME_UNITS if abs(seconds) >= s), _TIME_UNITS[-1])
+    return f"{significant(seconds / scale, digits)} {unit if seconds else 's'}"

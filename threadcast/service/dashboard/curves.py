@@ -1,0 +1,88 @@
+"""One op's curve as each model tells it, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from threadcast.core import Affinity, Case, Curve, Measurement
+from threadcast.core.errors import ArtefactError, ModelError, NotFound
+from threadcast.models.evaluation import replay
+from threadcast.models.measured import MeasuredOp
+from threadcast.service.dashboard.charts import Chart, Line, Values, wants_log
+from threadcast.service.dashboard.frame import case_text
+from threadcast.service.model_shelf import ModelShelf
+
+ROOM = 1.3
+"""How far beyond what was measured, and what the first model says, other models' lines are drawn."""
+
+MARKED_TONES = {Affinity.COMPACT: 8, Affinity.SPREAD: 9}
+"""Colours of measured points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one version says of the op: a curve, or the problem that it has with it."""
+
+    version: str
+    given: int
+    curve: Curve | None = None
+    problem: str = ""
+
+
+def told_by(models: ModelShelf, version: str, entry: MeasuredOp, *, all_given: bool) -> Told:
+    """The curve of a version, from the samples that it asks for or, with `all_given`, from all there are."""
+    try:
+        model, _ = models.get(version)
+        observed = list(entry.by_case.values()) if all_given else replay(model, entry)
+        curve = model.predict(entry.op, observed, entry.machine.cases(), machine=entry.machine)
+    except ModelError as error:
+        return Told(version, 0, problem=str(error))
+    except (ArtefactError, NotFound):
+        return Told(version, 0, problem="it is damaged or holds what must not be loaded")
+    return Told(version, len(observed), curve)
+
+
+def chart_of(entry: MeasuredOp, told: Sequence[Told]) -> Chart:
+    """Measured points of both affinities, the fastest ringed; each version's line, the first with its band."""
+    curves = [(i, one, one.curve) for i, one in enumerate(told) if one.curve is not None]
+    cases = [*entry.by_case, *(case for _, _, curve in curves for case in curve.cases)]
+    threads = sorted({case.threads for case in cases})
+    lines: list[Line] = []
+    for i, one, curve in curves:
+        at = {case.threads: k for k, case in reversed(list(enumerate(curve.cases)))}
+        for k, case in enumerate(curve.cases):
+            if curve.seconds[k] < curve.seconds[at[case.threads]]:
+                at[case.threads] = k
+        values, low, high = (
+            tuple(_number(array[at[n]]) if n in at else None for n in threads)
+            for array in (curve.seconds, curve.low, curve.high)
+        )
+        banded = not lines
+        lines.append(Line(one.version, values, i, low if banded else (), high if banded else ()))
+    lines += measured_lines(entry.by_case, threads)
+    shown = [v for line in (*lines[:1], *lines[len(curves) :]) for v in (*line.values, *line.low, *line.high)]
+    found = [v for v in shown if v]
+    return Chart(
+        f"seconds of {entry.op.key} by threads", tuple(map(float, threads)), tuple(lines), "threads", "seconds", "s",
+        x_log=threads[-1] >= 8, y_log=wants_log(found),
+        within=(min(found) / ROOM, max(found) * ROOM) if min(found, default=0.0) > 0 else None,
+    )  # fmt: skip
+
+
+def measured_lines(by_case: Mapping[Case, Measurement], threads: Sequence[int]) -> list[Line]:
+    """Points of each affinity, and a ring round the fastest of all."""
+    affinities = [a for a in Affinity if any(case.affinity is a for case in by_case)]
+    lines = []
+    for affinity in affinities:
+        at = {case.threads: m.seconds for case, m in by_case.items() if case.affinity is affinity}
+        name = "measured" if len(affinities) == 1 else f"measured, {affinity}"
+        lines.append(Line(name, tuple(at.get(n) for n in threads), MARKED_TONES[affinity], marks="dots"))
+    best = min(by_case, key=lambda case: (by_case[case].seconds, case))
+    ring: Values = tuple(by_case[best].seconds if n == best.threads else None for n in threads)
+    return [*lines, Line(f"fastest: {case_text(best)}", ring, MARKED_TONES[best.affinity], marks="ring")]
+
+
+def _number(value: float) -> float | None:
+    """None for what a logarithmic axis cannot show."""
+    return float(value) if value > 0 else None

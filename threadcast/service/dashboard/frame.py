@@ -1,0 +1,137 @@
+"""What all pages share: the blueprint, the machine that was chosen, figures as text, and errors as pages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from apiflask import APIBlueprint
+from flask import Response, make_response, render_template, request, url_for
+
+from threadcast.core import Affinity, Case, Machine
+from threadcast.core.errors import NotFound, ThreadcastError
+from threadcast.core.figures import duration as ascii_duration
+from threadcast.core.figures import significant
+from threadcast.service.context import context
+from threadcast.service.problems import Problem, unexpected
+
+blueprint = APIBlueprint("dashboard", __name__, enable_openapi=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A machine with how many ops and samples were taken on it."""
+
+    machine: Machine
+    ops: int
+    samples: int
+
+
+def known_machines() -> list[Known]:
+    """Every machine of the store, the one with most measured ops first."""
+    store = context().store
+    counts = store.browse.ops_by_machine()
+    known = [Known(machine, *counts.get(machine.fingerprint, (0, 0))) for machine in store.machines()]
+    return sorted(known, key=lambda k: (-k.ops, k.machine.fingerprint))
+
+
+def chosen_machine(known: list[Known]) -> Machine | None:
+    """The machine that the address names, else the one with most ops; None where nothing was measured.
+
+    NotFound for a fingerprint that the store does not have.
+    """
+    wanted = request.args.get("machine", "")
+    if not wanted:
+        return known[0].machine if known else None
+    found = next((k.machine for k in known if k.machine.fingerprint == wanted), None)
+    if found is None:
+        raise NotFound(f"no machine has the fingerprint {wanted[:80]!r}")
+    return found
+
+
+def with_query(**changes: Any) -> str:
+    """The address of this page with some parameters changed; None takes one away."""
+    kept: dict[str, Any] = {**request.args.to_dict(flat=False), **changes}
+    view = {name: value for name, value in (request.view_args or {}).items() if name not in kept}
+    given = {name: value for name, value in kept.items() if value not in (None, "", [""])}
+    return url_for(str(request.endpoint), **view, **given)
+
+
+def whole_number(name: str, *, default: int, low: int, high: int) -> int:
+    """A parameter of the address, kept within its bounds; the default for what is no number."""
+    text = request.args.get(name, "")
+    return min(max(int(text), low), high) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+
+def duration(seconds: float) -> str:
+    """Seconds with the unit that suits them, "1.25 ms", not to be parted at the end of a line."""
+    return ascii_duration(seconds).replace(" us", " µs").replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def case_text(case: Case) -> str:
+    """A case in words; neighbouring threads go without saying."""
+    spread = ", spread" if case.affinity is Affinity.SPREAD else ""
+    return f"{case.threads} thread{'' if case.threads == 1 else 's'}{spread}"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent to three significant digits."""
+    return "–" if share is None or not math.isfinite(share) else f"{significant(100 * share)} %"
+
+
+def ratio(value: float | None) -> str:
+    """A factor: "1.25x"."""
+    return "–" if value is None or not math.isfinite(value) else f"{significant(value)}x"
+
+
+def figure(value: float | None) -> str:
+    """A number to three significant digits."""
+    return "–" if value is None else significant(value)
+
+
+def moment(time: str) -> str:
+    """An ISO 8601 time to the minute; as it is where it is none."""
+    try:
+        return datetime.fromisoformat(time).strftime("%Y-%m-%d %H:%M")
+    except ValueError:
+        return time
+
+
+@blueprint.record_once
+def _prepare(state: Any) -> None:
+    filters = {
+        "duration": duration,
+        "percent": percent,
+        "ratio": ratio,
+        "figure": figure,
+        "moment": moment,
+        "case": case_text,
+    }
+    state.app.jinja_env.filters.update(filters)
+    state.app.jinja_env.globals["with_query"] = with_query
+    state.app.jinja_env.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+
+
+@blueprint.errorhandler(NotFound)
+def _missing(error: NotFound) -> Response:
+    return _refusal(404, str(error))
+
+
+@blueprint.errorhandler(Problem)
+def _problem(problem: Problem) -> Response:
+    response = _refusal(problem.status, problem.detail)
+    response.headers.extend(problem.headers or {})  # a challenge for a key, or when to come again
+    return response
+
+
+@blueprint.errorhandler(ThreadcastError)
+def _failed(error: ThreadcastError) -> Response:
+    """The log has the reason: the message may name paths and addresses of this machine."""
+    unexpected(error, 503)
+    return _refusal(503, "The store or the models cannot be read at the moment; the server's log says why.")
+
+
+def _refusal(status: int, why: str) -> Response:
+    return make_response(render_template("dashboard/refused.html", status=status, why=why), status)

@@ -1,0 +1,71 @@
+"""How versions did when they were trained, as their manifests keep the rows of `threadcast compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from threadcast.core.errors import ArtefactError
+from threadcast.models.registry import Manifest, ModelRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A version's row of one split; `models.judgement.Row` says what the figures are. None: not known."""
+
+    version: str
+    split: str
+    samples: float | None = None
+    accuracy: float | None = None
+    within_10: float | None = None
+    coverage_90: float | None = None
+    regret_mean: float | None = None
+    regret_p95: float | None = None
+    regret_all_threads: float | None = None
+    noise_floor: float | None = None
+    ops: float | None = None
+    unusable: float | None = None
+    predict_us: float | None = None
+    fit_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The kind of model."""
+        return self.version.partition("@")[0]
+
+
+_FIGURES = [field.name for field in fields(Score) if field.name not in ("version", "split")]
+
+
+def scores_of(manifest: Manifest) -> list[Score]:
+    """A score for each split that the version was judged by."""
+    return [
+        Score(manifest.version, split, **{name: _number(row.get(name)) for name in _FIGURES})
+        for split, row in manifest.metrics.items()
+        if isinstance(row, dict)
+    ]
+
+
+def score_of(manifest: Manifest) -> Score | None:
+    """The first of its scores."""
+    return next(iter(scores_of(manifest)), None)
+
+
+def readable(registry: ModelRegistry) -> tuple[list[Manifest], list[str]]:
+    """The manifests of all versions, and the versions whose manifest is damaged."""
+    manifests, damaged = [], []
+    for version in registry.versions():
+        try:
+            manifests.append(registry.manifest(version))
+        except ArtefactError:
+            damaged.append(version)
+    return manifests, damaged
+
+
+def newest(versions: list[str]) -> dict[str, str]:
+    """The newest version of each kind of model."""
+    return {version.partition("@")[0]: version for version in versions}  # sorted by number: the last one stays
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,80 @@
+"""A plan or a trace as one strip a core, drawn to be stretched to the width of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from threadcast.core import Placement, Plan, Trace
+from threadcast.service.dashboard.frame import duration
+
+WIDTH, TRACK = 1000.0, 24.0
+NARROWEST = 1.0
+"""Units below which ops that follow each other on a core are drawn as one: a step has thousands of them."""
+MANY = "several"
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """What ran on one core, as an image."""
+
+    label: str
+    image: Markup
+
+
+@dataclass(slots=True)
+class _Block:
+    start: float
+    finish: float
+    kind: str
+    told: str
+    ops: int = 1
+
+
+def strips(schedule: Plan | Trace, kinds: Mapping[str, str], tones: Mapping[str, int], *, span_s: float) -> list[Strip]:
+    """One strip for each core that runs an op, from 0 to `span_s` seconds.
+
+    `kinds` are those of the ops by id, `tones` the colour of each kind; other kinds are grey.
+    """
+    rows: dict[tuple[int, int], list[Placement]] = {}
+    for placed in schedule.ops:
+        for core in placed.cores:
+            if placed.duration_s:
+                rows.setdefault((core, placed.hardware_thread), []).append(placed)
+    scale = WIDTH / span_s if span_s > 0 else 0.0
+    made = []
+    for (core, slot), placements in sorted(rows.items()):
+        label = f"core {core}" + (f", hardware thread {slot}" if slot else "")
+        blocks = _blocks(placements, kinds, scale)
+        image = Markup(
+            '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+        ).format(f"{WIDTH:g}", f"{TRACK:g}", f"{label}: {len(placements)} ops", Markup("").join(_drawn(blocks, tones)))
+        made.append(Strip(label, image))
+    return made
+
+
+def _blocks(placements: Iterable[Placement], kinds: Mapping[str, str], scale: float) -> list[_Block]:
+    blocks: list[_Block] = []
+    for op in placements:
+        kind = kinds.get(op.id, "?")
+        start, finish = op.start_s * scale, op.finish_s * scale
+        last = blocks[-1] if blocks else None
+        if last and finish - last.start < NARROWEST and start - last.finish < NARROWEST / 2:
+            last.finish, last.ops = max(last.finish, finish), last.ops + 1
+            last.kind = kind if kind == last.kind else MANY
+            last.told = f"{last.ops} short ops, {kind if kind == last.kind else 'of several kinds'}"
+            continue
+        threads = f"{op.threads} thread{'s' if op.threads > 1 else ''}"
+        told = f"{op.id} ({kind}), {threads}, {duration(op.duration_s)} from {duration(op.start_s)}"
+        blocks.append(_Block(start, finish, kind, told))
+    return blocks
+
+
+def _drawn(blocks: Iterable[_Block], tones: Mapping[str, int]) -> Iterable[Markup]:
+    for block in blocks:
+        tone = f"tone-{tones[block.kind]}" if block.kind in tones else "tone-rest"
+        yield Markup('<rect class="{}" x="{:.2f}" width="{:.2f}" y="0" height="{:g}"><title>{}</title></rect>').format(
+            tone, block.start, max(block.finish - block.start, NARROWEST / 2), TRACK, block.told
+        )

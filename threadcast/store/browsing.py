@@ -1,0 +1,228 @@
+"""What pages ask of a store: ops sorted, filtered and in parts, and figures of whole machines.
+
+Every query is answered from `summaries` by an index or one pass over it: 100,000 ops take tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, select
+
+from threadcast.core import Case, Measurement, Op, Plan, Trace
+from threadcast.core.machine import Machine
+from threadcast.store import schema
+from threadcast.store.database import Database
+from threadcast.store.queries import documents
+from threadcast.store.rows import measurement_reader, read
+
+SORTS = ("best_s", "kind", "samples", "speedup", "all_threads")
+"""What ops can be sorted by; each has an index."""
+
+COMMON = 20
+"""Rows that may be looked at for each one shown before all that match are gathered first: of 100,000 ops, gathering
+takes 20 ms and 1 ms more for each thousand that match, looking at rows in an index's order 2 ms a thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpLine:
+    """One measured op: `best_s` is its median seconds in `best`, its fastest case.
+
+    `speedup` is the median on the fewest threads over `best_s`, `all_threads` that on the most.
+    """
+
+    key: str
+    kind: str
+    subject: str
+    cases: int
+    samples: int
+    best: Case
+    best_s: float
+    speedup: float
+    all_threads: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpFilter:
+    """Which ops: all of these that are not empty. `text` is words, each of which the key or the subject has."""
+
+    machine: str
+    text: str = ""
+    kind: str = ""
+    network: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KindLine:
+    """How many ops of a kind were measured, and the sum of their fastest medians."""
+
+    kind: str
+    ops: int
+    best_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was planned for a graph on a machine, and what happened; `time` is ISO 8601."""
+
+    graph: str
+    machine: str
+    time: str
+    plan: Plan
+    trace: Trace
+
+
+class Browser:
+    """Reads of one database for pages. StoreError when it cannot be read."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def ops(
+        self, which: OpFilter, *, sort: str = "best_s", descending: bool = True, offset: int = 0, limit: int = 50
+    ) -> tuple[list[OpLine], int]:
+        """The lines from `offset` on, and how many there are in all."""
+        s, ops = schema.summaries, schema.ops
+        columns = [s.c.kind, s.c.best_s] if sort == "kind" else [s.c[sort]]
+        order = [column.desc() if descending else column for column in (*columns, s.c.op_id)]
+        with self._database.read() as connection:
+            total = connection.execute(self._counting(which)).scalar_one()
+            common = (offset + limit) * COMMON < total  # the first matches in order are soon found
+            where = self._where(which, by_words=not common)
+            page = select(s.c.op_id).where(where).order_by(*order).offset(offset).limit(limit)
+            ids = list(connection.execute(page).scalars()) if offset < total else []
+            lines = select(s, ops.c.key).join(ops, ops.c.id == s.c.op_id).where(s.c.op_id.in_(ids))
+            rows = {row.op_id: row for row in connection.execute(lines.where(self._on(which.machine)))}
+        return [_line(rows[op_id]) for op_id in ids], total
+
+    def kinds(self, machine: str) -> list[KindLine]:
+        """Every kind measured on a machine, the one whose ops take longest first."""
+        s = schema.summaries
+        query = select(s.c.kind, func.count(), func.sum(s.c.best_s)).where(self._on(machine)).group_by(s.c.kind)
+        with self._database.read() as connection:
+            lines = [KindLine(*row) for row in connection.execute(query)]
+        return sorted(lines, key=lambda line: -line.best_s)
+
+    def ops_by_machine(self) -> dict[str, tuple[int, int]]:
+        """How many ops were measured on each machine, and with how many samples, by fingerprint."""
+        s, machines = schema.summaries, schema.machines
+        query = (
+            select(machines.c.fingerprint, func.count(s.c.op_id), func.coalesce(func.sum(s.c.samples), 0))
+            .outerjoin(s, s.c.machine_id == machines.c.id)
+            .group_by(machines.c.fingerprint)
+        )
+        with self._database.read() as connection:
+            return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
+
+    def lines_of(self, key: str) -> dict[str, OpLine]:
+        """The lines of one op, by the fingerprint of each machine that it was measured on."""
+        s, ops, machines = schema.summaries, schema.ops, schema.machines
+        query = (
+            select(s, ops.c.key, machines.c.fingerprint)
+            .join(ops, ops.c.id == s.c.op_id)
+            .join(machines, machines.c.id == s.c.machine_id)
+            .where(ops.c.key == key)
+            .order_by(machines.c.id)
+        )
+        with self._database.read() as connection:
+            return {row.fingerprint: _line(row) for row in connection.execute(query)}
+
+    def networks_with(self, key: str) -> list[str]:
+        """The names of the graphs that an op belongs to, sorted."""
+        graphs, members, ops = schema.graphs, schema.graph_ops, schema.ops
+        query = (
+            select(graphs.c.name)
+            .join(members, members.c.graph_id == graphs.c.id)
+            .join(ops, ops.c.id == members.c.op_id)
+            .where(ops.c.key == key)
+            .order_by(graphs.c.name)
+        )
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def networks(self) -> list[tuple[str, int]]:
+        """Every graph's name with the number of its distinct ops, by name."""
+        graphs, members = schema.graphs, schema.graph_ops
+        query = (
+            select(graphs.c.name, func.count(members.c.op_id))
+            .outerjoin(members, members.c.graph_id == graphs.c.id)
+            .group_by(graphs.c.name)
+            .order_by(graphs.c.name)
+        )
+        with self._database.read() as connection:
+            return [(row[0], int(row[1])) for row in connection.execute(query)]
+
+    def newest(self, machine: Machine, *, limit: int) -> list[Measurement]:
+        """The measurements of a machine that were added last, the oldest of them first."""
+        table = schema.measurements
+        query = select(table).where(table.c.machine_id == _machine_id(machine.fingerprint))
+        with self._database.read() as connection:
+            rows = list(connection.execute(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
+            ops = documents(connection, schema.ops, {row.op_id for row in rows})
+        read_row = measurement_reader(read(Op, ops), {row.machine_id: machine for row in rows})
+        return [read_row(row) for row in rows]
+
+    def newest_id(self, machine: str) -> int:
+        """A number that grows with every measurement of this machine; 0 without any."""
+        table = schema.measurements
+        with self._database.read() as connection:
+            found = connection.execute(select(func.max(table.c.id)).where(table.c.machine_id == _machine_id(machine)))
+            return found.scalar() or 0
+
+    def last_run(self, graph: str, machine: str) -> Run | None:
+        """What happened when the graph was last run on this machine; None where it never was."""
+        table = schema.runs
+        query = select(table).where(table.c.graph == graph, table.c.machine_id == _machine_id(machine))
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(table.c.id.desc()).limit(1)).first()
+        if row is None:
+            return None
+        plan, trace = Plan.from_json(json.loads(row.plan)), Trace.from_json(json.loads(row.trace))
+        return Run(graph, machine, row.time, plan, trace)
+
+    def _counting(self, which: OpFilter) -> Select[Any]:
+        """Counts the ops; where words alone narrow them, in the index of words alone."""
+        if which.text.split() and not (which.kind or which.network):
+            return select(func.count()).select_from(_named(which, schema.summaries.c).subquery())
+        return select(func.count()).select_from(schema.summaries).where(self._where(which))
+
+    @staticmethod
+    def _on(machine: str) -> ColumnElement[bool]:
+        found: ColumnElement[bool] = schema.summaries.c.machine_id == _machine_id(machine)
+        return found
+
+    def _where(self, which: OpFilter, *, by_words: bool = True) -> ColumnElement[bool]:
+        """What narrows the ops; words are looked for in their index first, or in the rows as they come."""
+        s = schema.summaries
+        found = [self._on(which.machine)]
+        if which.kind:
+            found.append(s.c.kind == which.kind)
+        if which.network:
+            members = schema.graph_ops
+            graph = select(schema.graphs.c.id).where(schema.graphs.c.name == which.network).scalar_subquery()
+            found.append(s.c.op_id.in_(select(members.c.op_id).where(members.c.graph_id == graph)))
+        if which.text.split():
+            found += [s.c.op_id.in_(_named(which, s.alias().c))] if by_words else _having(which, s.c)
+        return and_(*found)
+
+
+def _named(which: OpFilter, columns: Any) -> Select[Any]:
+    """The ids of the ops of a machine that have all words."""
+    return select(columns.op_id).where(columns.machine_id == _machine_id(which.machine), *_having(which, columns))
+
+
+def _having(which: OpFilter, columns: Any) -> list[ColumnElement[bool]]:
+    return [columns.words.contains(word, autoescape=True) for word in which.text.lower().split()]
+
+
+def _machine_id(fingerprint: str) -> Any:
+    return select(schema.machines.c.id).where(schema.machines.c.fingerprint == fingerprint).scalar_subquery()
+
+
+def _line(row: Any) -> OpLine:
+    return OpLine(
+        row.key, row.kind, row.subject, row.cases, row.samples, Case(row.best_threads, row.best_affinity), row.best_s,
+        row.speedup, row.all_threads,
+    )  # fmt: skip
