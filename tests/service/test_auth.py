@@ -51,6 +51,11 @@ def app(settings: ServiceSettings, tmp_path: Path, tokens: dict[str, str]) -> It
     made.extensions["threadcast"].store.close()
 
 
+def refusal(request: tuple[str, str, Any]) -> str:
+    """The content type in which a request is refused: pages are for people."""
+    return "text/html; charset=utf-8" if request[1] == "/" else "application/problem+json"
+
+
 def send(client: FlaskClient, request: tuple[str, str, Any], token: str = "") -> TestResponse:
     method, path, body = request
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -61,7 +66,7 @@ def test_without_a_key_nothing_is_answered_but_health(client: FlaskClient) -> No
     assert client.get("/health/live").status_code == client.get("/health/ready").status_code == 200
     for request in (request for listed in REQUESTS.values() for request in listed):
         response = send(client, request)
-        assert (response.status_code, response.content_type) == (401, "application/problem+json"), request
+        assert (response.status_code, response.content_type) == (401, refusal(request)), request
         assert 'Bearer realm="threadcast"' in response.headers.getlist("WWW-Authenticate")
 
 
@@ -75,7 +80,7 @@ def test_a_key_allows_what_its_scope_says_and_nothing_else(
             if scope in (needed, "admin"):
                 assert response.status_code not in (401, 403), request
             else:
-                assert (response.status_code, response.content_type) == (403, "application/problem+json"), request
+                assert (response.status_code, response.content_type) == (403, refusal(request)), request
                 expected = f'Bearer realm="threadcast", error="insufficient_scope", scope="{needed}"'
                 assert response.headers["WWW-Authenticate"] == expected
 

@@ -109,9 +109,9 @@ def stopped_in_time(until: Deadline) -> Iterator[None]:
 
     timer = threading.Timer(until.remaining_s(), stop)
     timer.daemon = True
-    timer.start()
     try:
         try:
+            timer.start()
             yield
         finally:
             with lock:
