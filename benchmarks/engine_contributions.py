@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from planned_by_steps import planned_by_steps
 
 from threadcast import networks
 from threadcast.collector.capture import Captured, capture_training
@@ -71,12 +72,8 @@ def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured,
 
 def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     """What `threadcast.optimize_training` plans, and of which curves."""
-    making = PlanMaker(captured, machine, before=lambda: None).made()
-    try:
-        while True:
-            next(making)()
-    except StopIteration as end:
-        return end.value.problem, end.value.plan
+    found = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    return found.problem, found.plan
 
 
 def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:

@@ -26,13 +26,14 @@ from statistics import median
 
 import torch
 from malleable import Process, arbiter
+from planned_by_steps import planned_by_steps
 
 from threadcast import networks
 from threadcast.collector.capture import Captured, capture_training
 from threadcast.core import read_machine
 from threadcast.scheduler.runtime.malleable_plan import MalleablePlan
 from threadcast.scheduler.runtime.native.engine import NativeEngine
-from threadcast.scheduler.runtime.plan_maker import Made, PlanMaker
+from threadcast.scheduler.runtime.plan_maker import PlanMaker
 
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
 EXEC = [
@@ -44,17 +45,6 @@ EXEC = [
     "--",
     sys.executable,
 ]
-
-
-def made(maker: PlanMaker) -> Made:
-    """The plan, from steps that are run here."""
-    making = maker.made()
-    try:
-        while True:
-            next(making)()
-    except StopIteration as end:
-        found: Made = end.value
-        return found
 
 
 def captured_step(name: str, size: str) -> Captured:
@@ -70,7 +60,7 @@ def resizes(name: str, size: str, count: int) -> list[str]:
     """Lines about `count` resizes of a network's training steps, back and forth between all cores and fewer."""
     machine = read_machine()
     captured = captured_step(name, size)
-    plan = made(PlanMaker(captured, machine, before=lambda: None))
+    plan = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
     choose = random.Random(0)
     asked: list[tuple[float, frozenset[int]]] = []
     steps: list[tuple[float, list[tuple[float, float, tuple[int, ...]]]]] = []

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 from paper_studies import Network, model
+from planned_by_steps import planned_by_steps
 
 from threadcast import networks
 from threadcast.collector.capture import capture_training
@@ -98,7 +99,7 @@ def real(seconds_each: float) -> tuple[list[Bar], list[tuple[float, int]], list[
     assert work.loss is not None
     optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3)
     captured = capture_training(work.model, work.loss, optimizer, work.inputs, work.target)
-    made = _made(PlanMaker(captured, machine, before=lambda: None), captured)
+    made = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
     bars: list[Bar] = []
     changes: list[tuple[float, int]] = []
     ends: list[float] = []
@@ -125,15 +126,6 @@ def real(seconds_each: float) -> tuple[list[Bar], list[tuple[float, int]], list[
             ends.append(start_s + trace.makespan_s)
         following.close()
     return bars, changes, ends
-
-
-def _made(maker: PlanMaker, captured: object) -> object:
-    making = maker.made()
-    try:
-        while True:
-            next(making)()
-    except StopIteration as end:
-        return end.value
 
 
 def draw(
