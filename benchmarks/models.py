@@ -1,7 +1,7 @@
 """How well models forecast curves of large machines from a few single samples: `make bench-models` runs this.
 
-    python benchmarks/models.py [--curves FOLDER] [--seeds 5] [--only sgemm_96,networks] [--json FILE] [--reuse]
-        [--write]
+    python benchmarks/models.py [--curves FOLDER] [--seeds 5] [--only sgemm_96,networks] [--models NAMES]
+        [--samples 0,3] [--json FILE] [--reuse] [--write]
 
 The curves of `sgemm` and `sdot` are not part of the project; without --curves these parts are left out. Ops that are
 judged by are never learned from. Each part prints a line a model, mean over seeds (least to most).
@@ -87,7 +87,7 @@ class Part:
     def _merged(self, rows: Sequence[Row]) -> dict[str, Any]:
         first = rows[0]
         merged: dict[str, Any] = {
-            "part": self.title, "model": first.model, "samples": fmean(row.samples for row in rows),
+            "part": self.title, "model": first.model, "seeds": len(rows), "samples": fmean(row.samples for row in rows),
             "ops": sum(row.ops for row in rows), "unusable": sum(row.unusable for row in rows),
             "noise_floor": first.noise_floor, "regret_all_threads": first.regret_all_threads,
             "predict_us": fmean(row.predict_us or 0.0 for row in rows),
@@ -261,13 +261,14 @@ def _seconds(call: Callable[[], object], times: int) -> float:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """One part's rows in Markdown."""
     lines = [
-        "| model | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 | us a curve |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | seeds | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 | us a curve |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         cells = [_cell(row.get(column)) for column in COLUMNS]
         lost = f", {row['unusable']} lost" if row["unusable"] else ""
-        lines.append(f"| {row['model']}{lost} | {row['samples']:.3g} | {' | '.join(cells)} | {row['predict_us']:.3g} |")
+        head = f"{row['model']}{lost} | {row['seeds']} | {row['samples']:.3g}"
+        lines.append(f"| {head} | {' | '.join(cells)} | {row['predict_us']:.3g} |")
     return "\n".join(lines)
 
 
@@ -284,6 +285,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="", help="names of parts, separated by commas; speed is one too")
     parser.add_argument("--models", default="", help="beginnings of models' names, separated by commas [default: all]")
+    parser.add_argument("--samples", default="", help="numbers of samples, separated by commas [default: all]")
     parser.add_argument("--json", type=Path, default=Path("build/models.json"), help="all figures, as they come")
     parser.add_argument("--reuse", action="store_true", help="take the parts that are in that file from it")
     parser.add_argument("--write", action="store_true", help="write docs/model-tables.md")
@@ -294,13 +296,18 @@ def main() -> None:
     names = []
     for name, make in parts(chosen.curves):
         names.append(name)
-        if (wanted and name not in wanted) or (not wanted and name in found):
+        some = chosen.models or chosen.samples
+        if (wanted and name not in wanted) or (not wanted and not some and name in found):
             continue
         print(name, file=sys.stderr, flush=True)
         part = make()
         if chosen.models:
             part.models = [one for one in part.models if one[0].startswith(tuple(chosen.models.split(",")))]
-        found[name] = {"title": part.title, "seeds": part.seeds or chosen.seeds, "rows": part.rows(chosen.seeds)}
+        if chosen.samples:
+            counts = {int(count) for count in chosen.samples.split(",")}
+            part.models = [one for one in part.models if getattr(one[1], "samples", 0) in counts]
+        rows = part.rows(chosen.seeds)
+        found[name] = {"title": part.title, "rows": merged(found[name]["rows"] if some and name in found else [], rows)}
         chosen.json.write_text(json.dumps(found, indent=1))
         print(section(found[name]), flush=True)
     if not wanted or "speed" in wanted:
@@ -314,10 +321,17 @@ def main() -> None:
         PAGE.write_text(head + "\n".join([*sections, _speed(found["speed"])] if "speed" in found else sections))
 
 
+def merged(before: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of models that were judged now in place of those before, the others as they were."""
+    now = {(row["model"], round(row["samples"])): row for row in rows}
+    kept = [now.pop((row["model"], round(row["samples"])), row) for row in before]
+    return [*kept, *now.values()]
+
+
 def section(part: dict[str, Any]) -> str:
     """A part in Markdown."""
-    title, rows, seeds = part["title"], part["rows"], f"{part['seeds']} seed{'s' if part['seeds'] > 1 else ''}"
-    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", f"{seeds}. {_context(rows)}", "", table(rows), ""])
+    title, rows = part["title"], part["rows"]
+    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows), ""])
 
 
 def _speed(took: dict[str, float]) -> str:
