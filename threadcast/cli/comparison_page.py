@@ -33,6 +33,7 @@ def comparison_page(evaluation: Evaluation, *, title: str) -> str:
         "Accuracy is 1 - mean(|forecast - measured| / measured) over the other cases; models set in bold may be as "
         "accurate as the best (paired bootstrap over ops). Regret is how much longer than the best case the chosen one "
         f"takes.{escape(_context(rows))}</p>",
+        *(f"<p><strong>{escape(doubt)}</strong></p>" for doubt in evaluation.odd_units),
         _rows(rows),
         "<h2>Accuracy by samples</h2>",
         lines(_by_samples(rows), x_label="samples", y_label="%"),
