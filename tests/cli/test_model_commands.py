@@ -293,6 +293,7 @@ def test_a_comparison_has_a_page_with_plots_and_says_what_no_model_can_beat(fold
     assert page.count("<svg") == 2
     assert all(name in page for name in ("hill_climb", "ols", "roofline"))
     assert 'class="best"' in page
+    assert "<td>ols</td><td>4</td>" in page
     refused("compare", *FAST, "--html", "missing/models.html", code=2)
 
 
