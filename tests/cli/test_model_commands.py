@@ -116,6 +116,24 @@ def test_an_op_with_an_impossible_time_is_left_out_and_the_others_are_learned(fo
     assert len(found["models"]) == 3
 
 
+def test_milliseconds_among_seconds_are_flagged_and_the_versions_remember(folder):
+    slow = OPS[4].key
+    odd = [
+        replace(m, samples=tuple(Sample(1e3 * s.seconds) for s in m.samples)) if m.op.key == slow else m
+        for m in measure_all(OPS)
+    ]
+    write_long_form(odd, folder / "odd.csv")
+    result = invoke("compare", str(folder / "odd.csv"), *FAST, "--html", str(folder / "odd.html"))
+    assert "is one of both in milliseconds?" in result.stderr
+    assert "is one of both in milliseconds?" in (folder / "odd.html").read_text()
+    (sentence,) = document("compare", str(folder / "odd.csv"), *FAST)["odd_units"]
+    assert slow in sentence
+    with Store.open(folder / "odd.sqlite") as store:
+        store.add(odd)
+    document("train", *FAST, "--store", str(folder / "odd.sqlite"))
+    assert ModelRegistry(folder / "threadcast" / "models").manifest("champion").trained_on["odd_units"] == [sentence]
+
+
 def test_a_file_is_no_folder_of_models(folder):
     (folder / "taken").write_text("")
     assert "taken is a file" in refused("models", "list", "--models", "taken")
@@ -275,6 +293,7 @@ def test_a_comparison_has_a_page_with_plots_and_says_what_no_model_can_beat(fold
     assert page.count("<svg") == 2
     assert all(name in page for name in ("hill_climb", "ols", "roofline"))
     assert 'class="best"' in page
+    assert "<td>ols</td><td>4</td>" in page
     refused("compare", *FAST, "--html", "missing/models.html", code=2)
 
 

@@ -204,3 +204,10 @@ def test_an_op_that_was_only_measured_where_no_other_was_is_borne():
     odd = [m for m in measure_all(TRAIN[:30], machine=MACHINE) if m.case.threads in (1, 2, 4)]
     odd += [m for m in measure_all(TRAIN[30:31], machine=MACHINE) if m.case.threads == 3]
     assert LearnedCurve().fit(odd).predict(TRAIN[40], [], CASES, machine=MACHINE).seconds.min() > 0
+
+
+def test_intervals_from_few_ops_still_say_something():
+    few = LearnedCurve(samples=1).fit(measure_all([op for op in OPS if op.kind == "mm"][:4], machine=MACHINE))
+    others = [op for op in HELD_OUT if op.kind == "mm"]
+    table = few.predict_many(others, [[]] * len(others), CASES, machine=MACHINE)
+    assert np.median(table.high / table.low) < 20

@@ -70,6 +70,7 @@ def command(
     document = {
         "split": chosen[1], "rows": [row.to_json() for row in evaluation.rows],
         "by_fold": [row.to_json() for row in evaluation.by_fold], "left_out": dict(evaluation.left_out),
+        "odd_units": evaluation.odd_units,
     }  # fmt: skip
     tables = [shown(evaluation.rows, title=f"judged by {chosen[1]}")]
     if by_fold:

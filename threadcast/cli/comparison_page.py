@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from threadcast.models.judgement import Row
 
 _COLUMNS = (
-    ("samples", "samples", 1), ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
+    ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
     ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
     ("regret_p95", "regret, 95th percentile %", 100), ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1),
     ("unusable", "ops lost", 1),
 )  # fmt: skip
-"""(field of a row, title, what it is multiplied by)."""
+"""(field of a row, title, what it is multiplied by), after the model and its samples."""
 
 
 def comparison_page(evaluation: Evaluation, *, title: str) -> str:
@@ -33,6 +33,7 @@ def comparison_page(evaluation: Evaluation, *, title: str) -> str:
         "Accuracy is 1 - mean(|forecast - measured| / measured) over the other cases; models set in bold may be as "
         "accurate as the best (paired bootstrap over ops). Regret is how much longer than the best case the chosen one "
         f"takes.{escape(_context(rows))}</p>",
+        *(f"<p><strong>{escape(doubt)}</strong></p>" for doubt in evaluation.odd_units),
         _rows(rows),
         "<h2>Accuracy by samples</h2>",
         lines(_by_samples(rows), x_label="samples", y_label="%"),
@@ -50,9 +51,10 @@ def _rows(rows: Sequence[Row]) -> str:
     for row in rows:
         values = [getattr(row, field) for field, _, _ in _COLUMNS]
         scaled = [None if value is None else value * by for value, (_, _, by) in zip(values, _COLUMNS, strict=True)]
-        cells.append([row.model, *("-" if value is None else significant(float(value)) for value in scaled)])
+        figures = ["-" if value is None else significant(float(value)) for value in scaled]
+        cells.append([row.model, f"{row.samples:.3g}", *figures])
     bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
-    return html_table(["model", *(title for _, title, _ in _COLUMNS)], cells, bold=bold)
+    return html_table(["model", "samples", *(title for _, title, _ in _COLUMNS)], cells, bold=bold)
 
 
 def _by_samples(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:

@@ -10,6 +10,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font-size: 1rem; margin-bottom: .2rem }
 table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
+td:not(:first-child) { white-space: nowrap }
 td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
 tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
 height: .8em; margin-right: .35em; border-radius: 2px }

@@ -119,11 +119,18 @@ def judge(
         )  # fmt: skip
     for key, reason in evaluation.left_out.items():
         output.warn(f"{key} was left out: {reason}")
+    for doubt in evaluation.odd_units[:SAID]:
+        output.warn(doubt)
+    if (more := len(evaluation.odd_units) - SAID) > 0:
+        output.warn(f"{more} more times seem to be in another unit; --json lists them")
     for row in evaluation.rows:
         if row.problem:
             output.warn(f"{row.model} could not be judged by {row.unusable} ops: {row.problem}")
     return evaluation
 
+
+SAID = 5
+"""Warnings of one sort that are written out."""
 
 WIDE = 100
 """Characters of a terminal from which on tables show R2 and fitting times too."""

@@ -87,6 +87,8 @@ def command(
     origin = _origin(measurements, networks_of)
     with parallel.cluster(address) if address else nullcontext():
         evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
+        if evaluation.odd_units:
+            origin |= {"odd_units": list(evaluation.odd_units)}
         registered = [
             (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
             for (_, model), row in zip(made, evaluation.rows)
@@ -100,6 +102,7 @@ def command(
     document = {
         "models": [{"version": version, **row.to_json()} for version, row in registered],
         "alias": {alias: best} if best else None, "left_out": dict(evaluation.left_out),
+        "odd_units": evaluation.odd_units,
     }  # fmt: skip
     said = f"{alias} is {best}" if best else f"{len(registered)} models registered, no alias moved"
     output.result(document, shown([row for _, row in registered], title=f"judged by {chosen[1]}"), said)

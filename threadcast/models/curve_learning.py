@@ -40,6 +40,11 @@ PRIOR_OPS = 4.0
 PARTS = 5
 """Parts of the ops, of which each is judged by the Gaussian of the others."""
 
+FEW_OPS = 60
+"""Below which the Gaussian of four fifths of the ops is not that of all: three ops that happen to be alike make it so
+sure of itself that the next is 30 standard deviations off, and intervals that follow from it reach over a factor of
+1,000. From there on a part's own standard deviations do as well, in half the time."""
+
 CORRECTED_FROM, CORRECTED_CASES = 60, 8
 """Ops and cases from which on what the Gaussian leaves is learned too."""
 
@@ -140,7 +145,7 @@ class _Judged:
         logs = one.forecast.mean
         if self._corrections is not None and one.forecast.where:
             logs = self._corrections[one.part % 2].corrected(one.forecast, self.cases)
-        found: Floats = (one.truth - logs) / np.sqrt(one.forecast.variance)
+        found: Floats = (one.truth - logs) / one.spread
         return found
 
     def _trained(self, some: Sequence[_PartForecast]) -> Correction:
@@ -163,8 +168,10 @@ class _Judged:
             mine = np.flatnonzero((self._part == out) & ~np.isnan(drawn).any(axis=1))
             if len(mine):
                 ops, ones = [self.ops[i] for i in mine], np.ones((len(mine), len(where)))
-                forecast, _ = machine.told(ops, self.base[mine], where, drawn[mine], ones, 0 * ones)
-                yield _PartForecast(out, forecast, self.known[mine])
+                given = ops, self.base[mine], where, drawn[mine], ones, 0 * ones
+                forecast, _ = machine.told(*given)
+                wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.told(*given)[0]
+                yield _PartForecast(out, forecast, self.known[mine], np.sqrt(wholly.variance))
 
     def _drawn(self, where: tuple[int, ...]) -> Floats:
         """(n_ops, n_where) logs of single samples, NaN where there is none."""
@@ -179,11 +186,13 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartForecast:
-    """Of the ops of one part; `truth` (n_ops, n_cases) are log seconds, NaN where a case was not measured."""
+    """Of the ops of one part; `truth` (n_ops, n_cases) are log seconds, NaN where a case was not measured; `spread`,
+    of the same shape, standard deviations as forecasts of other ops will have them."""
 
     part: int
     forecast: Forecast
     truth: Floats
+    spread: Floats
 
 
 def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:

@@ -18,6 +18,7 @@ from threadcast.models.judgement import OpScore, Outcome, Row, row_of, with_sign
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.shared import SharedOps
 from threadcast.models.splits import Fold, Split
+from threadcast.models.units import odd_units
 
 ALL_FOLDS = "all"
 
@@ -26,12 +27,14 @@ ALL_FOLDS = "all"
 class Evaluation:
     """A table of models: `rows` over all folds, `by_fold` one for each fold of each model.
 
-    `left_out` names the ops that no model was given, by key with the reason.
+    `left_out` names the ops that no model was given, by key with the reason; `odd_units` says which of the others seem
+    to be in another unit than the rest.
     """
 
     rows: tuple[Row, ...]
     by_fold: tuple[Row, ...]
     left_out: Mapping[str, str]
+    odd_units: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -72,7 +75,7 @@ def evaluate(
     by_fold = [
         row_of(name, split_name, fold.name, [outcome]) for (name, _, fold), outcome in zip(tasks, outcomes, strict=True)
     ]
-    return Evaluation(with_significance(rows, by_model), tuple(by_fold), left_out)
+    return Evaluation(with_significance(rows, by_model), tuple(by_fold), left_out, odd_units(entries))
 
 
 def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:

@@ -1,0 +1,71 @@
+"""Milliseconds among seconds are told, whatever they are among; real differences are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
+from threadcast.core import Case, Machine, Op, Sample
+from threadcast.models.measured import group
+from threadcast.models.units import odd_units
+
+OPS = make_ops(24)
+MEASURED = measure_all(OPS)
+OTHER = Machine.uniform("other", 8, group_size=2)
+
+
+def in_milliseconds(wrong):
+    """All that was measured, with times a thousand times as large where `wrong` says so of a measurement."""
+    return [replace(m, samples=tuple(Sample(1e3 * s.seconds) for s in m.samples)) if wrong(m) else m for m in MEASURED]
+
+
+def said(measured):
+    return odd_units(group(measured))
+
+
+def test_nothing_is_said_of_times_in_one_unit():
+    assert said(MEASURED) == said(in_milliseconds(lambda m: True)) == ()
+
+
+def test_nothing_is_said_of_small_ops_that_take_as_long_as_large_ones():
+    assert said([replace(m, samples=(Sample(1e-4 + s.seconds * 1e-3),)) for m in MEASURED for s in m.samples[:1]]) == ()
+
+
+@pytest.mark.parametrize("wrong", [{2}, {2, 5, 8}, set(range(2, 24, 6))], ids=["one", "some", "every other one"])
+def test_ops_that_are_far_slower_than_others_of_their_kind_are_named(wrong):
+    keys = {OPS[i].key for i in wrong}
+    (sentence,) = said(in_milliseconds(lambda m: m.op.key in keys))
+    assert "of kind softmax" in sentence
+    assert any(key in sentence for key in keys)
+
+
+def test_a_case_that_is_far_slower_than_those_beside_it_is_named():
+    (sentence,) = said(in_milliseconds(lambda m: m.op == OPS[0] and m.case == Case(4)))
+    assert f"{OPS[0].key} at 4 compact" in sentence
+
+
+def test_a_sample_that_is_far_from_the_others_of_its_case_is_named():
+    odd = [replace(m, samples=(*m.samples, Sample(1e3 * m.seconds))) if m is MEASURED[3] else m for m in MEASURED]
+    (sentence,) = said(odd)
+    assert f"1 of 6 samples of {MEASURED[3].op.key} at {MEASURED[3].case}" in sentence
+
+
+def test_a_machine_that_is_far_slower_than_another_is_named():
+    there = [replace(m, machine=OTHER) for m in in_milliseconds(lambda m: True)]
+    (sentence,) = said([*MEASURED, *there])
+    assert OTHER.fingerprint in sentence
+    assert MACHINE.fingerprint not in sentence
+
+
+def test_ops_of_unknown_work_are_not_held_against_each_other():
+    def unknown(op):
+        return Op("op", attributes={"label": op.key})
+
+    keys = {OPS[2].key}
+    assert said([replace(m, op=unknown(m.op)) for m in in_milliseconds(lambda m: m.op.key in keys)]) == ()
+    (sentence,) = said(
+        [replace(m, op=unknown(m.op)) for m in in_milliseconds(lambda m: m.op.key in keys and m.case == Case(4))]
+    )
+    assert OPS[2].key in sentence

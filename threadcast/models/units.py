@@ -1,0 +1,120 @@
+"""Times that seem to be in another unit than those beside them: milliseconds among seconds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from threadcast.core import Affinity, Op
+from threadcast.models.measured import MeasuredOp
+from threadcast.models.static_features import work
+
+STEP = math.log(1000.0)
+"""Between the units that people write times in."""
+
+PART = 0.8
+"""Of a step, from which on a jump that nothing explains is one: 250 times. On MKL at 96 thread counts, PyTorch's ops
+and ncnn's networks no time is that far off."""
+
+SHARED = 3
+"""Points that a machine must share with others to be held against them."""
+
+Point = tuple[float, float, str]
+"""Logarithms of what times grow with and of the time, and what the point is."""
+
+
+def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
+    """A sentence for each group of times that are about 1,000 times (or its powers) those beside them: samples of a
+    case, cases of an op next in threads, ops of a kind next in work, machines that measured the same.
+
+    `entries` are usable ones. Whole tables in another unit cannot be told, nor ops of unknown work from each other.
+    Nothing is left out for it: where more threads than cores wait for each other, an op may really take so long.
+    """
+    return (*_of_samples(entries), *_of_cases(entries), *_of_ops(entries), *_of_machines(entries))
+
+
+def _of_samples(entries: Sequence[MeasuredOp]) -> Iterator[str]:
+    for entry in entries:
+        for case, measured in entry.by_case.items():
+            times = [sample.seconds for sample in measured.samples]
+            far = sum(abs(math.log(seconds / measured.seconds)) >= PART * STEP for seconds in times)
+            if far:
+                yield _said(f"{far} of {len(times)} samples of {_name(entry.op)} at {case}", "the others there")
+
+
+def _of_cases(entries: Sequence[MeasuredOp]) -> Iterator[str]:
+    for entry in entries:
+        for affinity in Affinity:
+            points = [
+                (math.log(case.threads), math.log(measured.seconds), str(case))
+                for case, measured in entry.by_case.items()
+                if case.affinity is affinity
+            ]
+            if odd := _odd(points, falls=1.0):
+                yield _said(f"{_name(entry.op)} at {_few(odd)}", "the cases beside them")
+
+
+def _of_ops(entries: Sequence[MeasuredOp]) -> Iterator[str]:
+    alike: dict[tuple[str, str], list[Point]] = {}
+    for entry in entries:
+        if max(entry.op.flops, entry.op.bytes_moved) > 0:
+            middle = float(np.median(_logs(entry)))
+            point = (math.log(work([entry.op])[0]), middle, _name(entry.op))
+            alike.setdefault((entry.machine.fingerprint, entry.op.kind), []).append(point)
+    for (machine, kind), points in alike.items():
+        if odd := _odd(points, falls=0.0):
+            yield _said(f"{_few(odd)} on {machine}", f"ops of kind {kind} next in work")
+
+
+def _of_machines(entries: Sequence[MeasuredOp]) -> Iterator[str]:
+    times: dict[tuple[str, object], dict[str, float]] = {}
+    for entry in entries:
+        for case, log in zip(entry.by_case, _logs(entry), strict=True):
+            times.setdefault((entry.op.key, case), {})[entry.machine.fingerprint] = log
+    beside: dict[str, list[float]] = {}
+    for of_point in times.values():
+        if len(of_point) > 1:
+            least = min(of_point.values())
+            for machine, log in of_point.items():
+                beside.setdefault(machine, []).append(log - least)
+    for machine, apart in beside.items():
+        if len(apart) >= SHARED and float(np.median(apart)) >= PART * STEP:
+            yield _said(f"what {machine} measured", "the same on another machine")
+
+
+def _odd(points: Iterable[Point], *, falls: float) -> list[str]:
+    """Which points lie whole steps off the rest.
+
+    Beside its neighbour a time may be anything between as it is and grown in proportion, or, where time `falls`,
+    shrunk so. What a jump leaves beyond that is a step.
+    """
+    ranked = sorted(points)
+    steps = []
+    for (x, log, _), (next_x, next_log, _) in pairwise(ranked):
+        change, room = next_log - log, next_x - x
+        beyond = max(change - room, 0.0) + min(change + falls * room, 0.0)
+        steps.append(round(beyond / STEP) if abs(beyond) >= PART * STEP else 0)
+    levels = list(accumulate(steps, initial=0))
+    usual = min(Counter(levels).most_common(), key=lambda found: (-found[1], found[0]))[0]
+    return [name for (_, _, name), level in zip(ranked, levels, strict=False) if level != usual]
+
+
+def _logs(entry: MeasuredOp) -> list[float]:
+    return [math.log(measured.seconds) for measured in entry.by_case.values()]
+
+
+def _name(op: Op) -> str:
+    label = op.attributes.get("label")
+    return op.key if label is None else f"{op.key} ({label})"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _said(what: str, beside: str) -> str:
+    return f"{what}: about 1,000 times off {beside}, or more; is one of both in milliseconds?"
