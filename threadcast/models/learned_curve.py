@@ -38,6 +38,8 @@ FADE_S = 30 * 86400.0
 FOREIGN = 1.5
 """How much wider intervals are on a machine that was not learned from. A convention."""
 
+_LEARNED = list(Source).index(Source.LEARNED)
+
 DOUBTED = 0.5
 """Likelihood of not being wrong below which a sample is made up for by another one."""
 
@@ -150,11 +152,11 @@ class LearnedCurve(BatchModel):
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
             np.exp(logs + spread * learned.high[samples][:, None]),
         )  # fmt: skip
-        columns = [learned.position.get(case, -1) for case in cases]
+        columns = learned.columns(cases)
         if -1 in columns:
             return self._interpolated(learned, found, knots, cases)
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
-        source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
+        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
 
     def _forecast(
