@@ -61,9 +61,17 @@ bench-malleable: $(READY)
 	$(BIN)/python benchmarks/malleable_timelines.py --output docs/images
 	$(BIN)/python benchmarks/malleable_faults.py
 
-# The service beside a bare Flask echo and MLflow: docs/service-tables.md. SOAK=minutes loads it with everything at once.
+# The service beside a bare Flask echo and MLflow: docs/service-tables.md; 10,000 changed request bodies; the dashboard's
+# pages over 100,000 ops. ROUNDS, SECONDS, BODIES and OPS make it shorter; the first two leave the page as it is.
+# SOAK=minutes in place of all that loads it with everything at once.
 bench-service: $(READY)
-	$(BIN)/python benchmarks/service.py $(if $(SOAK),--soak $(SOAK),--write)
+ifdef SOAK
+	$(BIN)/python benchmarks/service.py --soak $(SOAK)
+else
+	$(BIN)/python benchmarks/service.py $(if $(ROUNDS)$(SECONDS),--rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),4),--write)
+	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py
+	$(BIN)/python benchmarks/dashboard.py $(if $(OPS),--ops $(OPS) --store build/dashboard-$(OPS).db,--store build/dashboard.db)
+endif
 
 # Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
 SET ?= $(shell uname -m)-$(shell nproc)c

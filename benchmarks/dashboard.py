@@ -1,6 +1,6 @@
 """How long each page of the dashboard takes over a store of 100,000 measured ops.
 
-    .venv/bin/python benchmarks/dashboard.py --store build/dashboard.db
+    .venv/bin/python benchmarks/dashboard.py --store build/dashboard.db [--ops 100000]
 
 Makes the store where there is none (synthetic times; minutes), serves it, and asks for every page several times from
 another process. Prints the median and the slowest of each, its size, and which medians are above 300 ms.
@@ -37,12 +37,12 @@ BATCH = 2_000
 """Ops added in one transaction."""
 
 
-def measured(seed: int = 0) -> Iterator[list[Measurement]]:
+def measured(ops: int, seed: int = 0) -> Iterator[list[Measurement]]:
     """Ops in batches; seconds follow Amdahl's law with an overhead a thread, and noise."""
     random = np.random.default_rng(seed)
-    for start in range(0, OPS, BATCH):
+    for start in range(0, ops, BATCH):
         batch = []
-        for i in range(start, start + BATCH):
+        for i in range(start, min(start + BATCH, ops)):
             side = 8 + i % 997
             inputs = (TensorSpec((1 + i // 997, side)), TensorSpec((side, 64)))
             op = Op(KINDS[i % len(KINDS)], inputs, outputs=(TensorSpec((1 + i // 997, 64)),))
@@ -56,37 +56,38 @@ def measured(seed: int = 0) -> Iterator[list[Measurement]]:
         yield batch
 
 
-def seed(store: str) -> None:
+def seed(store: str, ops_wanted: int) -> None:
     """Fill the store, with a network of its first ops."""
     with Store.open(store) as opened:
-        for i, batch in enumerate(measured()):
+        for i, batch in enumerate(measured(ops_wanted)):
             if i == 0:
                 ops = [m.op for m in batch[:: len(CASES)]][:NETWORK_OPS]
                 edges = tuple(Edge(max(n - 1 - n % 3, 0), n) for n in range(1, len(ops)))
                 ids = tuple(f"op{n}" for n in range(len(ops)))
                 opened.add_graph(NETWORK, OpGraph(ids, tuple(ops), edges))
             opened.add(batch)
-            print(f"\r{(i + 1) * BATCH:,} of {OPS:,} ops", end="", file=sys.stderr)
+            print(f"\r{min((i + 1) * BATCH, ops_wanted):,} of {ops_wanted:,} ops", end="", file=sys.stderr)
     print(file=sys.stderr)
 
 
 def train(models: Path) -> None:
     """Register two models fitted to some of the ops, the learned one as champion."""
     registry = ModelRegistry(models)
-    some = next(measured())[: 200 * len(CASES)]
+    some = next(measured(200))[: 200 * len(CASES)]
     for model in (Roofline(), LearnedCurve()):
         version = registry.save(model.fit(some), trained_on={"ops": 200, "measurements": len(some)}, metrics={})
     registry.set_alias("champion", version)
 
 
-def addresses(http: urllib3.PoolManager, url: str) -> dict[str, str]:
+def addresses(http: urllib3.PoolManager, url: str, count: int) -> dict[str, str]:
     """What is asked for, by what it shows."""
     ops = http.request("GET", f"{url}/ops").data.decode()
     found = re.search(r'href="(/ops/[^"]+)"', ops)
     assert found
     return {
-        "overview": "/", "machines": "/machines", "ops": "/ops", "ops, last page": f"/ops?page={OPS // 50}",
-        "ops by speed-up": "/ops?sort=speedup&order=up", "ops of a kind": "/ops?kind=relu&page=100",
+        "overview": "/", "machines": "/machines", "ops": "/ops", "ops, last page": f"/ops?page={count // 50}",
+        "ops by speed-up": "/ops?sort=speedup&order=up",
+        "ops of a kind": f"/ops?kind=relu&page={max(count // 1_000, 1)}",
         "search, few found": "/ops?q=101x64", "search, none found": "/ops?q=nothing", "search, all found": "/ops?q=x",
         "search in a network": f"/ops?q=9&network={NETWORK}", "one op": found[1].replace("&amp;", "&"),
         "networks": "/networks", "a network": f"/networks/{NETWORK}", "comparison": "/comparison", "drift": "/drift",
@@ -98,18 +99,19 @@ def main() -> int:
     """Print the table; 1 where a page took longer than the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, default=Path("build/dashboard.db"), help="made where there is none")
+    parser.add_argument("--ops", type=int, default=OPS, help="in a store that is made")
     given = parser.parse_args()
     if not given.store.exists():
         given.store.parent.mkdir(parents=True, exist_ok=True)
         draft = given.store.with_suffix(".draft")
         draft.unlink(missing_ok=True)
-        seed(str(draft))
+        seed(str(draft), given.ops)
         draft.rename(given.store)
     http, slow = urllib3.PoolManager(), []
     with tempfile.TemporaryDirectory() as folder:
         train(Path(folder, "models"))
         with service(given.store, Path(folder, "models"), log=Path(folder, "log")) as url:
-            pages = addresses(http, url)
+            pages = addresses(http, url, given.ops)
             for path in pages.values():
                 http.request("GET", url + path)  # models are loaded when first asked for
             print(f"{'page':22} {'median ms':>10} {'slowest ms':>11} {'kB':>6}")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -106,16 +108,19 @@ def mlflow(directory: Path) -> Iterator[Row | str]:
     port, model = 18_321, str(directory / "model")
     command = [str(python), "-m", "mlflow", "models", "serve", "-m", model, "-p", str(port), "--env-manager", "local"]
     log = (directory / "mlflow.log").open("w")
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, start_new_session=True)
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"  # it starts uvicorn by its name
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=environment, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
-        if not wait_for(lambda: urllib3.request("GET", f"{url}/ping", retries=False, timeout=2).status == 200):
+        if not wait_for(lambda: process.poll() is not None or answers(f"{url}/ping")) or process.poll() is not None:
             yield f"it did not start: {(directory / 'mlflow.log').read_text()[-200:]}"
             return
         body = {"inputs": [[0.5] * FEATURES] * len(MACHINE.cases())}
         yield Row("MLflow, XGBoost of 200 trees, as many rows", url, [request("/invocations", body)])
     finally:
-        subprocess.run(["kill", "--", f"-{process.pid}"], check=False)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
         log.close()
 
@@ -124,13 +129,18 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     """Whether it holds in time."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
-        try:
-            if condition():
-                return True
-        except urllib3.exceptions.HTTPError:
-            pass
+        if condition():
+            return True
         time.sleep(0.2)
     return False
+
+
+def answers(url: str) -> bool:
+    """Whether it answers 200."""
+    try:
+        return urllib3.request("GET", url, retries=False, timeout=2).status == 200
+    except urllib3.exceptions.HTTPError:
+        return False
 
 
 def many(url: str, rounds: int) -> tuple[list[float], int]:

@@ -10,7 +10,7 @@ from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seco
 from threadcast.core import Affinity, Case, Curve, Sample
 from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
-from threadcast.models.evaluation import ALL_FOLDS, evaluate, replay
+from threadcast.models.evaluation import ALL_FOLDS, evaluate, judge_together, replay
 from threadcast.models.hill_climb import HillClimb
 from threadcast.models.measured import group
 from threadcast.models.per_case import PerCase
@@ -187,3 +187,33 @@ def test_a_row_is_json_with_the_columns_of_the_comparison():
     document = json.loads(json.dumps(row_of(Oracle()).to_json()))
     columns = ["model", "split", "samples", "accuracy", "r2", "regret_mean", "regret_p95", "fit_s", "predict_us"]
     assert set(columns) <= set(document)
+
+
+class SilentOnOne(HillClimb):
+    """Cannot tell one op."""
+
+    def predict(self, op, observed, cases, *, machine):
+        if op == OPS[1]:
+            raise ModelError("not this one")
+        return super().predict(op, observed, cases, machine=machine)
+
+
+def test_models_judged_together_are_given_the_same_samples_and_judged_by_the_same_points():
+    entries = group(MEASUREMENTS)
+    rows = judge_together([HillClimb(), PerCase("ols", samples=2).fit(MEASUREMENTS)], entries, split_name="s")
+    assert rows[0].samples == rows[1].samples > 2
+    assert rows[0].points == rows[1].points > 0
+    assert [row.ops for row in rows] == [len(entries)] * 2
+
+
+def test_an_op_that_was_not_recorded_where_a_model_asks_counts_against_none_of_those_judged_together():
+    few = [m for m in MEASUREMENTS if m.op != OPS[0] or m.case == Case(8)]
+    rows = judge_together([HillClimb(), PerCase("ols", samples=2).fit(MEASUREMENTS)], group(few), split_name="s")
+    assert [row.unusable for row in rows] == [0, 0]
+    assert [row.ops for row in rows] == [len(OPS) - 1] * 2
+
+
+def test_of_models_judged_together_one_that_cannot_tell_an_op_is_told_so_and_none_is_scored_by_it():
+    rows = judge_together([HillClimb(), SilentOnOne()], group(MEASUREMENTS), split_name="s")
+    assert [row.unusable for row in rows] == [0, 1]
+    assert [row.ops for row in rows] == [len(OPS) - 1] * 2

@@ -59,6 +59,17 @@ def test_the_interval_holds_about_as_often_as_it_says():
         assert 0.82 <= row.coverage_90 <= 0.96
 
 
+def test_ops_measured_in_every_case_are_answered_by_that_beside_others_in_one_batch(model):
+    whole, few = entries(HELD_OUT[:2])
+    observed = [list(whole.by_case.values()), replay(model, few)]
+    table = model.predict_many([whole.op, few.op], observed, CASES, machine=MACHINE)
+    assert [table[0].at(case) for case in CASES] == [whole.by_case[case].seconds for case in CASES]
+    assert set(table[0].source) == {Source.MEASURED}
+    alone = model.predict(few.op, observed[1], CASES, machine=MACHINE)
+    np.testing.assert_allclose(table[1].seconds, alone.seconds, rtol=1e-12)
+    assert table[1].source == alone.source
+
+
 def test_measured_points_are_as_measured_and_the_others_learned(model):
     entry = entries(HELD_OUT[:1])[0]
     observed = replay(model, entry)

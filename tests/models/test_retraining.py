@@ -50,6 +50,20 @@ def test_a_candidate_that_learned_from_less_is_not_better(measured: list[Measure
     assert not verdict.better
 
 
+def test_held_out_ops_measured_in_few_cases_count_against_neither(measured: list[Measurement]) -> None:
+    learned = LearnedCurve(trees=20, samples=2).fit([m for m in measured if not is_held_out(m.op.key)])
+    slow = slower(measured, 2.0)
+    cases = sorted({m.case for m in measured})
+    held_out = sorted({m.op.key for m in measured if is_held_out(m.op.key)})
+    for few in (cases[:1], cases[-1:]):  # one of them is not what a model asks for first
+        kept = [m for m in slow if m.op.key not in held_out[:4] or m.case in few]
+        verdict = compete(learned, kept)
+        assert verdict.champion_row.unusable == verdict.candidate_row.unusable == 0
+        assert verdict.candidate_row.points == verdict.champion_row.points
+        assert verdict.candidate_row.ops == len(held_out)
+        assert verdict.better
+
+
 def test_too_few_ops_to_judge_by_are_an_error(measured: list[Measurement], champion: LearnedCurve) -> None:
     with pytest.raises(ModelError, match="held out"):
         compete(champion, [m for m in measured if not is_held_out(m.op.key)])

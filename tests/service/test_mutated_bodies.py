@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.service.service_data import CURVES, MACHINE, OPS, UNSEEN, graph_document
+
+BODIES = int(os.environ.get("BODIES", "1000"))
+"""`make bench-service` sends 10,000."""
 
 PLAN = {
     "schema": "threadcast.plan/1", "cores": 2, "policy": "p", "lower_bound_s": 1.0, "guarded": [],
@@ -112,7 +116,7 @@ def test_the_requests_that_are_changed_below_are_good(client: FlaskClient, path:
     assert client.post(path, json=body).status_code in (200, 201)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=BODIES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request=changed())
 def test_a_changed_request_is_answered_or_refused_and_never_fails(
     client: FlaskClient, request: tuple[str, dict[str, Any]]

@@ -6,7 +6,7 @@ EXTRAS = {
     "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops"),
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "postgres": ("psycopg",),
-    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl"),
+    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl", "orjson"),
     "collect": ("torch", "pyperf"),
     "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),

@@ -15,6 +15,7 @@ from threadcast.core.json_reading import member, number
 from threadcast.core.tensor import TensorSpec
 
 _KEY_VERSION = 1  # part of every key: raise it only when equal keys would stop meaning equal work
+_KEY_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=True).encode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,9 +42,12 @@ class Op:
     def __post_init__(self, cost: tuple[float | None, float | None] | None) -> None:
         if not self.kind or not isinstance(self.kind, str):
             raise InvalidInput(f"kind={self.kind!r}: an op needs a non-empty name")
-        analytic = analytic_cost(self.kind, self.inputs, self.outputs)
-        for name, given, computed in zip(("flops", "bytes_moved"), cost or (None, None), analytic):
-            value = computed if given is None else float(given)
+        flops, moved = cost or (None, None)
+        if flops is None or moved is None:
+            analytic = analytic_cost(self.kind, self.inputs, self.outputs)
+            flops, moved = (analytic[0] if flops is None else flops, analytic[1] if moved is None else moved)
+        for name, given in (("flops", flops), ("bytes_moved", moved)):
+            value = float(given)
             if not 0 <= value < float("inf"):
                 raise InvalidInput(f"{name}={value!r} of op kind {self.kind!r} must be finite and at least 0")
             object.__setattr__(self, name, value)
@@ -52,10 +56,7 @@ class Op:
 
     def _make_key(self) -> str:
         try:
-            text = json.dumps(
-                [_KEY_VERSION, self.kind, [i.to_json() for i in self.inputs], dict(self.attributes)],
-                sort_keys=True, separators=(",", ":"), allow_nan=True,
-            )  # fmt: skip
+            text = _KEY_TEXT([_KEY_VERSION, self.kind, [i.to_json() for i in self.inputs], dict(self.attributes)])
         except TypeError as error:
             raise InvalidInput(f"attributes of op kind {self.kind!r} must be JSON: {error}") from error
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

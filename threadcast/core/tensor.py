@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ DTYPE_BYTES = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
     "complex64": 8, "complex128": 16,
 }  # fmt: skip
+
+_INTEGERS = frozenset({int})  # and no bool
 
 MAX_ELEMENTS = 2**63 - 1
 """Frameworks count elements in 64 signed bits."""
@@ -30,14 +33,14 @@ class TensorSpec:
     strides: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not all(map(_is_size, self.shape)):
+        if not _are_sizes(self.shape):
             raise InvalidInput(f"shape={self.shape!r}: every side must be an integer of at least 0")
         if max((*self.shape, math.prod(self.shape))) > MAX_ELEMENTS:
             raise InvalidInput(f"shape={str(self.shape)[:60]} has more elements than the {MAX_ELEMENTS} of any tensor")
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"dtype={self.dtype!r} is unknown; known: {', '.join(DTYPE_BYTES)}")
         if self.strides is not None:
-            if not all(map(_is_size, self.strides)):
+            if not _are_sizes(self.strides):
                 raise InvalidInput(f"strides={self.strides!r}: every stride must be an integer of at least 0")
             if len(self.strides) != len(self.shape):
                 raise InvalidInput(f"strides={self.strides!r} must be as many as the sides of shape={self.shape!r}")
@@ -76,7 +79,7 @@ class TensorSpec:
         """
         if not isinstance(document, list):
             raise FormatError(f"a tensor must be [shape, dtype?, strides?], got {document!r}", pointer=pointer)
-        bare = all(isinstance(side, int) and not isinstance(side, bool) for side in document)
+        bare = set(map(type, document)) <= _INTEGERS
         shape, *rest = [document] if bare else document
         try:
             dtype = rest[0] if rest else "float32"
@@ -88,8 +91,8 @@ class TensorSpec:
             raise FormatError(str(error), pointer=pointer) from error
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _are_sizes(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) <= _INTEGERS and min(values, default=0) >= 0
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -66,6 +66,11 @@ class CaseGaussian:
         log_threads = np.log(np.asarray(threads, dtype=np.float64))
         return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
 
+    def unsampled(self, scale: Floats, level: Floats) -> tuple[Floats, Floats]:
+        """As `given`, of ops without samples."""
+        scale, level = scale[:, None], level[:, None]
+        return scale * self.mean, scale**2 * np.diag(self.covariance) + level
+
     def given(
         self, where: Sequence[int], values: Floats, scatter: Scatter, scale: Floats, level: Floats
     ) -> tuple[Floats, ...]:
@@ -78,9 +83,9 @@ class CaseGaussian:
         Williams, 5.12), in `ROUNDS` rounds: expectation propagation with mixtures of normals.
         """
         at, spread, level = list(where), scale[:, None] ** 2, level[:, None]
-        alone = spread * np.diag(self.covariance) + level
         if not at:
-            return scale[:, None] * self.mean, alone, np.empty((len(values), 0))
+            return *self.unsampled(scale, level[:, 0]), np.empty((len(values), 0))
+        alone = spread * np.diag(self.covariance) + level
         across = spread[:, :, None] * self.covariance[at] + level[:, :, None]
         within = across[:, :, at]
         off = values - scale[:, None] * self.mean[at]

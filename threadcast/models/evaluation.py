@@ -83,16 +83,24 @@ def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:
 
     ModelError where it asks for a case that was not recorded, or for one that it has.
     """
+    observed, missing = _asked_for(model, entry)
+    if missing is not None:
+        raise ModelError(f"{entry.op.key} was not recorded at {missing}, which {model.name} asks for")
+    return observed
+
+
+def _asked_for(model: PerformanceModel, entry: MeasuredOp) -> tuple[list[Measurement], Case | None]:
+    """What `model` asks for, up to the first case that was not recorded, and that case."""
     observed: list[Measurement] = []
     given: set[Case] = set()
     while (case := model.propose(entry.op, tuple(observed), entry.machine)) is not None:
         if case in given:
             raise ModelError(f"{model.name} proposed {case} again, which it has")
         if case not in entry.by_case:
-            raise ModelError(f"{entry.op.key} was not recorded at {case}, which {model.name} asks for")
+            return observed, case
         given.add(case)
         observed.append(entry.by_case[case])
-    return observed
+    return observed, None
 
 
 def one_sample(entry: MeasuredOp, random: np.random.Generator) -> MeasuredOp:
@@ -119,11 +127,41 @@ def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | N
     return outcome
 
 
-def judge_fitted(model: PerformanceModel, entries: Sequence[MeasuredOp], *, split_name: str) -> Row:
-    """How a fitted model does on these ops: it gets the recorded samples that it asks for, and forecasts all cases."""
-    outcome = Outcome()
-    _ask(model, entries, range(len(entries)), outcome, None)
-    return row_of(model.name, split_name, ALL_FOLDS, [outcome])
+def judge_together(
+    models: Sequence[PerformanceModel], entries: Sequence[MeasuredOp], *, split_name: str
+) -> tuple[Row, ...]:
+    """How fitted models do on the same points of the same ops, a row a model.
+
+    All are given what any of them asks for and was recorded, and forecast all recorded cases. `unusable` of a row
+    counts the ops that the model cannot forecast although it was given all that it asks for. An op that a model cannot
+    forecast is left out of the scores of all.
+    """
+    outcomes = [Outcome() for _ in models]
+    batches: dict[tuple[str, tuple[Case, ...]], list[_Asked]] = {}
+    wanting: set[tuple[int, int]] = set()
+    for at, entry in enumerate(entries):
+        shown: dict[Case, Measurement] = {}
+        for number, model in enumerate(models):
+            try:
+                found, missing = _asked_for(model, entry)
+            except ModelError as error:
+                outcomes[number].unusable[at] = str(error)
+                continue
+            shown |= {measured.case: measured for measured in found}
+            if missing is not None:
+                wanting.add((number, at))
+        asked = _Asked(at, entry, list(shown.values()))
+        batches.setdefault((entry.machine.fingerprint, tuple(entry.by_case)), []).append(asked)
+    for model, outcome in zip(models, outcomes, strict=True):
+        for batch in batches.values():
+            _forecast(model, batch, outcome)
+    failed = {at for outcome in outcomes for at in outcome.unusable}
+    for number, outcome in enumerate(outcomes):
+        outcome.scores = {at: score for at, score in outcome.scores.items() if at not in failed}
+        outcome.unusable = {at: why for at, why in outcome.unusable.items() if (number, at) not in wanting}
+    return tuple(
+        row_of(model.name, split_name, ALL_FOLDS, [outcome]) for model, outcome in zip(models, outcomes, strict=True)
+    )
 
 
 def _ask(

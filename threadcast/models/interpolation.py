@@ -51,6 +51,8 @@ def knots_of(seen: Mapping[Case, Measurement]) -> dict[Case, Knot]:
 
 def with_measured(table: CurveTable, knots: Sequence[Mapping[Case, Knot]]) -> CurveTable:
     """The table with the known points of each op, `knots[i]`, in place of its forecasts there."""
+    if not any(knots):
+        return table
     seconds, low, high = (array.copy() for array in (table.seconds, table.low, table.high))
     source = table.source.copy()
     codes = {name: code for code, name in enumerate(Source)}

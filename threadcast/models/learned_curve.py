@@ -38,6 +38,8 @@ FADE_S = 30 * 86400.0
 FOREIGN = 1.5
 """How much wider intervals are on a machine that was not learned from. A convention."""
 
+_LEARNED = list(Source).index(Source.LEARNED)
+
 DOUBTED = 0.5
 """Likelihood of not being wrong below which a sample is made up for by another one."""
 
@@ -143,6 +145,9 @@ class LearnedCurve(BatchModel):
         self.check_batch(ops, observed)
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(seen) for seen in known]
+        wanting = [row for row, seen in enumerate(knots) if not all(case in seen for case in cases)]
+        if len(wanting) < len(ops):  # many samples take a Gaussian long, and these leave nothing to tell
+            return with_measured(self._partly(ops, observed, cases, wanting, machine), knots)
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), knots)
         logs, spread = self._forecast(ops, known, learned, machine)
         samples = np.array([min(len(seen), len(learned.low) - 1) for seen in known])
@@ -150,12 +155,26 @@ class LearnedCurve(BatchModel):
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
             np.exp(logs + spread * learned.high[samples][:, None]),
         )  # fmt: skip
-        columns = [learned.position.get(case, -1) for case in cases]
+        columns = learned.columns(cases)
         if -1 in columns:
             return self._interpolated(learned, found, knots, cases)
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
-        source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
+        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
+
+    def _partly(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case],
+        wanting: Sequence[int], machine: Machine,
+    ) -> CurveTable:  # fmt: skip
+        """The curves of the ops in rows `wanting`; the others' points are NaN."""
+        seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
+        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
+        if wanting:
+            some = [ops[row] for row in wanting], [observed[row] for row in wanting]
+            found = self.predict_many(*some, cases, machine=machine)
+            seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
+            source[wanting] = found.source
+        return CurveTable(tuple(cases), seconds, low, high, source, self.name)
 
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine

@@ -46,9 +46,12 @@ class MachineCurves:
     correction: Correction | None = None
     position: dict[Case, int] = field(init=False)
     _kinds: frozenset[str] = field(init=False)
+    _columns: list[tuple[Sequence[Case], list[int]]] = field(init=False)
+    """The cases that were asked for last, and where they are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", {case: i for i, case in enumerate(self.cases)})
+        object.__setattr__(self, "_columns", [((), [])])
         object.__setattr__(self, "_kinds", frozenset(self.process.kinds if self.process else ()))
 
     def base(self, ops: Sequence[Op], by_trees: Callable[[Sequence[Op]], Floats]) -> Floats:
@@ -80,10 +83,21 @@ class MachineCurves:
         """
         scales = np.array([self.scale_of(op.kind) for op in ops])
         levels = np.array([self.level_of(op.kind) for op in ops])
+        if not where:
+            mean, variance = self.gaussian.unsampled(scales, levels)
+            return Forecast(ops, base, base + mean, variance, where, logs), np.empty((len(ops), 0))
         scatter = self.noise.around(logs, samples, ages)
         off = logs - base[:, list(where)]
         mean, variance, believed = self.gaussian.given(where, off, scatter, scales, levels)
         return Forecast(ops, base, base + mean, variance, where, logs), believed
+
+    def columns(self, cases: Sequence[Case]) -> list[int]:
+        """Where each of these cases is among the learned ones, -1 where it is not."""
+        asked, found = self._columns[0]
+        if asked is not cases:  # a machine's cases are one tuple: comparing them takes as long as looking them up
+            asked, found = tuple(cases), [self.position.get(case, -1) for case in cases]
+            self._columns[0] = (asked, found)
+        return found
 
     def scale_of(self, kind: str) -> float:
         """How many times as far as the Gaussian says curves of this kind are off."""

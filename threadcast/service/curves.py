@@ -70,5 +70,5 @@ def _predicted(key: str, predictor: LocalPredictor, here: Context) -> KeptCurve:
     if op is None:
         raise Problem(404, f"the store knows no op with the key {key[:80]!r}", pointer="/op", where="path")
     table = predictor.curves([op])
-    content = curve_json({"machine": predictor.machine.fingerprint, "ops": [key]}, table).encode()
+    content = curve_json({"machine": predictor.machine.fingerprint, "ops": [key]}, table)
     return KeptCurve(content, etag_of(content), len(table.cases))

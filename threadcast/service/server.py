@@ -6,6 +6,7 @@ OpenMP pools and database connections do not survive a fork, so each worker make
 from __future__ import annotations
 
 import contextlib
+import gc
 import ipaddress
 import os
 import signal
@@ -42,6 +43,9 @@ seconds; a worker that hangs for good should not hold its port for much longer."
 KEEP_ALIVE_S = 5
 """Seconds that an idle connection stays open."""
 
+COLLECT_AFTER = 50_000
+"""Objects made after which Python looks for cycles. At its 700 a request of 10,000 ops, which has none, is walked
+through hundreds of times: 0.4 s of 1.4."""
 
 CONNECTIONS = 512
 """Connections of each worker process, well below the 1,024 files that a process may commonly have open."""
@@ -151,6 +155,8 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         worker.receive_s, worker.max_body_bytes = self._settings.receive_s, self._settings.max_body_bytes
 
     def _started(self, worker: Any) -> None:
+        gc.freeze()  # the libraries stay
+        gc.set_threshold(COLLECT_AFTER)
         models = self.wsgi().extensions["threadcast"].models
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=models.reload, name="reload").start())
         if self._first:

@@ -28,11 +28,12 @@ class StrictJson(JSONProvider):
         """The document in `s`; ValueError on anything that is not strict JSON."""
         raw = s.encode() if isinstance(s, str) else s
         text = raw.decode()
-        if _SUSPICIOUS.search(raw):
+        suspicious = _SUSPICIOUS.search(raw) is not None
+        if suspicious:
             kwargs = {"parse_float": _finite(float), "parse_int": _finite(int), **kwargs}
         try:
             document = json.loads(text, parse_constant=_no_constant, **kwargs)
-            if _SUSPICIOUS.search(raw):
+            if suspicious:
                 json.dumps(document, ensure_ascii=False).encode()
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
