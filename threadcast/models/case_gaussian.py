@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core.curve import Floats
-from threadcast.models.sample_noise import Scatter
+from threadcast.models.sample_noise import WILD, Scatter
 
 LEAST_VARIANCE = 1e-5
 """Of a case's log time, beside what others tell of it: 0.3 %. Keeps the covariance regular."""
@@ -100,6 +100,7 @@ class CaseGaussian:
                 variance = left + scatter.variances[:, i]
                 apart = off[:, i, None] - others[:, None] - scatter.offsets[:, i]
                 logs = np.log(scatter.shares[:, i] + 1e-300) - 0.5 * (apart**2 / variance + np.log(variance))
+                logs[:, 2] -= np.where(np.abs(apart[:, 2]) < WILD, np.inf, 0.0)
                 likely = np.exp(logs - logs.max(axis=1, keepdims=True))
                 weights[:, i] = likely / likely.sum(axis=1, keepdims=True)
         inverse, _, shift = _inverse(within, weights, scatter)

@@ -41,7 +41,7 @@ FOREIGN = 1.5
 _LEARNED = list(Source).index(Source.LEARNED)
 
 DOUBTED = 0.5
-"""Likelihood of not being wrong below which a sample is made up for by another one."""
+"""Likelihood of not being wrong below which a sample is looked at again, by another one beside it."""
 
 
 class LearnedCurve(BatchModel):
@@ -54,7 +54,7 @@ class LearnedCurve(BatchModel):
     of the curve first, weighted by how likely it is the best; and for no more once its choice is expected to cost at
     most `enough` (a share of the best case's time; 0 asks for all). Samples scatter as those of training did at such
     times (`sample_noise`), which tells a disturbed one from what the others say. One that must be wrong counts for
-    nothing, and it asks for one more in its place. Measurements fade beside newer ones of the op, and where they
+    nothing, and it asks for one more beside it. Measurements fade beside newer ones of the op, and where they
     disagree the older one is doubted first. Where many ops were learned from, trees over how a thread count divides an
     op correct what the Gaussian leaves (`correction`).
 
@@ -94,8 +94,12 @@ class LearnedCurve(BatchModel):
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
             return next((case for case in spread if case not in seen), None)
         allowed = [i for i, case in enumerate(learned.cases) if case not in seen]
-        if not allowed or len(seen) >= self.samples + self._doubted(op, seen, learned, machine):
+        doubted = self._doubted(op, seen, learned, machine)
+        if not allowed or len(seen) >= self.samples + min(len(doubted), self.samples):
             return None
+        if doubted and len(seen) >= self.samples:  # a curve that jumps is as likely as a sample that is wrong
+            near = learned.cases[doubted[0]].threads
+            return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
         where, _, samples, ages = _positions(learned, seen)
         left = learned.scale_of(op.kind) ** 2 * learned.gaussian.left(where, samples / (1 + ages))
         weights = np.ones(len(learned.cases))
@@ -209,12 +213,14 @@ class LearnedCurve(BatchModel):
 
         return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
 
-    def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> int:
-        """How many of an op's measurements the others contradict; each is made up for by another case."""
+    def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> list[int]:
+        """At which of the learned cases the others contradict an op's measurement; each asks for another one nearby."""
+        if not seen:
+            return []
         base = self._base([op], learned, machine)
         where, *given = _positions(learned, seen)
         _, believed = learned.told([op], base, where, *(part[None] for part in given))
-        return int(np.count_nonzero(believed < DOUBTED))
+        return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _unknown(self, cases: tuple[Case, ...], knots: Sequence[Mapping[Case, Knot]]) -> MachineCurves:
         """What is assumed of a machine that was not learned from: the smooth part of all that were, wider."""

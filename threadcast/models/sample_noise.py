@@ -24,8 +24,12 @@ NARROW, WIDE, SHARE = 0.02, 0.2, 0.05
 """Of a lone sample where nothing was sampled often enough: standard deviations of its log, and how often the second
 one holds. Conventions."""
 
-WRONG, WRONG_SHARE = float(np.log(10.0)), 1e-3
-"""Standard deviation and share of samples that tell nothing: another unit, a machine that has changed."""
+WRONG, WRONG_SHARE, WILD = float(np.log(10.0)), 1e-6, float(np.log(2.0))
+"""Standard deviation and share of samples that tell nothing (another unit, a machine that has changed), and how far off
+in log time one is at least: curves jump more often than a Gaussian would."""
+
+CHANGED = 0.01
+"""Share of measurements older than others by many fading times that hold no more. A convention."""
 
 CONTRADICTED = 3
 """Samples of which one can be contradicted by the others."""
@@ -96,7 +100,7 @@ class SampleNoise:
             np.interp(logs, self.knots, values) for values in (self.shares, self.narrow, self.offsets, self.wide)
         )
         majority = (samples + 1) / 2  # so many of the samples must be disturbed for the median to be
-        share, wrong = share**majority, WRONG_SHARE ** np.sqrt(samples) * (1 + ages)
+        share, wrong = share**majority, WRONG_SHARE ** np.sqrt(samples) + CHANGED * (1 - 2.0**-ages)
         wrong = wrong * (logs.shape[-1] >= CONTRADICTED)
         none = np.zeros_like(share)
         wider = np.maximum(wide, 2 * narrow)
