@@ -94,10 +94,13 @@ class LearnedCurve(BatchModel):
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
             return next((case for case in spread if case not in seen), None)
         allowed = [i for i, case in enumerate(learned.cases) if case not in seen]
-        doubted = self._doubted(op, seen, learned, machine)
-        if not allowed or len(seen) >= self.samples + min(len(doubted), self.samples):
+        if not allowed:
             return None
-        if doubted and len(seen) >= self.samples:  # a curve that jumps is as likely as a sample that is wrong
+        if len(seen) >= self.samples:
+            doubted = self._doubted(op, seen, learned, machine)
+            if len(seen) >= self.samples + min(len(doubted), self.samples):
+                return None
+            # a curve that jumps is as likely as a sample that is wrong
             near = learned.cases[doubted[0]].threads
             return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
         where, _, samples, ages = _positions(learned, seen)
