@@ -13,6 +13,7 @@ import pytest
 
 from tests.models.stored_kinds import KINDS, stored
 from tests.models.synthetic_ops import make_ops, measure_all
+from tests.mutation import changed_bytes
 from threadcast.core import Machine
 from threadcast.core.errors import ArtefactError, ThreadcastError
 from threadcast.models.registry_of_kinds import create
@@ -22,21 +23,7 @@ TOKENS = (b"\x00", b"\xff" * 8, b"NaN", b"1e999", b"-1", b"[[", b"9" * 400, b"nu
 
 def changed(data: bytes, rng: random.Random) -> bytes:
     """One to three places replaced, cut out, doubled, cut off, or given something else."""
-    content = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(content) + 1)
-        how = rng.randrange(5)
-        if how == 0:
-            content[at : at + 1] = bytes([rng.randrange(256)])
-        elif how == 1:
-            del content[at : at + rng.randint(1, 64)]
-        elif how == 2:
-            content[at:at] = content[at : at + rng.randint(1, 64)]
-        elif how == 3:
-            content[at:at] = rng.choice(TOKENS)
-        else:
-            del content[at:]
-    return bytes(content)
+    return changed_bytes(data, rng, TOKENS, places=3, most=64)
 
 
 def changed_inside(data: bytes, rng: random.Random) -> bytes:

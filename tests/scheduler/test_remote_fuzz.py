@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.mutation import changed_bytes
 from tests.scheduler.predicting import MACHINE, OPS, answer_of, local
 from threadcast.core.errors import ServiceError
 from threadcast.scheduler.curve_answer import max_answer_bytes, read_curves
@@ -65,21 +66,7 @@ def mutated_document(rng: random.Random) -> bytes:
 
 def mutated_bytes(rng: random.Random) -> bytes:
     """Bytes are changed, cut out, doubled or put in."""
-    content = bytearray(CONTENT)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(content) + 1)
-        how = rng.randrange(5)
-        if how == 0:
-            content[at : at + 1] = bytes([rng.randrange(256)])
-        elif how == 1:
-            del content[at : at + rng.randint(1, 200)]
-        elif how == 2:
-            content[at:at] = content[at : at + rng.randint(1, 200)]
-        elif how == 3:
-            content[at:at] = rng.choice(TOKENS)
-        else:
-            del content[at:]
-    return bytes(content)
+    return changed_bytes(CONTENT, rng, TOKENS, places=4, most=200)
 
 
 @pytest.mark.parametrize("mutated", [mutated_document, mutated_bytes])
