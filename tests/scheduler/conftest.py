@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.scheduler.clock import Clock
 from tests.scheduler.predicting import Service, answer_of
 
 
@@ -59,3 +60,8 @@ def service() -> Iterator[Service]:
         yield OfThisTest.running
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

@@ -6,20 +6,9 @@ from random import Random
 
 import pytest
 
+from tests.scheduler.clock import Clock
 from threadcast.core.errors import NotAsked
 from threadcast.scheduler.breaker import FIRST_OPEN_S, LIMIT, LONGEST_OPEN_S, Breaker
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -8,23 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.scheduler.clock import Clock
 from tests.scheduler.predicting import MACHINE, OPS, assert_same, local
 from threadcast.core import CurveTable
 from threadcast.scheduler.kept_curves import KeptCurves
 
 KEYS = [op.key for op in OPS]
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
