@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ def test_equal_secrets_are_equal() -> None:
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy], ids=["pickled", "copied"])
-def test_it_is_not_copied_out_of_the_process(copied: object) -> None:
+def test_it_is_not_copied_out_of_the_process(copied: Callable[[object], object]) -> None:
     with pytest.raises(TypeError, match="not written"):
-        copied(Secret(KEY))  # type: ignore[operator]
+        copied(Secret(KEY))
 
 
 def test_a_file_holds_the_key_and_white_space(tmp_path: Path) -> None:

@@ -127,8 +127,9 @@ def test_one_that_waits_among_more_processes_than_cores_leaves_the_others_a_core
     for name in "abc":
         ledger.join(name, Claim(), (), 0.0)
     obey(ledger)
-    for name, activity in (("a", "waits"), ("b", "computes"), ("c", "computes")):
-        ledger.active(name, activity, 1.0)  # type: ignore[arg-type]
+    ledger.active("a", "waits", 1.0)
+    ledger.active("b", "computes", 1.0)
+    ledger.active("c", "computes", 1.0)
     obey(ledger)
     assert len(ledger.parties["b"].holds | ledger.parties["c"].holds) == 2
     ledger.active("a", "new", 2.0)
