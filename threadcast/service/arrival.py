@@ -63,13 +63,12 @@ class Arrival:
 
     def expects_continue(self) -> bool:
         """Whether the client waits to be told that it may send the body; once, since the header is taken out."""
-        if self.whole_bytes is None:
+        if self.whole_bytes is None or not _EXPECT.search(self.buffer):
             return False
-        shorter, found = _EXPECT.subn(b"", bytes(self.buffer))
-        if found:
-            self.whole_bytes -= len(self.buffer) - len(shorter)
-            self.buffer = bytearray(shorter)
-        return bool(found)
+        shorter = _EXPECT.sub(b"", bytes(self.buffer))
+        self.whole_bytes -= len(self.buffer) - len(shorter)
+        self.buffer = bytearray(shorter)
+        return True
 
     def _read_head(self, head_bytes: int) -> Refusal | None:
         head = bytes(self.buffer[:head_bytes])

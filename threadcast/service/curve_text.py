@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from threadcast.core import CurveTable, Source
+from threadcast.core import Case, CurveTable, Source
 from threadcast.core.curve import Floats
 
 ROWS = 1_000
@@ -23,12 +23,25 @@ def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
     """The members of `head` and those of `table.to_json()` as one JSON object; floats survive to the last bit."""
     members = {
         **head,
-        "cases": [{"threads": case.threads, "affinity": case.affinity.value} for case in table.cases],
+        "cases": orjson.Fragment(_cases(table.cases)),
         **{name: orjson.Fragment(_numbers(getattr(table, name))) for name in ("seconds", "low", "high")},
         "source": orjson.Fragment(_sources(table.source)),
         "model": table.model,
     }
     return orjson.dumps(members)
+
+
+def _cases(cases: tuple[Case, ...]) -> bytes:
+    """The JSON array of the cases; mostly they are those of the last call."""
+    global _last_cases
+    asked, text = _last_cases
+    if asked is not cases:
+        text = orjson.dumps([{"threads": case.threads, "affinity": case.affinity.value} for case in cases])
+        _last_cases = cases, text
+    return text
+
+
+_last_cases: tuple[tuple[Case, ...] | None, bytes] = (None, b"")
 
 
 def _numbers(array: Floats) -> bytes:

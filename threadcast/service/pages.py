@@ -19,7 +19,7 @@ blueprint = APIBlueprint("pages", __name__, enable_openapi=False)
 def secure(response: Response) -> Response:
     """Set the headers that keep a browser from doing more than was meant."""
     for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
+        response.headers.add(name, value)
     return response
 
 

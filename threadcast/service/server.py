@@ -96,6 +96,7 @@ def serve(
         "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": Worker,
         "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S, "graceful_timeout": GRACE_S,
         "worker_connections": CONNECTIONS, "keepalive": KEEP_ALIVE_S,
+        "sendfile": False,  # it would go past what the worker keeps to send in one piece
         "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
     }  # fmt: skip
     shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()

@@ -32,7 +32,7 @@ class StrictJson(JSONProvider):
         if suspicious:
             kwargs = {"parse_float": _finite(float), "parse_int": _finite(int), **kwargs}
         try:
-            document = json.loads(text, parse_constant=_no_constant, **kwargs)
+            document = json.loads(text, parse_constant=_no_constant, **kwargs) if kwargs else _DECODER.decode(text)
             if suspicious:
                 json.dumps(document, ensure_ascii=False).encode()
         except RecursionError:
@@ -74,6 +74,9 @@ def require_json() -> None:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _finite(kind: type[float] | type[int]) -> Any:
