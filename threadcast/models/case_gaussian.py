@@ -89,25 +89,11 @@ class CaseGaussian:
         across = spread[:, :, None] * self.covariance[at] + level[:, :, None]
         within = across[:, :, at]
         off = values - scale[:, None] * self.mean[at]
-        weights = np.zeros(scatter.shares.shape)
-        weights[:, :, 0] = 1.0
-        for _ in range(ROUNDS):
-            for i in range(len(at)):
-                inverse, noise, shift = _inverse(within, weights, scatter)
-                diagonal = inverse[:, i, i]
-                others = (off - shift)[:, i] - np.einsum("ij,ij->i", inverse[:, i], off - shift) / diagonal
-                left = np.maximum(1 / diagonal - noise[:, i], 0.0)[:, None]
-                variance = left + scatter.variances[:, i]
-                apart = off[:, i, None] - others[:, None] - scatter.offsets[:, i]
-                logs = np.log(scatter.shares[:, i] + 1e-300) - 0.5 * (apart**2 / variance + np.log(variance))
-                logs[:, 2] -= np.where(np.abs(apart[:, 2]) < WILD, np.inf, 0.0)
-                likely = np.exp(logs - logs.max(axis=1, keepdims=True))
-                weights[:, i] = likely / likely.sum(axis=1, keepdims=True)
-        inverse, _, shift = _inverse(within, weights, scatter)
-        told = inverse @ across
+        noise, shift, wrong = _told_apart(within, off, scatter)
+        told = _inverse(within, noise) @ across
         mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", off - shift, told)
         variance = np.maximum(alone - (across * told).sum(axis=1), LEAST_VARIANCE)
-        return mean, variance, 1 - weights[:, :, 2]
+        return mean, variance, 1 - wrong
 
     def left(self, where: Sequence[int], samples: Floats) -> Floats:
         """The covariance (n_cases, n_cases) that is left once `where` is known."""
@@ -125,13 +111,39 @@ class CaseGaussian:
         return gain
 
 
-def _inverse(within: Floats, weights: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
-    """Of the samples' covariance (n_ops, n, n), and their noise and shift (n_ops, n), when each is of the parts of
-    `scatter` with these weights."""
-    precisions = weights / scatter.variances
-    noise = 1 / precisions.sum(axis=2)
-    shift = noise * (precisions * scatter.offsets).sum(axis=2)
-    return np.linalg.inv(within + noise[:, :, None] * np.eye(noise.shape[1])), noise, shift
+def _told_apart(within: Floats, off: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
+    """Noise and shift of each sample by what the others say of it, and how likely it is wrong: each (n_ops, n).
+
+    `within` (n_ops, n, n) is the covariance of what the samples were taken of.
+    """
+    logs_of_shares = np.log(scatter.shares + 1e-300)
+    noise, shift, wrong = scatter.variances[:, :, 0].copy(), scatter.offsets[:, :, 0].copy(), np.zeros(off.shape)
+    centred, inverse = off - shift, _inverse(within, noise)
+    for _ in range(ROUNDS):
+        for i in range(off.shape[1]):
+            column = inverse[:, :, i].copy()
+            diagonal = column[:, i]
+            others = centred[:, i] - (column * centred).sum(axis=1) / diagonal
+            left = np.maximum(1 / diagonal - noise[:, i], 0.0)[:, None]
+            variance = left + scatter.variances[:, i]
+            apart = (off[:, i] - others)[:, None] - scatter.offsets[:, i]
+            logs = logs_of_shares[:, i] - 0.5 * (apart**2 / variance + np.log(variance))
+            logs[np.abs(apart[:, 2]) < WILD, 2] = -np.inf
+            likely = np.exp(logs - logs.max(axis=1, keepdims=True))
+            likely /= likely.sum(axis=1, keepdims=True)
+            precisions = likely / scatter.variances[:, i]
+            before, noise[:, i] = noise[:, i].copy(), 1 / precisions.sum(axis=1)
+            shift[:, i] = noise[:, i] * (precisions * scatter.offsets[:, i]).sum(axis=1)
+            centred[:, i], wrong[:, i] = off[:, i] - shift[:, i], likely[:, 2]
+            more = noise[:, i] - before  # Sherman and Morrison 1950: one entry of the diagonal has changed
+            share = more / (1 + more * diagonal)
+            inverse -= share[:, None, None] * (column[:, :, None] * column[:, None, :])
+    return noise, shift, wrong
+
+
+def _inverse(within: Floats, noise: Floats) -> Floats:
+    """Of the samples' covariance, (n_ops, n, n)."""
+    return np.linalg.inv(within + noise[:, :, None] * np.eye(noise.shape[1])).astype(np.float64, copy=False)
 
 
 def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:

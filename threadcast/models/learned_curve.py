@@ -104,7 +104,7 @@ class LearnedCurve(BatchModel):
             near = learned.cases[doubted[0]].threads
             return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
         where, _, samples, ages = _positions(learned, seen)
-        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.left(where, samples / (1 + ages))
+        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.left(where, np.array(samples) / (1 + np.array(ages)))
         weights = np.ones(len(learned.cases))
         if where:
             logs, _ = self._forecast([op], [seen], learned, machine)
@@ -222,7 +222,7 @@ class LearnedCurve(BatchModel):
             return []
         base = self._base([op], learned, machine)
         where, *given = _positions(learned, seen)
-        _, believed = learned.told([op], base, where, *(part[None] for part in given))
+        _, believed = learned.told([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _unknown(self, cases: tuple[Case, ...], knots: Sequence[Mapping[Case, Knot]]) -> MachineCurves:
@@ -285,22 +285,20 @@ class LearnedCurve(BatchModel):
 
 def _positions(
     learned: MachineCurves, seen: Mapping[Case, Measurement]
-) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
+) -> tuple[tuple[int, ...], list[float], list[int], list[float]]:
     """Where what was measured lies among the learned cases, the oldest first: positions, log seconds, of how many
     samples each is the median, and its age beside the newest in `FADE_S`."""
-    known = [
-        (_when(measured), at, measured)
-        for case, measured in seen.items()
-        if (at := learned.position.get(case)) is not None
-    ]
-    known.sort(key=lambda one: one[:2])
+    known = []
+    for case, measured in seen.items():
+        at = learned.position.get(case)
+        if at is not None:
+            known.append((_when(measured), at, math.log(measured.seconds), len(measured.samples)))
+    known.sort()
     newest = known[-1][0] if known else 0.0
     return (
-        tuple(at for _, at, _ in known),
-        np.array([math.log(measured.seconds) for _, _, measured in known]),
-        np.array([float(len(measured.samples)) for _, _, measured in known]),
-        np.array([(newest - when) / FADE_S for when, _, _ in known]),
-    )
+        tuple([one[1] for one in known]), [one[2] for one in known], [one[3] for one in known],
+        [(newest - one[0]) / FADE_S for one in known],
+    )  # fmt: skip
 
 
 def _when(measured: Measurement) -> float:
