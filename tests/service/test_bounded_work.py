@@ -112,7 +112,6 @@ def slow(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Callable[
 
 
 def test_a_prediction_that_takes_too_long_stops_between_ops(hurried: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadcast.service.deadlines.FEW_OPS", 0)
     monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", 1)
     count = slow(monkeypatch, Roofline, "predict_many")
     before = set(threading.enumerate())
@@ -163,7 +162,6 @@ def test_a_deadline_that_is_no_time_is_refused(client: FlaskClient, sent: str) -
 def test_a_client_cannot_have_more_time_than_the_service_gives(
     hurried: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threadcast.service.deadlines.FEW_OPS", 0)
     monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", 1)
     slow(monkeypatch, Roofline, "predict_many")
     body = {"ops": [op.key for op in OPS], "machine": MACHINE.fingerprint}

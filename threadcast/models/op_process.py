@@ -44,16 +44,11 @@ class OpProcess:
     weights: Floats
     components: Floats
     mean: Floats
-    _known: dict[str, list[tuple[Floats, Floats]]] = field(init=False)
-    """By kind, for each group of components: scaled descriptions of its ops, and their weights."""
+    _known: dict[str, _Kind] = field(init=False)
 
     def __post_init__(self) -> None:
-        grouped = list(zip(groups(len(self.components)), self.lengths, strict=True))
         rows = {kind: [i for i, own in enumerate(self.kinds) if own == kind] for kind in set(self.kinds)}
-        known = {
-            kind: [(self.described[own] / lengths, self.weights[own, group]) for group, lengths in grouped]
-            for kind, own in rows.items()
-        }
+        known = {kind: _Kind(self.lengths, self.described[own], self.weights[own]) for kind, own in rows.items()}
         object.__setattr__(self, "_known", known)
 
     @classmethod
@@ -84,15 +79,47 @@ class OpProcess:
         for i, op in enumerate(ops):
             rows.setdefault(op.kind, []).append(i)
         for kind, own in rows.items():
-            there = asked[own]
-            found = [
-                _kernel(there / lengths, known, np.float32).astype(np.float64) @ weights
-                for lengths, (known, weights) in zip(self.lengths, self._known.get(kind, ()), strict=False)
-            ]
-            if found:
-                scores[own] = np.concatenate(found, axis=1)
+            known = self._known.get(kind)
+            if known is not None:
+                scores[own] = known.scores_of_one(asked[own[0]]) if len(own) == 1 else known.scores(asked[own])
         curves: Floats = self.mean + scores @ self.components
         return curves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kind:
+    """The ops of one kind: `described` (n_ops, n_numbers) and `weights` (n_ops, n_components)."""
+
+    lengths: Floats
+    described: Floats
+    weights: Floats
+    _scaled: list[Floats] = field(init=False)
+    """`described` as each group of components has it."""
+    _precisions: Floats = field(init=False)
+    """(n_numbers, n_groups)"""
+    _group: NDArray[np.int64] = field(init=False)
+    """(n_components,) of each component."""
+
+    def __post_init__(self) -> None:
+        own = [np.full(part.stop - part.start, i) for i, part in enumerate(groups(self.weights.shape[1]))]
+        object.__setattr__(self, "_scaled", [self.described / lengths for lengths in self.lengths])
+        object.__setattr__(self, "_precisions", 1 / self.lengths.T**2)
+        object.__setattr__(self, "_group", np.concatenate([*own, np.empty(0, dtype=np.int64)]))
+
+    def scores(self, asked: Floats) -> Floats:
+        """(n_asked, n_components) of ops that are described so."""
+        found = [
+            _kernel(asked / lengths, scaled, np.float32).astype(np.float64) @ self.weights[:, group]
+            for lengths, scaled, group in zip(self.lengths, self._scaled, groups(self.weights.shape[1]), strict=True)
+        ]
+        return np.concatenate(found, axis=1) if found else np.empty((len(asked), 0))
+
+    def scores_of_one(self, asked: Floats) -> Floats:
+        """As `scores` of a single op, (n_components,), in a few calls, which take the time there."""
+        apart = np.sqrt((self.described - asked) ** 2 @ self._precisions).astype(np.float32)
+        by_group = np.exp(-apart).astype(np.float64).T @ self.weights
+        found: Floats = by_group[self._group, np.arange(len(self._group))]
+        return found
 
 
 def groups(count: int) -> list[slice]:

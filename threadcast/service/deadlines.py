@@ -22,12 +22,7 @@ HEADER = "X-Deadline-S"
 OPS_AT_ONCE = 512
 """Ops forecast between two looks at the clock."""
 
-FEW_OPS = 16
-"""Ops up to which predictions are made one after the other: a millisecond of many short numerical calls, each of which
-lets other threads go first. Eight threads at it at once take twice as long for all of them together."""
-
 RETRY_S = 1
-_few_at_once = threading.Lock()
 
 
 class TimeIsUp(BaseException):
@@ -76,10 +71,6 @@ def curves_in_time(
     predictor: Predictor, ops: Sequence[Op], cases: Sequence[Case] | None, until: Deadline
 ) -> CurveTable:
     """What `predictor.curves` gives, `OPS_AT_ONCE` at a time; a problem as soon as time is up."""
-    if len(ops) <= FEW_OPS:
-        with _few_at_once:
-            until.remaining_s()
-            return predictor.curves(ops, cases=cases)
     parts = []
     for start in range(0, len(ops), OPS_AT_ONCE):
         until.remaining_s()
