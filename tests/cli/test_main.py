@@ -54,6 +54,14 @@ def test_the_version_is_told():
     assert invoke("--version").stdout.strip() == f"threadcast, version {__version__}"
 
 
+def test_the_package_can_be_run_as_a_module():
+    command = [sys.executable, "-m", "threadcast"]
+    assert subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout.endswith(
+        f"version {__version__}\n"
+    )
+    assert subprocess.run([*command, "plam"], capture_output=True, check=False).returncode == 2
+
+
 @pytest.mark.parametrize("args", [("plam",), ("doctor", "--nonsense"), ("doctor", "extra"), ("resize", "1")])
 def test_wrong_usage_exits_with_2_and_says_so_on_stderr(monkeypatch, args):
     install(monkeypatch, raising(RuntimeError("must not run")))

@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from threadcast.cli.comparison_page import comparison_page
-from threadcast.cli.model_table import SPLITS, choose_split, judge, make_models, models_asked_for, shown
+from threadcast.cli.model_table import (
+    SPLITS,
+    choose_split,
+    compared_samples,
+    judge,
+    make_models,
+    models_asked_for,
+    shown,
+)
 from threadcast.cli.options import NewFile, common, setting
 from threadcast.cli.output import Output
 from threadcast.core.atomic_file import replacing
@@ -23,7 +31,8 @@ from threadcast.core.settings import Settings
     "--samples",
     type=click.IntRange(0),
     multiple=True,
-    help="Samples of the models that take a number of them; may be repeated [default: 4, or a quarter of the cases].",
+    help="Samples of the models that take a number of them; may be repeated "
+    "[default: 0, 1, 3, 4, 8 and 16, as far as there are cases].",
 )
 @click.option(
     "--split", type=click.Choice(SPLITS), default="auto", show_default=True, help="What models are judged by."
@@ -64,7 +73,7 @@ def command(
 
         with Store.open(settings["store"], create=False) as store:
             measurements, networks_of = store.measurements(), store.networks_of()
-    made = make_models(names, samples, measurements, tune=tune)
+    made = make_models(names, samples or compared_samples(measurements), measurements, tune=tune)
     chosen = choose_split(split, measurements, networks_of, known=known)
     evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"], draw=draw)
     document = {

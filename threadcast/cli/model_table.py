@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from threadcast.models.judgement import Row
     from threadcast.models.splits import Split
 
+SAMPLES = (0, 1, 3, 4, 8, 16)
+"""Numbers of samples that models are compared with."""
+
 SPLITS = ("auto", "new_network", "new_shape", "new_kind", "new_machine")
 
 
@@ -42,7 +45,6 @@ def make_models(
     With `tune`, a number of settings to try, models that have options to search for get them tuned.
     """
     from threadcast.models import registry_of_kinds
-    from threadcast.models.measured import group
     from threadcast.models.sampling import suggested_samples
     from threadcast.models.tuned import Tuned
 
@@ -50,12 +52,7 @@ def make_models(
         model = registry_of_kinds.create(name, **options)
         return Tuned(name, trials=tune, **options) if tune and model.searched else model
 
-    if not samples:
-        fewest: dict[str, int] = {}
-        for entry in group(measurements):
-            fingerprint = entry.machine.fingerprint
-            fewest[fingerprint] = max(fewest.get(fingerprint, 0), len(entry.by_case))
-        samples = [suggested_samples(min(fewest.values(), default=1))]
+    samples = samples or [suggested_samples(_cases_of_smallest(measurements))]
     made = []
     for name in names:
         if not registry_of_kinds.takes(name, "samples"):
@@ -68,6 +65,22 @@ def make_models(
                 if count:
                     raise  # a model that cannot do without samples is not compared without
     return made
+
+
+def compared_samples(measurements: Sequence[Measurement]) -> list[int]:
+    """The numbers of samples to compare models with: those that leave a case to forecast on every machine."""
+    return [count for count in SAMPLES if count < max(_cases_of_smallest(measurements), 2)]
+
+
+def _cases_of_smallest(measurements: Sequence[Measurement]) -> int:
+    """How many cases of an op were measured, at most, on the machine where that is least."""
+    from threadcast.models.measured import group
+
+    most: dict[str, int] = {}
+    for entry in group(measurements):
+        fingerprint = entry.machine.fingerprint
+        most[fingerprint] = max(most.get(fingerprint, 0), len(entry.by_case))
+    return min(most.values(), default=1)
 
 
 def choose_split(
