@@ -66,7 +66,7 @@ bench-malleable: $(READY)
 # SOAK=minutes in place of all that loads it with everything at once.
 bench-service: $(READY)
 ifdef SOAK
-	$(BIN)/python benchmarks/service.py --soak $(SOAK)
+	$(BIN)/python benchmarks/service.py --soak $(SOAK) --write
 else
 	$(BIN)/python benchmarks/service.py $(if $(ROUNDS)$(SECONDS),--rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),4),--write)
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py

@@ -32,6 +32,7 @@ from service_soak import soak
 from threadcast.core import read_machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "service-tables.md"
+SOAK_PAGE = PAGE.with_name("service-soak.md")
 HERE = Path(__file__).parent
 CONNECTIONS, THREADS = 8, 16
 MANY_OPS = 10_000
@@ -212,12 +213,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--write", action="store_true", help="to docs/service-tables.md")
+    parser.add_argument("--write", action="store_true", help="to docs/service-tables.md, or service-soak.md")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="mixed load with reloads, retraining and kills")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     if asked.soak:
-        return soak(asked.soak * 60)
+        page, wrong = soak(asked.soak * 60)
+        print(page)
+        if asked.write:
+            SOAK_PAGE.write_text(page)
+        return wrong
     page = measure(asked.rounds, asked.seconds)
     print(page)
     if asked.write:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,25 @@ import numpy as np
 import urllib3
 from service_place import MACHINE, Server, make_place, measured, ops, service
 
-from threadcast.core import Op
+from threadcast.core import Op, read_machine
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
 from threadcast.store import Store
 
 CLIENTS = 4
-RELOAD_S, KILL_S, MOVE_S, SAMPLE_S = 20.0, 45.0, 40.0, 5.0
+RELOAD_S, KILL_S, MOVE_S, SAMPLE_S = 20.0, 60.0, 40.0, 5.0
 GROWTH = 1.2
 """Times the memory of the first third that the last third may take."""
+
+
+HEAD = """# The service under mixed load
+
+`make bench-service SOAK={minutes:g}`, {day}, {cores} cores of an {machine} virtual machine: two worker processes
+and {clients} clients that ask for curves and plans and store measurements, with retries. Models are read anew every
+{reload:g} s, the youngest worker is killed every {kill:g} s, and every {move:g} s what is measured changes, so that the
+service retrains. Every prediction is held against what the version that it names says in the clients' process, and
+every acknowledged measurement is looked for in the store at the end.
+"""
 
 
 class Soak:
@@ -45,9 +56,11 @@ class Soak:
         self.wrong: list[str] = []
         self.stored: dict[str, float] = {}
         self.counts: dict[str, int] = {}
+        self.notes: list[str] = []
         self.factor = 1.0
         """By how much the machine is slower than it was at first."""
         self.memory: list[tuple[float, int]] = []
+        self.oldest = server.workers()[0]
         self.unseen, self.others = ops(300, seed=11), ops(50, seed=21)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse | None:
@@ -133,7 +146,8 @@ class Soak:
         self.count("reload")
 
     def kill(self) -> None:
-        os.kill(self.server.workers()[0], signal.SIGKILL)
+        """Kill the youngest worker; the oldest one's memory is looked at."""
+        os.kill(self.server.workers()[-1], signal.SIGKILL)
         self.count("killed worker")
 
     def move(self) -> None:
@@ -144,11 +158,9 @@ class Soak:
         self.count("drifted")
 
     def sample(self) -> None:
-        total = 0
-        for pid in [self.server.process.pid, *self.server.workers()]:
-            with suppress(OSError, IndexError):
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        self.memory.append((time.monotonic(), total))
+        """Note the memory of the oldest worker, which lives from the beginning to the end."""
+        resident = int(Path(f"/proc/{self.oldest}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        self.memory.append((time.monotonic(), resident))
 
     def run(self, seconds: float) -> None:
         """All of it at once."""
@@ -181,14 +193,17 @@ class Soak:
             first, last = (
                 np.median([size for _, size in part]) for part in (self.memory[:third], self.memory[-third:])
             )
-            print(f"memory: {first / 2**20:.0f} MiB in the first third, {last / 2**20:.0f} MiB in the last")
+            self.notes.append(
+                f"The oldest worker took {first / 2**20:.0f} MiB in the first third of the time, "
+                f"{last / 2**20:.0f} MiB in the last (medians)."
+            )
             if last > GROWTH * first:
                 found.append("memory grows")
         return found
 
 
-def soak(seconds: float) -> int:
-    """0 where nothing went wrong."""
+def soak(seconds: float) -> tuple[str, int]:
+    """What happened, as a page, and 0 where nothing went wrong."""
     with tempfile.TemporaryDirectory(prefix="threadcast-soak-") as name:
         directory = Path(name)
         learned = make_place(directory)
@@ -196,10 +211,15 @@ def soak(seconds: float) -> int:
             run = Soak(server, directory, learned)
             run.run(seconds)
         wrong = run.verdict()
-        for what, count in sorted(run.counts.items()):
-            print(f"{count:8} {what}")
         moves = len(run.registry.history("champion"))
-        print(f"{moves - 1} models promoted; {len(run.stored)} measurements acknowledged; {len(wrong)} things wrong")
-        for line in wrong[:20]:
-            print("WRONG:", line)
-    return int(bool(wrong))
+    here = read_machine()
+    head = HEAD.format(
+        minutes=seconds / 60, day=date.today(), cores=len(here), machine=here.name, clients=CLIENTS, reload=RELOAD_S,
+        kill=KILL_S, move=MOVE_S,
+    )  # fmt: skip
+    said = f"{moves - 1} models promoted; {len(run.stored)} measurements acknowledged; {len(wrong)} things wrong."
+    lines = [said, *run.notes, "", "| what | times |", "|---|---|"]
+    lines += [f"| {what} | {count} |" for what, count in sorted(run.counts.items())]
+    if wrong:
+        lines += ["", *(f"- WRONG: {line}" for line in wrong[:20])]
+    return "\n".join([head, *lines, ""]), bool(wrong)
