@@ -48,18 +48,28 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
+@contextlib.contextmanager
+def served(kind: type[ThreadingHTTPServer], scheme: str) -> Iterator[Service]:
+    """A service behind a server of this kind, on a thread that has ended afterwards."""
+
     class OfThisTest(Handler):
         pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), OfThisTest) as server:
-        OfThisTest.running = Service(f"http://127.0.0.1:{server.server_port}")
+    with kind(("127.0.0.1", 0), OfThisTest) as server:
+        OfThisTest.running = Service(f"{scheme}://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield OfThisTest.running
-        server.shutdown()
-        thread.join()
+        try:
+            yield OfThisTest.running
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with served(ThreadingHTTPServer, "http") as running:
+        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import ssl
 import subprocess
-import threading
 import traceback
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.conftest import Handler
+from tests.scheduler.conftest import served
 from tests.scheduler.predicting import MACHINE, OPS, PATIENT_S, Service, assert_same, local
 from threadcast.core.errors import InvalidInput, ServiceError, ServiceRefused, ServiceUnavailable
 from threadcast.core.secret import Secret
@@ -104,9 +103,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def tls_service(certificate: tuple[Path, Path]) -> Iterator[Service]:
-    class OfThisTest(Handler):
-        pass
-
     class Server(ThreadingHTTPServer):
         def get_request(self) -> tuple[ssl.SSLSocket, tuple[str, int]]:
             connection, address = self.socket.accept()
@@ -118,13 +114,8 @@ def tls_service(certificate: tuple[Path, Path]) -> Iterator[Service]:
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate[1], certificate[0])
-    with Server(("127.0.0.1", 0), OfThisTest) as server:
-        OfThisTest.running = Service(f"https://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield OfThisTest.running
-        server.shutdown()
-        thread.join()
+    with served(Server, "https") as running:
+        yield running
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_before_the_key_is_sent(tls_service: Service) -> None:

@@ -25,7 +25,10 @@ GATHER_S = 0.3
 """After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
 LOOK_S, SOON_S = 0.1, 0.01
 """How often processes are looked at; while some lend their cores, and want them back as soon as they work."""
+
 _LARGEST = 1e15
+"""Of a number in a message: beyond it, sums of shares and of progress would lose what they add."""
+
 
 _logger = logging.getLogger("threadcast.arbiter")
 
