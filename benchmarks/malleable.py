@@ -1,14 +1,13 @@
 """Training processes that share a machine's cores: `make bench-malleable` runs this.
 
-    python benchmarks/malleable.py [--sets "2 LSTM;1 LSTM + 1 PathNet"] [--rounds 3] [--seconds 8] [--write]
-    python benchmarks/malleable.py --sets "2 LSTM @ 0-0.7 + 1 PathNet @ 0.3-1" --seconds 60
+    python benchmarks/malleable.py [--sets "2 LSTM;1 LSTM + 1 PathNet @ 0.3-1"] [--rounds 3] [--reuse] [--write]
 
 Each round starts the same processes anew under each rule, by turns: left to the operating system with the framework's
 defaults; each on the cores of the best partition by hand, of those tried; and by `threadcast exec` under
 `threadcast arbiter`. What counts is the sum over processes of steps a second, each as a share of what that process
 makes alone.
 
-`@ 0.3-1` is when processes come and go, as shares of `--seconds` (0-1 where nothing is said). One that comes late is
+`@ 0.3-1` is when processes come and go, as shares of the time (0-1 where nothing is said). One that comes late is
 started then, and its start, with the import of torch, counts as time in which it makes no steps, under every rule. By
 hand, each is pinned, when it comes, to the core that has fewest.
 """
@@ -29,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from threadcast.core import read_machine
@@ -46,16 +45,19 @@ _EXEC = [sys.executable, "-c", "from threadcast.cli.main import main; main()"]
 _HEAD = """# Processes that share cores
 
 `make bench-malleable`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Training processes of plain
-PyTorch, or *optimised* by `threadcast.optimize_training`, started together, for {seconds:g} s after {warm:g} s
-(optimised {optimised:g} s). Progress is the sum over processes of steps a second,
-each as a share of what that process makes alone on all cores; medians of {rounds} rounds (least to most). *by hand*:
-one thread a process, pinned to a core of its own, or shared evenly where there are more processes than cores.
+PyTorch, or *optimised* by `threadcast.optimize_training`, started together and watched after {warm:g} s (optimised
+{optimised:g} s). Progress is the sum over processes of steps a second, each as a share of what that process makes
+alone on all cores; medians of rounds (least to most). *by hand*: one thread a process, pinned to a core of its own, or
+shared evenly where there are more processes than cores. *@ 0.3-1*: there for this part of the time only; its start,
+with the import of torch, counts as time without a step.
 
-| processes | left alone | by hand | threadcast | over left alone | of by hand | slowest process, of its even share |
-|---|---|---|---|---|---|---|
+| processes | rounds of s | left alone | by hand | threadcast | over left alone | of by hand | slowest of its even part |
+|---|---|---|---|---|---|---|---|
 """
 SETS = "2 LSTM;3 LSTM;4 LSTM;2 PathNet;3 PathNet;4 PathNet;2 GoogLeNet;1 LSTM + 1 PathNet;2 PathNet optimised"
-SETS += ";3 PathNet optimised"
+SETS += ";3 PathNet optimised;2 LSTM @ 0-0.7 + 1 PathNet @ 0.3-1;1 LSTM @ 0-0.5 + 1 LSTM @ 0.25-0.75 + 2 LSTM @ 0.5-1"
+SECONDS, CHANGING_S = 8.0, 48.0
+"""For which a set is watched: one that stays, and one whose processes come and go."""
 WARM_S, OPTIMISED_WARM_S = 6.0, 45.0
 """Before steps are counted: Python and torch start, and cores are divided; optimised steps are measured and planned."""
 
@@ -195,21 +197,32 @@ def _rates(
 
 
 def compare(stays: Sequence[Stay], rounds: int, seconds: float) -> dict[str, Any]:
-    """One set of processes under each rule, by turns."""
+    """One set of processes under each rule, by turns; `seconds` 0 stands for what is usual."""
     rules = ("left alone", "by hand", "threadcast")
+    if not seconds:
+        seconds = SECONDS if all((stay.comes, stay.goes) == (0.0, 1.0) for stay in stays) else CHANGING_S
     found: dict[str, list[float]] = {rule: [] for rule in rules}
     least: list[float] = []
     for number in range(rounds):
-        alone = {name: rates([Stay(name)], "left alone", seconds)[0] for name in {stay.network: 0 for stay in stays}}
+        names = {stay.network: 0 for stay in stays}
+        alone = {name: rates([Stay(name)], "left alone", min(seconds, SECONDS))[0] for name in names}
         for rule in rules[number % 3 :] + rules[: number % 3]:
             speeds = zip(rates(stays, rule, seconds), stays, strict=True)
             shares = [rate / alone[stay.network] for rate, stay in speeds]
             progress = sum(share * (stay.goes - stay.comes) for share, stay in zip(shares, stays, strict=True))
             found[rule].append(progress)
             if rule == "threadcast":
-                least.append(min(shares) * len(stays))
+                least.append(min(share / even(stay, stays) for share, stay in zip(shares, stays, strict=True)))
             print(f"  round {number + 1}, {rule}: {progress:.2f}", file=sys.stderr, flush=True)
-    return {"processes": list(map(str, stays)), "progress": found, "least": least}
+    return {
+        "processes": list(map(str, stays)), "rounds": rounds, "seconds": seconds, "progress": found, "least": least,
+    }  # fmt: skip
+
+
+def even(stay: Stay, stays: Sequence[Stay]) -> float:
+    """The share of the machine that it would have of all evenly, on average while it is there."""
+    moments = [stay.comes + (stay.goes - stay.comes) * (i + 0.5) / 100 for i in range(100)]
+    return fmean(1 / sum(one.comes <= moment < one.goes for one in stays) for moment in moments)
 
 
 def row(one: dict[str, Any]) -> str:
@@ -217,7 +230,8 @@ def row(one: dict[str, Any]) -> str:
     middle = {rule: median(values) for rule, values in one["progress"].items()}
     spread = [f"{middle[rule]:.2f} ({min(v):.2f} to {max(v):.2f})" for rule, v in one["progress"].items()]
     ratios = (middle["threadcast"] / middle["left alone"], middle["threadcast"] / middle["by hand"])
-    cells = [" + ".join(one["processes"]), *spread, *(f"{ratio:.2f}" for ratio in ratios), f"{min(one['least']):.2f}"]
+    cells = [" + ".join(one["processes"]), f"{one['rounds']} x {one['seconds']:g}", *spread]
+    cells += [*(f"{ratio:.2f}" for ratio in ratios), f"{min(one['least']):.2f}"]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -225,26 +239,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default=SETS, help="processes, sets separated by semicolons")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=0.0, help=f"[default: {SECONDS:g}, changing {CHANGING_S:g}]")
     parser.add_argument("--json", type=Path, default=Path("build/malleable.json"))
+    parser.add_argument("--reuse", action="store_true", help="keep the other sets that are in that file")
     parser.add_argument("--write", action="store_true", help="write docs/malleable-tables.md")
     chosen = parser.parse_args()
-    found = []
+    before = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
+    found = {tuple(one["processes"]): one for one in before}
     for one in chosen.sets.split(";"):
         stays = parsed(one)
         print(" + ".join(map(str, stays)), file=sys.stderr, flush=True)
-        found.append(compare(stays, chosen.rounds, chosen.seconds))
+        judged = found[tuple(map(str, stays))] = compare(stays, chosen.rounds, chosen.seconds)
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps(found, indent=1))
-        print(row(found[-1]), flush=True)
+        chosen.json.write_text(json.dumps(list(found.values()), indent=1))
+        print(row(judged), flush=True)
     if chosen.write:
         machine = read_machine()
         head = _HEAD.format(
-            day=date.today(), cores=len(machine), machine=machine.name, seconds=chosen.seconds, warm=WARM_S,
-            optimised=OPTIMISED_WARM_S,
-            rounds=chosen.rounds,
-        )  # fmt: skip
-        PAGE.write_text(head + "\n".join(map(row, found)) + "\n")
+            day=date.today(), cores=len(machine), machine=machine.name, warm=WARM_S, optimised=OPTIMISED_WARM_S
+        )
+        PAGE.write_text(head + "\n".join(map(row, found.values())) + "\n")
 
 
 if __name__ == "__main__":
