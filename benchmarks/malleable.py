@@ -48,10 +48,10 @@ _HEAD = """# Processes that share cores
 PyTorch, or *optimised* by `threadcast.optimize_training`, started together and watched after {warm:g} s (optimised
 {optimised:g} s). Progress is the sum over processes of steps a second, each as a share of what that process makes
 alone on all cores; medians of rounds (least to most). *by hand*: one thread a process, pinned to a core of its own, or
-shared evenly where there are more processes than cores. *@ 0.3-1*: there for this part of the time only; its start,
-with the import of torch, counts as time without a step.
+shared evenly where there are more processes than cores. *Its part*: an even one.
+*@ 0.3-1*: there for this part of the time only; its start, with the import of torch, counts as time without a step.
 
-| processes | rounds of s | left alone | by hand | threadcast | over left alone | of by hand | slowest of its even part |
+| processes | rounds x s | left alone | by hand | threadcast | over left alone | of by hand | slowest of its part |
 |---|---|---|---|---|---|---|---|
 """
 SETS = "2 LSTM;3 LSTM;4 LSTM;2 PathNet;3 PathNet;4 PathNet;2 GoogLeNet;1 LSTM + 1 PathNet;2 PathNet optimised"
