@@ -11,6 +11,7 @@ A client that was just answered mostly asks again at once. While no other reques
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import socket
@@ -19,7 +20,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from gunicorn.http import errors
+from gunicorn.http import errors, get_parser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from threadcast.service.arrival import Arrival, Refusal
@@ -30,7 +31,7 @@ SEND_S = 30.0
 """Seconds in which a client must have read its answer."""
 
 LINGER_S = 2.0
-"""Seconds for which a refused client's bytes are read and dropped: closed at once, it would not see the answer."""
+"""Seconds for which bytes after the last answer are read and dropped: closed at once, the client would not see it."""
 
 NEXT_S = 0.002
 """Seconds for which a thread waits for the next request of the client that it has just answered."""
@@ -112,11 +113,13 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def finish_request(self, conn: TConn, fs: Any) -> None:
         """Keep the connection, and begin at once with what it has sent beyond the request that was answered."""
         left = self._left.pop(conn, b"")
-        if left and fs.exception() is None and fs.result() is True and self.alive:
+        if fs.exception() is not None or fs.result() is not True:
+            self._linger(conn)  # gunicorn waits for the client's end here, and all others with it
+        elif left:
             conn.sock.setblocking(False)
             self._begin(conn, left)
-            return
-        super().finish_request(conn, fs)
+        else:
+            super().finish_request(conn, fs)
 
     def handle(self, conn: TConn) -> Any:
         """Answer a request, and those that come right after it."""
@@ -187,8 +190,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except OSError:  # not in time; or gone, as the main loop will find
             return False
         arrival = Arrival(0.0, self.max_body_bytes)
-        if arrival.add(data) is None and arrival.whole_bytes == len(data) and not arrival.expects_continue():
-            conn.parser.unreader.unread(data)
+        if arrival.add(data) is None and arrival.whole_bytes == len(arrival.buffer):
+            conn.parser.unreader.unread(bytes(arrival.buffer))
             return True
         if data:
             self._left[conn] = data
@@ -199,6 +202,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._on_readable, conn))
 
     def _on_readable(self, conn: TConn, client: socket.socket) -> None:
+        if conn not in self._arriving and conn not in self._lingering:
+            return  # it gave way to a connection that came at the same moment
         try:
             data = client.recv(READ_BYTES)
         except BlockingIOError:
@@ -212,8 +217,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._take_in(conn, arrival, data)
 
     def _take_in(self, conn: TConn, arrival: Arrival, data: bytes) -> None:
-        self._held_bytes += len(data)
+        before = len(arrival.buffer)
         refusal = arrival.add(data)
+        self._held_bytes += len(arrival.buffer) - before
         if refusal is None and self._held_bytes > HELD_BODIES * self.max_body_bytes:
             refusal = Refusal(503, "too much is arriving at once; try again shortly")
         if refusal is not None:
@@ -221,15 +227,17 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         elif arrival.whole:
             self._dispatch(conn, arrival)
         elif arrival.expects_continue():
-            conn.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            with contextlib.suppress(OSError):  # it is gone, as its next event will say
+                conn.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _dispatch(self, conn: TConn, arrival: Arrival) -> None:
         self._forget(conn)
-        arrival.expects_continue()
         request, left = arrival.take()
         if left:
             self._left[conn] = left
-        conn.init()
+        if conn.parser is None:
+            # It reads what it is given and never the socket: a thread would wait there for as long as a client likes.
+            conn.parser, conn.initialized = get_parser(self.cfg, (), conn.client), True
         conn.data_ready = True
         conn.parser.unreader.unread(request)
         self.enqueue_req(conn)
@@ -243,6 +251,16 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._count(arrival.method, refusal.status)
         self._send(conn.sock, refusal)
         self._forget(conn)
+        self._linger(conn)
+
+    def _linger(self, conn: TConn) -> None:
+        """Say that this was all, and wait for the client's end, for `LINGER_S` at most."""
+        try:
+            conn.sock.setblocking(False)
+            conn.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._drop(conn)
+            return
         self._lingering[conn] = time.monotonic() + LINGER_S
         self._watch(conn)
 
@@ -253,11 +271,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\nConnection: close\r\n{retry}"
             f"Content-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n\r\n"
         )
-        try:
+        with contextlib.suppress(OSError):
             client.send(head.encode() + content)
-            client.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
 
     def _drop(self, conn: TConn) -> None:
         self._forget(conn)
