@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 import socket
@@ -14,7 +15,8 @@ from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
 from threadcast.service.metrics import Metrics
-from threadcast.service.worker import Worker
+from threadcast.service.pieces import GivenParser, OnePiece
+from threadcast.service.worker import HELD_BODIES, Worker
 
 CONTINUE = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
 
@@ -26,7 +28,7 @@ def worker() -> Iterator[Worker]:
     made.wsgi = SimpleNamespace(extensions={"threadcast": SimpleNamespace(metrics=Metrics())})
     made.poller = selectors.DefaultSelector()
     yield made
-    for conn in [*made._arriving, *made._lingering]:
+    for conn in [*made._arriving, *made._lingering, *made._sending]:
         made._drop(conn)
     made.poller.close()
     made.tmp.close()
@@ -97,3 +99,66 @@ def test_what_came_after_a_request_is_answered_by_a_worker_that_ends(worker: Wor
     worker.alive = False
     worker.finish_request(conn, ended(kept=True))
     assert bytes(worker._arriving[conn].buffer) == b"GET / HT"
+
+
+def unsent(worker: Worker, conn: TConn, content: bytes) -> None:
+    """Let a thread have answered `content`, more than the client's socket takes at once."""
+    worker._forget(conn)
+    answer = OnePiece(conn.sock)
+    answer.sendall(b"head ")
+    answer.sendall(content)
+    assert not answer.flush(0.0)
+    worker._unsent[conn] = answer
+
+
+def test_what_a_client_is_slow_to_read_arrives_whole_without_a_thread(worker: Worker, client: socket.socket) -> None:
+    conn, content = connection(worker), bytes(range(256)) * 20_000
+    unsent(worker, conn, content)
+    worker.finish_request(conn, ended(kept=False))
+    arrived = bytearray()
+    client.setblocking(False)
+    while len(arrived) < 5 + len(content):
+        with contextlib.suppress(BlockingIOError):
+            arrived += client.recv(1 << 20)
+        worker.wait_for_and_dispatch_events(0.0)
+    assert arrived == b"head " + content
+    assert (list(worker._lingering), worker._sending, worker._unsent) == ([conn], {}, {})
+
+
+def test_clients_that_do_not_read_give_way_to_one_another(worker: Worker, client: socket.socket) -> None:
+    first = connection(worker)
+    unsent(worker, first, b"x" * 5_000_000)
+    worker.finish_request(first, ended(kept=True))
+    here, there = socket.socketpair()
+    with there:
+        worker.nr_conns += 1
+        worker._begin(TConn(worker.cfg, here, "", ""), b"")
+        second = connection(worker)
+        unsent(worker, second, b"x" * 5_000_000)
+        worker.finish_request(second, ended(kept=True))
+        assert (worker.nr_conns, list(worker._sending), list(worker._unsent)) == (1, [second], [second])
+        worker._drop(second)
+
+
+def test_a_client_that_goes_while_it_is_sent_to_is_let_go(worker: Worker, client: socket.socket) -> None:
+    conn = connection(worker)
+    unsent(worker, conn, b"x" * 5_000_000)
+    worker.finish_request(conn, ended(kept=True))
+    client.close()
+    worker.wait_for_and_dispatch_events(1.0)
+    assert (worker.nr_conns, worker._sending, worker._unsent) == (0, {}, {})
+
+
+def test_a_short_request_is_taken_whatever_else_is_arriving(worker: Worker, client: socket.socket) -> None:
+    worker._held_bytes = HELD_BODIES * worker.max_body_bytes
+    client.sendall(b"GET / HT")
+    worker.wait_for_and_dispatch_events(1.0)
+    assert bytes(worker._arriving[connection(worker)].buffer) == b"GET / HT"
+
+
+def test_the_next_request_is_read_after_a_long_body_that_nobody_read() -> None:
+    parser = GivenParser(Config(), ("127.0.0.1", 1))
+    for _ in range(2):
+        parser.unreader.unread(b"POST / HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000)
+        assert next(parser).method == "POST"
+        assert parser.finish_body(deadline=0.0)

@@ -2,8 +2,7 @@
 
 gunicorn's own gives one to a connection once its first byte is there, and the thread then waits for the rest: as many
 clients as there are threads, each a byte now and then, and nobody else is served. Here the main loop collects what
-arrives, without waiting, and refuses what is too long, too slow or too much. A client that does not read its answer
-holds a thread for `SEND_S` at most.
+arrives, without waiting, refuses what is too long, too slow or too much, and sends what a client is slow to read.
 
 A client that was just answered mostly asks again at once. While no other request waits for a thread, the thread waits
 `NEXT_S` for that and answers it too: two changes of thread fewer, each of which costs more than a kept curve.
@@ -16,19 +15,24 @@ import json
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from gunicorn.http import errors, get_parser
+from gunicorn.http import errors
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from threadcast.service.arrival import Arrival, Refusal
+from threadcast.service.pieces import GivenParser, OnePiece
 from threadcast.service.problems import MEDIA_TYPE, document
 from threadcast.service.turns import Turns
 
 SEND_S = 30.0
-"""Seconds in which a client must have read its answer."""
+"""Seconds in which a client must have read the rest of its answer, once the main loop sends it."""
+
+SEND_NOW_S = 0.5
+"""Seconds for which a thread sends an answer; after that the main loop sends the rest."""
 
 LINGER_S = 2.0
 """Seconds for which bytes after the last answer are read and dropped: closed at once, the client would not see it."""
@@ -49,32 +53,13 @@ READ_BYTES = 256 << 10
 HELD_BODIES = 4
 """Bodies of the greatest length that may be arriving at once, in memory; what comes beyond that is refused."""
 
+SMALL_BYTES = 64 << 10
+"""Requests up to this long are taken whatever else is arriving."""
+
 FULL = 0.75
 """Share of the connections that may be incomplete requests; beyond it the oldest gives way to a new one."""
 
 _STATUS = {errors.LimitRequestLine: 414, errors.LimitRequestHeaders: 431, errors.ExpectationFailed: 417}
-
-
-class OnePiece:
-    """A client's socket that keeps what is written until it is sent as a whole: head and body in one packet."""
-
-    def __init__(self, client: socket.socket) -> None:
-        self._client = client
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def sendall(self, data: bytes) -> None:
-        """Keep it."""
-        self._parts.append(data)
-
-    def flush(self) -> None:
-        """Send all that was kept."""
-        short = sum(map(len, self._parts)) <= NEXT_BYTES  # putting long ones together would double them
-        for part in (b"".join(self._parts),) if short else self._parts:
-            self._client.sendall(part)
-        self._parts.clear()
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
@@ -89,6 +74,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._arriving: dict[TConn, Arrival] = {}
         self._lingering: dict[TConn, float] = {}
         self._left: dict[TConn, bytes] = {}
+        self._unsent: dict[TConn, OnePiece] = {}
+        self._sending: dict[TConn, float] = {}
         self._watched: set[TConn] = set()
         self._held_bytes = 0
         self._scanned_s = 0.0
@@ -112,6 +99,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def finish_request(self, conn: TConn, fs: Any) -> None:
         """Keep the connection, and begin at once with what it has sent beyond the request that was answered."""
+        if conn in self._unsent:
+            self._send_on(conn, fs)
+            return
         left = self._left.pop(conn, b"")
         if fs.exception() is not None or fs.result() is not True:
             self._linger(conn)  # gunicorn waits for the client's end here, and all others with it
@@ -124,12 +114,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def handle(self, conn: TConn) -> Any:
         """Answer a request, and those that come right after it."""
         kept = self._answer(conn)
-        while kept and self._has_next(conn):
+        while kept and conn not in self._unsent and self._has_next(conn):
             kept = self._answer(conn)
         return kept
 
     def _answer(self, conn: TConn) -> bool:
-        """Answer one request in turn, and send the answer while the next one has its turn."""
+        """Answer one request in turn, and send the answer while the next one has its turn; whether to keep `conn`."""
         client = conn.sock
         conn.sock = answer = OnePiece(client)
         try:
@@ -138,11 +128,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         finally:
             conn.sock = client
         try:
-            client.settimeout(SEND_S)
-            answer.flush()
-        except TimeoutError:
-            self.log.warning("a client took more than %g s to read its answer", SEND_S)
-            return False
+            if not answer.flush(SEND_NOW_S):
+                self._unsent[conn] = answer
         except OSError:  # it is gone
             return False
         return bool(kept)
@@ -167,9 +154,29 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             if now_s > arrival.until_s or not (self.alive or arrival.buffer):
                 late = Refusal(408, f"the request did not arrive within receive_s={self.receive_s:g} s")
                 self._end(conn, late if arrival.buffer else None)
-        for conn, until_s in list(self._lingering.items()):
+        for conn, until_s in [*self._lingering.items(), *self._sending.items()]:
             if now_s > until_s:
                 self._drop(conn)
+
+    def _send_on(self, conn: TConn, fs: Any) -> None:
+        """Send the rest as the client reads it; where more do not read than there are threads, one gives way."""
+        self._sending[conn] = time.monotonic() + SEND_S
+        self._watch(conn, selectors.EVENT_WRITE, partial(self._on_writable, conn, fs))
+        if len(self._sending) > self.cfg.threads:
+            self._drop(next(iter(self._sending)))
+
+    def _on_writable(self, conn: TConn, fs: Any, client: socket.socket) -> None:
+        if conn not in self._sending:
+            return
+        try:
+            whole = self._unsent[conn].flush(0.0)
+        except OSError:
+            self._drop(conn)
+            return
+        if whole:
+            del self._unsent[conn], self._sending[conn]
+            self._unwatch(conn)
+            self.finish_request(conn, fs)
 
     def _begin(self, conn: TConn, data: bytes) -> None:
         arrival = self._arriving[conn] = Arrival(time.monotonic() + self.receive_s, self.max_body_bytes)
@@ -178,7 +185,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         else:
             self._on_readable(conn, conn.sock)  # mostly it is all there
         if conn in self._arriving:
-            self._watch(conn)
+            self._watch(conn, selectors.EVENT_READ, partial(self._on_readable, conn))
 
     def _has_next(self, conn: TConn) -> bool:
         """Whether a whole request comes in time, for this thread; what is less is for `finish_request`."""
@@ -197,9 +204,14 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._left[conn] = data
         return False
 
-    def _watch(self, conn: TConn) -> None:
+    def _watch(self, conn: TConn, event: int, then: Callable[[socket.socket], None]) -> None:
         self._watched.add(conn)
-        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._on_readable, conn))
+        self.poller.register(conn.sock, event, then)
+
+    def _unwatch(self, conn: TConn) -> None:
+        if conn in self._watched:
+            self._watched.remove(conn)
+            self.poller.unregister(conn.sock)
 
     def _on_readable(self, conn: TConn, client: socket.socket) -> None:
         if conn not in self._arriving and conn not in self._lingering:
@@ -220,7 +232,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         before = len(arrival.buffer)
         refusal = arrival.add(data)
         self._held_bytes += len(arrival.buffer) - before
-        if refusal is None and self._held_bytes > HELD_BODIES * self.max_body_bytes:
+        many = self._held_bytes > HELD_BODIES * self.max_body_bytes
+        if refusal is None and many and len(arrival.buffer) > SMALL_BYTES:
             refusal = Refusal(503, "too much is arriving at once; try again shortly")
         if refusal is not None:
             self._end(conn, refusal)
@@ -236,8 +249,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if left:
             self._left[conn] = left
         if conn.parser is None:
-            # It reads what it is given and never the socket: a thread would wait there for as long as a client likes.
-            conn.parser, conn.initialized = get_parser(self.cfg, (), conn.client), True
+            conn.parser, conn.initialized = GivenParser(self.cfg, conn.client), True
         conn.data_ready = True
         conn.parser.unreader.unread(request)
         self.enqueue_req(conn)
@@ -262,7 +274,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._drop(conn)
             return
         self._lingering[conn] = time.monotonic() + LINGER_S
-        self._watch(conn)
+        self._watch(conn, selectors.EVENT_READ, partial(self._on_readable, conn))
 
     def _send(self, client: socket.socket, refusal: Refusal) -> None:
         content = json.dumps(document(refusal.status, refusal.detail)).encode()
@@ -284,10 +296,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if arrival is not None:
             self._held_bytes -= len(arrival.buffer)
         self._lingering.pop(conn, None)
+        self._sending.pop(conn, None)
+        self._unsent.pop(conn, None)
         self._left.pop(conn, None)
-        if conn in self._watched:
-            self._watched.remove(conn)
-            self.poller.unregister(conn.sock)
+        self._unwatch(conn)
 
     def _make_room(self) -> None:
         if len(self._arriving) + len(self._lingering) > FULL * self.worker_connections:
