@@ -40,6 +40,7 @@ def test_a_request_without_a_length_ends_with_its_head() -> None:
     [
         (b"POST / HTTP/1.1\r\nContent-Length: 101\r\n\r\n", 413),
         (b"POST / HTTP/1.1\r\ncontent-length:999999999999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
         (b"POST / HTTP/1.1\r\ntransfer-encoding : x\r\n\r\n", 411),
         (b"GET / HTTP/1.1\r\nA: " + b"x" * MAX_HEAD_BYTES, 431),
@@ -59,3 +60,22 @@ def test_who_waits_to_be_told_to_go_on_is_told_so_once() -> None:
     assert not made.expects_continue()
     made.add(b"hello")
     assert made.take() == (head.replace(b"Expect: 100-continue\r\n", b"") + b"hello", b"")
+
+
+def test_a_length_with_zeros_before_it_is_a_length() -> None:
+    made = arrival(b"POST / HTTP/1.1\r\nContent-Length: " + b"0" * 30 + b"5\r\n\r\n")
+    assert not made.whole
+    made.add(b"hello")
+    assert made.whole
+
+
+@pytest.mark.parametrize(
+    "after", [b"\nExpect: 100-continue\r\n", POST.replace(b"Host", b"Expect: 100-continue\r\nHost")]
+)
+def test_only_the_heads_own_expectation_is_taken_out(after: bytes) -> None:
+    made = arrival(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(after) + after)
+    assert not made.expects_continue()
+    assert made.take()[0].endswith(after)
+    following = arrival(POST + after)
+    assert not following.expects_continue()
+    assert following.take() == (POST, after)

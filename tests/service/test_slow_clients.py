@@ -77,6 +77,24 @@ def test_a_request_that_does_not_arrive_in_time_is_refused(server: Running, part
         assert connection.recv(1) == b""
 
 
+@pytest.mark.parametrize("length", [b"0" * 30 + b"5", b"9" * 25])
+def test_a_length_of_many_digits_holds_no_thread(server: Running, length: bytes) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connect(server)) for _ in range(5)]
+        for connection in slow:
+            connection.sendall(POST + length + b"\r\n\r\n")
+        assert is_served(server)
+        assert {answer(connection)[0] for connection in slow} <= {408, 413}
+
+
+def test_a_body_that_looks_like_headers_arrives_whole(server: Running) -> None:
+    body = b"{\nExpect: 100-continue\r\n}"
+    with connect(server) as connection:
+        for _ in range(2):
+            connection.sendall(POST + str(len(body)).encode() + b"\r\n\r\n" + body)
+            assert answer(connection)[0] == 400
+
+
 def test_a_connection_that_sends_nothing_is_closed(server: Running) -> None:
     with connect(server) as connection:
         assert connection.recv(1) == b""

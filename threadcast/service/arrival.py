@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 MAX_HEAD_BYTES = 32 << 10
 """Request line and headers; what is longer is refused."""
 
-_LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]{1,18})[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
+_LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]+)[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
+_DIGITS = 19
+"""Digits of a length that are looked at; a number that has more is too long whatever they are."""
+
 _CODING = re.compile(rb"^transfer-encoding[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _EXPECT = re.compile(rb"^expect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
 _METHOD = re.compile(rb"[A-Z]{1,16}(?= )")
@@ -31,6 +34,8 @@ class Arrival:
     buffer: bytearray = field(default_factory=bytearray)
     whole_bytes: int | None = None
     """Bytes of head and body, once the head is there."""
+    awaits_word: bool = False
+    """Whether the client waits to be told that it may send the body."""
 
     def add(self, data: bytes) -> Refusal | None:
         """Take in more bytes; the refusal where there will be no request."""
@@ -62,21 +67,21 @@ class Arrival:
         return bytes(self.buffer[: self.whole_bytes]), bytes(self.buffer[self.whole_bytes :])
 
     def expects_continue(self) -> bool:
-        """Whether the client waits to be told that it may send the body; once, since the header is taken out."""
-        if self.whole_bytes is None or not _EXPECT.search(self.buffer):
-            return False
-        shorter = _EXPECT.sub(b"", bytes(self.buffer))
-        self.whole_bytes -= len(self.buffer) - len(shorter)
-        self.buffer = bytearray(shorter)
-        return True
+        """Whether the client waits to be told that it may send the body; once."""
+        awaits, self.awaits_word = self.awaits_word, False
+        return awaits
 
     def _read_head(self, head_bytes: int) -> Refusal | None:
         head = bytes(self.buffer[:head_bytes])
         if _CODING.search(head):
             return Refusal(411, "send Content-Length; bodies in chunks are not taken")
         lengths = _LENGTH.findall(head)
-        body_bytes = int(lengths[0]) if len(lengths) == 1 else 0  # two are refused by the parser, which reads no body
+        digits = lengths[0].lstrip(b"0")[:_DIGITS] if len(lengths) == 1 else b""  # the parser refuses two
+        body_bytes = int(digits or b"0")
         if body_bytes > self.max_body_bytes:
             return Refusal(413, f"the body is longer than max_body_bytes={self.max_body_bytes} of /v1/info")
-        self.whole_bytes = head_bytes + body_bytes
+        plain = _EXPECT.sub(b"", head)  # the answer to it is given here, not by the parser
+        self.awaits_word = len(plain) < head_bytes
+        self.buffer[:head_bytes] = plain
+        self.whole_bytes = len(plain) + body_bytes
         return None

@@ -2,8 +2,7 @@
 
 gunicorn's own gives one to a connection once its first byte is there, and the thread then waits for the rest: as many
 clients as there are threads, each a byte now and then, and nobody else is served. Here the main loop collects what
-arrives, without waiting, and refuses what is too long, too slow or too much. A client that does not read its answer
-holds a thread for `SEND_S` at most.
+arrives, without waiting, refuses what is too long, too slow or too much, and sends what a client is slow to read.
 
 A client that was just answered mostly asks again at once. While no other request waits for a thread, the thread waits
 `NEXT_S` for that and answers it too: two changes of thread fewer, each of which costs more than a kept curve.
@@ -11,10 +10,12 @@ A client that was just answered mostly asks again at once. While no other reques
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -23,14 +24,18 @@ from gunicorn.http import errors
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from threadcast.service.arrival import Arrival, Refusal
+from threadcast.service.pieces import GivenParser, OnePiece
 from threadcast.service.problems import MEDIA_TYPE, document
 from threadcast.service.turns import Turns
 
 SEND_S = 30.0
-"""Seconds in which a client must have read its answer."""
+"""Seconds in which a client must have read the rest of its answer, once the main loop sends it."""
+
+SEND_NOW_S = 0.5
+"""Seconds for which a thread sends an answer; after that the main loop sends the rest."""
 
 LINGER_S = 2.0
-"""Seconds for which a refused client's bytes are read and dropped: closed at once, it would not see the answer."""
+"""Seconds for which bytes after the last answer are read and dropped: closed at once, the client would not see it."""
 
 NEXT_S = 0.002
 """Seconds for which a thread waits for the next request of the client that it has just answered."""
@@ -48,32 +53,13 @@ READ_BYTES = 256 << 10
 HELD_BODIES = 4
 """Bodies of the greatest length that may be arriving at once, in memory; what comes beyond that is refused."""
 
+SMALL_BYTES = 64 << 10
+"""Requests up to this long are taken whatever else is arriving."""
+
 FULL = 0.75
 """Share of the connections that may be incomplete requests; beyond it the oldest gives way to a new one."""
 
 _STATUS = {errors.LimitRequestLine: 414, errors.LimitRequestHeaders: 431, errors.ExpectationFailed: 417}
-
-
-class OnePiece:
-    """A client's socket that keeps what is written until it is sent as a whole: head and body in one packet."""
-
-    def __init__(self, client: socket.socket) -> None:
-        self._client = client
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def sendall(self, data: bytes) -> None:
-        """Keep it."""
-        self._parts.append(data)
-
-    def flush(self) -> None:
-        """Send all that was kept."""
-        short = sum(map(len, self._parts)) <= NEXT_BYTES  # putting long ones together would double them
-        for part in (b"".join(self._parts),) if short else self._parts:
-            self._client.sendall(part)
-        self._parts.clear()
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
@@ -88,6 +74,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._arriving: dict[TConn, Arrival] = {}
         self._lingering: dict[TConn, float] = {}
         self._left: dict[TConn, bytes] = {}
+        self._unsent: dict[TConn, OnePiece] = {}
+        self._sending: dict[TConn, float] = {}
         self._watched: set[TConn] = set()
         self._held_bytes = 0
         self._scanned_s = 0.0
@@ -105,28 +93,36 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
         """A kept connection brings its next request."""
+        try:
+            self.keepalived_conns.remove(conn)
+        except ValueError:
+            return  # it gave way to a connection that came at the same moment
         self.poller.unregister(client)
-        self.keepalived_conns.remove(conn)
         self._begin(conn, b"")
 
     def finish_request(self, conn: TConn, fs: Any) -> None:
         """Keep the connection, and begin at once with what it has sent beyond the request that was answered."""
+        if conn in self._unsent:
+            self._send_on(conn, fs)
+            return
         left = self._left.pop(conn, b"")
-        if left and fs.exception() is None and fs.result() is True and self.alive:
+        if fs.exception() is not None or fs.result() is not True:
+            self._linger(conn)  # gunicorn waits for the client's end here, and all others with it
+        elif left:
             conn.sock.setblocking(False)
             self._begin(conn, left)
-            return
-        super().finish_request(conn, fs)
+        else:
+            super().finish_request(conn, fs)
 
     def handle(self, conn: TConn) -> Any:
         """Answer a request, and those that come right after it."""
         kept = self._answer(conn)
-        while kept and self._has_next(conn):
+        while kept and conn not in self._unsent and self._has_next(conn):
             kept = self._answer(conn)
         return kept
 
     def _answer(self, conn: TConn) -> bool:
-        """Answer one request in turn, and send the answer while the next one has its turn."""
+        """Answer one request in turn, and send the answer while the next one has its turn; whether to keep `conn`."""
         client = conn.sock
         conn.sock = answer = OnePiece(client)
         try:
@@ -135,11 +131,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         finally:
             conn.sock = client
         try:
-            client.settimeout(SEND_S)
-            answer.flush()
-        except TimeoutError:
-            self.log.warning("a client took more than %g s to read its answer", SEND_S)
-            return False
+            if not answer.flush(SEND_NOW_S):
+                self._unsent[conn] = answer
         except OSError:  # it is gone
             return False
         return bool(kept)
@@ -164,9 +157,29 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             if now_s > arrival.until_s or not (self.alive or arrival.buffer):
                 late = Refusal(408, f"the request did not arrive within receive_s={self.receive_s:g} s")
                 self._end(conn, late if arrival.buffer else None)
-        for conn, until_s in list(self._lingering.items()):
+        for conn, until_s in [*self._lingering.items(), *self._sending.items()]:
             if now_s > until_s:
                 self._drop(conn)
+
+    def _send_on(self, conn: TConn, fs: Any) -> None:
+        """Send the rest as the client reads it; where more do not read than there are threads, one gives way."""
+        self._sending[conn] = time.monotonic() + SEND_S
+        self._watch(conn, selectors.EVENT_WRITE, partial(self._on_writable, conn, fs))
+        if len(self._sending) > self.cfg.threads:
+            self._drop(next(iter(self._sending)))
+
+    def _on_writable(self, conn: TConn, fs: Any, client: socket.socket) -> None:
+        if conn not in self._sending:
+            return
+        try:
+            whole = self._unsent[conn].flush(0.0)
+        except OSError:
+            self._drop(conn)
+            return
+        if whole:
+            del self._unsent[conn], self._sending[conn]
+            self._unwatch(conn)
+            self.finish_request(conn, fs)
 
     def _begin(self, conn: TConn, data: bytes) -> None:
         arrival = self._arriving[conn] = Arrival(time.monotonic() + self.receive_s, self.max_body_bytes)
@@ -175,7 +188,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         else:
             self._on_readable(conn, conn.sock)  # mostly it is all there
         if conn in self._arriving:
-            self._watch(conn)
+            self._watch(conn, selectors.EVENT_READ, partial(self._on_readable, conn))
 
     def _has_next(self, conn: TConn) -> bool:
         """Whether a whole request comes in time, for this thread; what is less is for `finish_request`."""
@@ -187,18 +200,25 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except OSError:  # not in time; or gone, as the main loop will find
             return False
         arrival = Arrival(0.0, self.max_body_bytes)
-        if arrival.add(data) is None and arrival.whole_bytes == len(data) and not arrival.expects_continue():
-            conn.parser.unreader.unread(data)
+        if arrival.add(data) is None and arrival.whole_bytes == len(arrival.buffer):
+            conn.parser.unreader.unread(bytes(arrival.buffer))
             return True
         if data:
             self._left[conn] = data
         return False
 
-    def _watch(self, conn: TConn) -> None:
+    def _watch(self, conn: TConn, event: int, then: Callable[[socket.socket], None]) -> None:
         self._watched.add(conn)
-        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._on_readable, conn))
+        self.poller.register(conn.sock, event, then)
+
+    def _unwatch(self, conn: TConn) -> None:
+        if conn in self._watched:
+            self._watched.remove(conn)
+            self.poller.unregister(conn.sock)
 
     def _on_readable(self, conn: TConn, client: socket.socket) -> None:
+        if conn not in self._arriving and conn not in self._lingering:
+            return  # it gave way to a connection that came at the same moment
         try:
             data = client.recv(READ_BYTES)
         except BlockingIOError:
@@ -212,24 +232,27 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._take_in(conn, arrival, data)
 
     def _take_in(self, conn: TConn, arrival: Arrival, data: bytes) -> None:
-        self._held_bytes += len(data)
+        before = len(arrival.buffer)
         refusal = arrival.add(data)
-        if refusal is None and self._held_bytes > HELD_BODIES * self.max_body_bytes:
+        self._held_bytes += len(arrival.buffer) - before
+        many = self._held_bytes > HELD_BODIES * self.max_body_bytes
+        if refusal is None and many and len(arrival.buffer) > SMALL_BYTES:
             refusal = Refusal(503, "too much is arriving at once; try again shortly")
         if refusal is not None:
             self._end(conn, refusal)
         elif arrival.whole:
             self._dispatch(conn, arrival)
         elif arrival.expects_continue():
-            conn.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            with contextlib.suppress(OSError):  # it is gone, as its next event will say
+                conn.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _dispatch(self, conn: TConn, arrival: Arrival) -> None:
         self._forget(conn)
-        arrival.expects_continue()
         request, left = arrival.take()
         if left:
             self._left[conn] = left
-        conn.init()
+        if conn.parser is None:
+            conn.parser, conn.initialized = GivenParser(self.cfg, conn.client), True
         conn.data_ready = True
         conn.parser.unreader.unread(request)
         self.enqueue_req(conn)
@@ -243,8 +266,18 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._count(arrival.method, refusal.status)
         self._send(conn.sock, refusal)
         self._forget(conn)
+        self._linger(conn)
+
+    def _linger(self, conn: TConn) -> None:
+        """Say that this was all, and wait for the client's end, for `LINGER_S` at most."""
+        try:
+            conn.sock.setblocking(False)
+            conn.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._drop(conn)
+            return
         self._lingering[conn] = time.monotonic() + LINGER_S
-        self._watch(conn)
+        self._watch(conn, selectors.EVENT_READ, partial(self._on_readable, conn))
 
     def _send(self, client: socket.socket, refusal: Refusal) -> None:
         content = json.dumps(document(refusal.status, refusal.detail)).encode()
@@ -253,11 +286,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\nConnection: close\r\n{retry}"
             f"Content-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n\r\n"
         )
-        try:
+        with contextlib.suppress(OSError):
             client.send(head.encode() + content)
-            client.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
 
     def _drop(self, conn: TConn) -> None:
         self._forget(conn)
@@ -269,15 +299,19 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if arrival is not None:
             self._held_bytes -= len(arrival.buffer)
         self._lingering.pop(conn, None)
+        self._sending.pop(conn, None)
+        self._unsent.pop(conn, None)
         self._left.pop(conn, None)
-        if conn in self._watched:
-            self._watched.remove(conn)
-            self.poller.unregister(conn.sock)
+        self._unwatch(conn)
 
     def _make_room(self) -> None:
         if len(self._arriving) + len(self._lingering) > FULL * self.worker_connections:
             waiting = self._lingering or self._arriving
             self._drop(next(iter(waiting)))
+        if self.nr_conns >= self.worker_connections and self.keepalived_conns:
+            idle = self.keepalived_conns.popleft()
+            self.poller.unregister(idle.sock)
+            self._drop(idle)
 
     def _count(self, method: str, status: int) -> None:
         self.wsgi.extensions["threadcast"].metrics.count_unmatched(method, status)
