@@ -41,6 +41,9 @@ def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> Non
     with connect(path) as rude:
         rude.sendall(b"nonsense\n")
         assert rude.recv(100) == b""
+    with connect(path) as deep:
+        deep.sendall(b"[" * 60_000 + b"\n")
+        assert deep.recv(100) == b""
     assert len(ask(path, {"resize": None})["cores"]) == CORES
 
 
@@ -239,6 +242,9 @@ def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callabl
     for wrong in (
         b"nonsense\n", b"[]\n", b'{"steps": 1}\n', b'{"join": 3}\n', b'{"join": {"weight": 0, "holds": []}}\n',
         b'{"join": {"holds": [[true]]}}\n', b'{"join": {"holds": [], "most": "x"}}\n', b"x" * 70_000,
+        b'{"join": {"holds": [], "most": Infinity}}\n', b"[" * 60_000 + b"\n",
+        b'{"join": {"holds": [], "progress": {"1": 1, "99999999999999999999": 2}}}\n',
+        b'{"join": {"holds": [], "progress": {"1": 1e308, "2": 1.7e308}}}\n',
     ):  # fmt: skip
         with connect(path) as rude:
             rude.sendall(wrong)
@@ -250,6 +256,15 @@ def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callabl
         joined.sendall(line({"join": {"holds": []}}))
         assert b"joined already" in joined.recv(1000)
     assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
+
+
+def test_who_does_not_read_answers_cannot_join(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with connect(path) as deaf:
+        deaf.sendall(line({"who": "all"}) * 1_000 + line({"join": {"holds": []}}))
+        time.sleep(0.5)
+        assert ask(path, {"who": "all"})["processes"] == []
 
 
 def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:

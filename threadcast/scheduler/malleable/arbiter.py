@@ -116,6 +116,8 @@ class Arbiter:
                 raise ConnectionResetError
             for message in connection.lines.feed(data):
                 self._handle(connection, message)
+                if connection.name not in self._connections:  # it could not be answered
+                    return
         except BlockingIOError:
             return
         except (FormatError, InvalidInput) as error:
@@ -238,7 +240,7 @@ def _claim(asked: dict[str, Any]) -> Claim:
         return Claim(
             _number(asked, "weight", 1.0),
             int(_number(asked, "least", 1.0)),
-            None if most is None else int(most),
+            None if most is None else int(_number(asked, "most")),
             progress,
         )
     except (TypeError, ValueError) as error:
@@ -264,9 +266,12 @@ def _progress(rates: object, pointer: str) -> dict[int, float]:
     if not isinstance(rates, dict):
         raise FormatError("progress must be rates by number of cores", pointer=pointer)
     try:
-        return {int(cores): float(rate) for cores, rate in rates.items()}
+        found = {int(cores): float(rate) for cores, rate in rates.items()}
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(f"progress: {error}", pointer=pointer) from error
+    if not all(1 <= cores <= _LARGEST and 0 <= rate <= _LARGEST for cores, rate in found.items()):
+        raise FormatError(f"progress: cores from 1 on, rates from 0 on, both at most {_LARGEST:g}", pointer=pointer)
+    return found
 
 
 def _number(message: dict[str, Any], name: str, default: float | None = None) -> float:
