@@ -97,6 +97,8 @@ class Arbiter:
         for connection in joined:
             if every or parties[connection.name].lends:
                 self._ledger.active(connection.name, connection.watched.look(now_s, processes), now_s)
+                if connection.watched.gone:
+                    self._drop(connection, "it ended")
 
     def _accept(self) -> None:
         try:
@@ -151,6 +153,10 @@ class Arbiter:
             self._ledger.confirmed(name, number, self._cores(message, "holds"))
             if number >= connection.order:
                 connection.asked_s = None
+        if "bounds" in message:
+            if not isinstance(bounds := message["bounds"], dict):
+                raise FormatError("bounds must be least and most", pointer="/bounds")
+            self._ledger.bound(name, int(_number(bounds, "least", 1.0)), int(_number(bounds, "most")), now_s)
         if "progress" in message:
             self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
         if "steps" in message:
