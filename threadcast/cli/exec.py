@@ -45,12 +45,16 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
         raise NotFound(f"{program[0]!r} is no program that can be run from here")
     if len([name for name in _DEADLINE if settings[name] is not None]) == 1:
         raise InvalidInput("--deadline-steps and --deadline-s belong together; give both")
+    least, most = settings["malleable.least"], settings["malleable.most"]
+    if most is not None and most < least:
+        raise InvalidInput(f"--least {least} is more than --most {most}")
     environment = dict(os.environ)
     folder = Path(malleable.__file__).parent / "inject"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))
     for name in _PASSED_ON:
         if settings.origins.get(name) not in (None, "default"):
-            environment[SETTINGS[name].variable] = str(settings[name])
+            value = settings[name]
+            environment[SETTINGS[name].variable] = str(value.absolute() if isinstance(value, Path) else value)
     if keep_memory:
         environment |= {name: value for name, value in KEEPING.items() if name not in environment}
     os.execvpe(program[0], program, environment)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from threadcast.collector.memory import KEEPING
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
 from threadcast.scheduler import malleable
+from threadcast.scheduler.malleable.attach import attach
 from threadcast.scheduler.malleable.messages import line
 from threadcast.scheduler.malleable.sockets import ask, connect, listen, socket_of
 
@@ -41,6 +45,9 @@ def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> Non
     with connect(path) as rude:
         rude.sendall(b"nonsense\n")
         assert rude.recv(100) == b""
+    with connect(path) as deep:
+        deep.sendall(b"[" * 60_000 + b"\n")
+        assert deep.recv(100) == b""
     assert len(ask(path, {"resize": None})["cores"]) == CORES
 
 
@@ -64,7 +71,17 @@ def test_a_mask_that_somebody_else_sets_is_a_limit(start: Callable[..., Running]
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A cgroup of version 1 for CPU quotas, made by root."""
-    path = Path(f"/sys/fs/cgroup/cpu/threadcast-test-{os.getpid()}")
+    yield from made("cpu")
+
+
+@pytest.fixture
+def cpuset() -> Iterator[Path]:
+    """A cgroup of version 1 for CPU sets, made by root."""
+    yield from made("cpuset")
+
+
+def made(controller: str) -> Iterator[Path]:
+    path = Path(f"/sys/fs/cgroup/{controller}/threadcast-test-{os.getpid()}")
     try:
         path.mkdir()
     except OSError as error:
@@ -74,7 +91,7 @@ def group() -> Iterator[Path]:
     while (tasks := (path / "tasks").read_text()) and time.monotonic() < until_s:
         for task in tasks.split():
             with suppress(OSError):  # it has ended
-                Path("/sys/fs/cgroup/cpu/tasks").write_text(task)
+                (path.parent / "tasks").write_text(task)
     path.rmdir()
 
 
@@ -93,6 +110,97 @@ def test_a_quota_that_is_there_at_the_start_is_kept_to(start: Callable[..., Runn
     (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
     one = start("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *EXECUTED)
     assert eventually(lambda: one.uses(1))
+
+
+def in_group(group: Path, *command: str) -> tuple[str, ...]:
+    return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command)
+
+
+@needs_two_cores
+def test_a_quota_that_is_lifted_is_known_to_the_arbiter(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], group: Path, tmp_path: Path
+) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
+    one = start(*in_group(group, *EXECUTED))
+    assert eventually(lambda: [len(each["cores"]) for each in ask(path, {"who": "all"})["processes"]] == [1])
+    (group / "cpu.cfs_quota_us").write_text("-1")
+    assert eventually(lambda: one.uses(CORES))
+
+
+@needs_two_cores
+def test_processes_under_quotas_keep_to_the_cores_that_the_arbiter_gives_them(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], group: Path
+) -> None:
+    arbitrate()
+    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
+    first, second = (start(*in_group(group, *EXECUTED)) for _ in range(2))
+    assert eventually(lambda: first.uses(1) and second.uses(1))
+    assert eventually(lambda: first.now()["masks"] != second.now()["masks"])
+
+
+@needs_two_cores
+def test_cores_that_a_process_was_told_not_to_use_are_others(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    one = start()
+    assert eventually(lambda: [len(each["cores"]) for each in ask(path, {"who": "all"})["processes"]] == [CORES])
+    ask(socket_of(one.process.pid), {"resize": 1})
+    assert eventually(lambda: [len(each["cores"]) for each in ask(path, {"who": "all"})["processes"]] == [1])
+    ask(socket_of(one.process.pid), {"resize": None})
+    assert eventually(lambda: one.uses(CORES))
+
+
+@needs_two_cores
+def test_a_process_that_widens_its_own_mask_is_put_back(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]]
+) -> None:
+    arbitrate()
+    first, second = start(), start()
+    assert eventually(lambda: not os.sched_getaffinity(first.process.pid) & os.sched_getaffinity(second.process.pid))
+    os.sched_setaffinity(first.process.pid, os.sched_getaffinity(0))
+    assert eventually(lambda: not os.sched_getaffinity(first.process.pid) & os.sched_getaffinity(second.process.pid))
+
+
+@needs_two_cores
+def test_what_the_kernel_makes_of_a_mask_as_the_cpuset_changes_is_no_limit(
+    start: Callable[..., Running], cpuset: Path
+) -> None:
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        (cpuset / name).write_text((cpuset.parent / name).read_text())
+    one = start()
+    (cpuset / "cgroup.procs").write_text(str(one.process.pid))
+    cores = [list(core.cpus) for core in read_machine().cores]
+    ask(socket_of(one.process.pid), {"resize": cores[:1]})
+    for left in (cores[-1], [cpu for core in cores for cpu in core]):
+        (cpuset / "cpuset.cpus").write_text(",".join(map(str, left)))
+        assert eventually(lambda left=left: limits(one) == set(left))
+    ask(socket_of(one.process.pid), {"resize": None})
+    assert eventually(lambda: one.uses(CORES))
+
+
+def limits(one: Running) -> set[int]:
+    return {cpu for core in ask(socket_of(one.process.pid), {"limits": "all"})["limits"] for cpu in core}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"weight": -1}, {"least": 0}, {"least": 2, "most": 1}, {"deadline": (0, 5)}, {"deadline": (5, math.nan)}],
+    ids=str,
+)
+def test_terms_that_no_arbiter_would_take_are_refused_and_leave_nothing(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        attach(**wrong)
+    assert not socket_of(os.getpid()).exists()
+
+
+def test_signals_are_refused_elsewhere_than_in_the_main_thread() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InvalidInput, match="main thread"):
+        pool.submit(attach, signals=True).result()
+    assert not socket_of(os.getpid()).exists()
 
 
 @needs_two_cores
@@ -163,13 +271,18 @@ sys.stdin.readline()
 """
 
 
+UNSEEN = FORKING.replace("import os", "import ctypes, os").replace("os.fork()", "ctypes.CDLL(None).fork()")
+"""None of Python's hooks runs."""
+
+
+@pytest.mark.parametrize("program", [FORKING, UNSEEN], ids=["by Python", "by a library"])
 def test_cores_come_back_from_a_process_whose_forked_child_lives_on(
-    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path, program: str
 ) -> None:
     arbitrate()
     path = tmp_path / "threadcast" / "arbiter.sock"
     with subprocess.Popen(
-        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=Path(__file__).parents[3],
     ) as parent:  # fmt: skip
         assert parent.stdin is not None
@@ -221,6 +334,21 @@ def test_exec_attaches_a_program_that_knows_nothing_of_it(
     assert b"THREADCAST_MALLEABLE_WEIGHT=2" in seen
 
 
+def test_an_arbiter_is_found_from_wherever_a_program_goes(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arbitrate()
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    program = "import os; os.chdir('/'); import numpy; input()"
+    command = ["exec", "--arbiter", "threadcast/arbiter.sock", "--", sys.executable, "-c", program]
+    with subprocess.Popen([sys.executable, "-c", COMMAND, *command], stdin=subprocess.PIPE, cwd=tmp_path) as one:
+        path = tmp_path / "threadcast" / "arbiter.sock"
+        try:
+            assert eventually(lambda: [each["process"] for each in ask(path, {"who": "all"})["processes"]] == [one.pid])
+        finally:
+            one.kill()
+
+
 @pytest.mark.parametrize(
     ("argument", "attached"), [("train", True), ("threadcast.scheduler.runtime.planning", False)], ids=["user", "own"]
 )
@@ -239,6 +367,10 @@ def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callabl
     for wrong in (
         b"nonsense\n", b"[]\n", b'{"steps": 1}\n', b'{"join": 3}\n', b'{"join": {"weight": 0, "holds": []}}\n',
         b'{"join": {"holds": [[true]]}}\n', b'{"join": {"holds": [], "most": "x"}}\n', b"x" * 70_000,
+        b'{"join": {"holds": []}}\n{"bounds": 3}\n', b'{"join": {"holds": []}}\n{"bounds": {"most": 0}}\n',
+        b'{"join": {"holds": [], "most": Infinity}}\n', b"[" * 60_000 + b"\n",
+        b'{"join": {"holds": [], "progress": {"1": 1, "99999999999999999999": 2}}}\n',
+        b'{"join": {"holds": [], "progress": {"1": 1e308, "2": 1.7e308}}}\n',
     ):  # fmt: skip
         with connect(path) as rude:
             rude.sendall(wrong)
@@ -250,6 +382,15 @@ def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callabl
         joined.sendall(line({"join": {"holds": []}}))
         assert b"joined already" in joined.recv(1000)
     assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
+
+
+def test_who_does_not_read_answers_cannot_join(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with connect(path) as deaf:
+        deaf.sendall(line({"who": "all"}) * 1_000 + line({"join": {"holds": []}}))
+        time.sleep(0.5)
+        assert ask(path, {"who": "all"})["processes"] == []
 
 
 def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:

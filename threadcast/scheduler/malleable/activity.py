@@ -75,6 +75,9 @@ class Watched:
 
     def __init__(self, process: int) -> None:
         self.process, self.activity = process, Activity()
+        self.gone = False
+        """Whether it was seen once, and is no more: something that it forked may hold its connection open."""
+        self._was_seen = False
         self._used_s: dict[int, float] = {}
         self._sum_s = 0.0
         self._next_s = 0.0
@@ -86,6 +89,8 @@ class Watched:
             self._next_s = now_s + _CHILDREN_S
             self._family = descendants(self.process, without=others.__contains__)
         own = seen(self.process) if self.process > 0 else None
+        self.gone = self._was_seen if own is None else own.state in "ZX"
+        self._was_seen |= own is not None
         if own is None:
             return self.activity.state
         looks = {child: look.cpu_s for child in self._family if (look := seen(child)) is not None}

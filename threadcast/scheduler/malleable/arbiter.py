@@ -100,6 +100,8 @@ class Arbiter:
         for connection in joined:
             if every or parties[connection.name].lends:
                 self._ledger.active(connection.name, connection.watched.look(now_s, processes), now_s)
+                if connection.watched.gone:
+                    self._drop(connection, "it ended")
 
     def _accept(self) -> None:
         try:
@@ -119,6 +121,8 @@ class Arbiter:
                 raise ConnectionResetError
             for message in connection.lines.feed(data):
                 self._handle(connection, message)
+                if connection.name not in self._connections:  # it could not be answered
+                    return
         except BlockingIOError:
             return
         except (FormatError, InvalidInput) as error:
@@ -152,6 +156,10 @@ class Arbiter:
             self._ledger.confirmed(name, number, self._cores(message, "holds"))
             if number >= connection.order:
                 connection.asked_s = None
+        if "bounds" in message:
+            if not isinstance(bounds := message["bounds"], dict):
+                raise FormatError("bounds must be least and most", pointer="/bounds")
+            self._ledger.bound(name, int(_number(bounds, "least", 1.0)), int(_number(bounds, "most")), now_s)
         if "progress" in message:
             self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
         if "steps" in message:
@@ -241,7 +249,7 @@ def _claim(asked: dict[str, Any]) -> Claim:
         return Claim(
             _number(asked, "weight", 1.0),
             int(_number(asked, "least", 1.0)),
-            None if most is None else int(most),
+            None if most is None else int(_number(asked, "most")),
             progress,
         )
     except (TypeError, ValueError) as error:
@@ -267,9 +275,12 @@ def _progress(rates: object, pointer: str) -> dict[int, float]:
     if not isinstance(rates, dict):
         raise FormatError("progress must be rates by number of cores", pointer=pointer)
     try:
-        return {int(cores): float(rate) for cores, rate in rates.items()}
+        found = {int(cores): float(rate) for cores, rate in rates.items()}
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(f"progress: {error}", pointer=pointer) from error
+    if not all(1 <= cores <= _LARGEST and 0 <= rate <= _LARGEST for cores, rate in found.items()):
+        raise FormatError(f"progress: cores from 1 on, rates from 0 on, both at most {_LARGEST:g}", pointer=pointer)
+    return found
 
 
 def _number(message: dict[str, Any], name: str, default: float | None = None) -> float:

@@ -12,6 +12,8 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
+from threadcast.scheduler.malleable.deadline import Deadline
+from threadcast.scheduler.malleable.division import Claim
 from threadcast.scheduler.malleable.member import Member, Terms
 from threadcast.scheduler.malleable.optimizer_steps import OptimizerSteps
 
@@ -39,13 +41,18 @@ def attach(
             return _attached
         settings = Settings.read()
         terms = Terms(
-            name or _program(),
+            (name or _program())[:200],
             settings["malleable.weight"] if weight is None else weight,
             settings["malleable.least"] if least is None else least,
             settings["malleable.most"] if most is None else most,
             _deadline(settings) if deadline is None else deadline,
         )
-        member = Member(terms, arbiter=settings["arbiter.socket"], steps=OptimizerSteps())
+        Claim(terms.weight, terms.least, terms.most)  # InvalidInput for what an arbiter would refuse
+        if terms.deadline is not None:
+            Deadline.within(*terms.deadline, now_s=0.0)
+        if signals and threading.current_thread() is not threading.main_thread():
+            raise InvalidInput("signals=True: signals can be followed from the main thread only")
+        member = Member(terms, arbiter=settings["arbiter.socket"].absolute(), steps=OptimizerSteps())
         if signals:
             _follow_signals(member)
         member.start()
@@ -82,9 +89,6 @@ def detach() -> None:
 
 
 def _follow_signals(member: Member) -> None:
-    if threading.current_thread() is not threading.main_thread():
-        raise InvalidInput("signals=True: signals can be followed from the main thread only")
-
     def change(number: int, _: Any) -> None:
         # Elsewhere: the lock may be held by the listening thread, which waits for nobody, but not by this one too.
         threading.Thread(target=member.step, args=(1 if number == signal.SIGUSR2 else -1,), daemon=True).start()

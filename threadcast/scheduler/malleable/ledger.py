@@ -126,6 +126,12 @@ class Ledger:
         party.deadline = deadline if deadline is None or party.steps is None else deadline.after(party.steps)
         self._changed(now_s)
 
+    def bound(self, name: str, least: int, most: int, now_s: float) -> None:
+        """A process can use other numbers of cores than it said; InvalidInput for what cannot be."""
+        party = self.parties[name]
+        party.claim = replace(party.claim, least=least, most=most)
+        self._changed(now_s)
+
     def expect(self, name: str, progress: Mapping[int, float], now_s: float) -> None:
         """A process says how it will get on with each number of cores; InvalidInput for what cannot be."""
         party = self.parties[name]

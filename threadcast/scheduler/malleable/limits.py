@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from threadcast.core.cgroup import cpu_quota, cpuset
 from threadcast.core.given_cpus import mask_of
-from threadcast.core.topology import read_machine
+from threadcast.core.topology import read_machine, usable_cores
 
 Cores = tuple[tuple[int, ...], ...]
 """Each core as the kernel's numbers of its hardware threads."""
+
+SETTLE_S = 0.5
+"""After a change of the cpuset, in which it is the kernel that changes masks."""
 
 
 class Limits:
     """Reads the cgroup's quota and cpuset again and again; the affinity mask only once, since it is what is changed.
 
-    A mask that somebody else sets (`taskset -p`) is taken for a new limit: `mine` are the CPUs that were set last.
+    A mask that somebody else sets (`taskset -p`) is taken for a new limit, but for what the kernel sets as the cpuset
+    changes: `mine` are the CPUs that were set last.
     """
 
     def __init__(self, root: Path = Path("/"), *, mask: frozenset[int] | None = None) -> None:
@@ -24,20 +29,31 @@ class Limits:
         self._root = root
         self._mine = frozenset(os.sched_getaffinity(os.getpid()))
         self._mask = self._mine if mask is None else mask
+        self._cpuset = cpuset(root)
+        self._settled_s = 0.0
         self._before: tuple[object, ...] = ()
         self._cores: Cores = ()
+        self.cpus = frozenset[int]()
+        """All that may be used; a quota may leave fewer cores than these make up."""
+        self.moved = False
+        """Whether the mask is another than was set last."""
 
     def restricted_to(self, cpus: frozenset[int]) -> None:
         """Note that this process's threads have been put on these CPUs by ourselves."""
-        self._mine = cpus
+        self._mine, self.moved = cpus, False
 
     def cores(self) -> Cores:
         """The cores that may be used, the fastest first; as many as the quota allows."""
-        mask = mask_of(os.getpid())
+        mask, allowed = mask_of(os.getpid()), cpuset(self._root)
+        if allowed != self._cpuset:
+            self._cpuset, self._settled_s = allowed, time.monotonic() + SETTLE_S
         if mask is not None and mask != self._mine:
-            self._mask = self._mine = mask
-        now = (self._mask, cpu_quota(self._root), cpuset(self._root))
+            self._mine, self.moved = mask, True
+            if time.monotonic() >= self._settled_s:
+                self._mask = mask
+        now = (self._mask, cpu_quota(self._root), allowed)
         if now != self._before:
             found = read_machine(self._root, affinity=self._mask)
+            self.cpus = frozenset(usable_cores(self._root, affinity=self._mask).cpus)
             self._cores, self._before = tuple(core.cpus for core in found.cores), now
         return self._cores

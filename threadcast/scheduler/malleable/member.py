@@ -71,6 +71,7 @@ class Member:
         self._arbiter: socket.socket | None = None
         self._lines = Lines()
         self._reported = -1.0
+        self._bounds: dict[str, int] = {}
         self._expected: Mapping[int, float] = {}
         self._deadline: Deadline | None = None
         self._deadline_said = True
@@ -145,8 +146,8 @@ class Member:
     def _wanted(self) -> Cores:
         allowed = self._limits.cores()
         if self._given is not None:
-            cpus = {cpu for core in allowed for cpu in core}
-            allowed = tuple(core for core in self._given if set(core) <= cpus)[: len(allowed)] or allowed
+            given = tuple(core for core in self._given if self._limits.cpus.issuperset(core))
+            allowed = given[: len(allowed)] or allowed
         if isinstance(self._asked, int):
             return allowed[: self._asked]
         if self._asked is not None:
@@ -157,7 +158,7 @@ class Member:
     def _apply(self) -> None:
         """Have everything follow what is wanted; the lock is held."""
         wanted = self._wanted()
-        if wanted != self._cores:
+        if wanted != self._cores or self._limits.moved:
             self._cores = wanted
             set_given(cpu for core in wanted for cpu in core)
             cpus = frozenset(cpu for core in wanted for cpu in core)
@@ -216,6 +217,9 @@ class Member:
                 self._set_library_threads(libraries)
         if self._arbiter is None and self._arbiter_path is not None:
             self._join(self._arbiter_path)
+        if self._arbiter is not None and (bounds := self._bounds_now()) != self._bounds:
+            self._bounds = bounds
+            self._tell({"bounds": bounds})
         if self._arbiter is not None and (progress := expected()) != self._expected:
             self._expected = progress
             self._tell({"progress": {str(cores): per_s for cores, per_s in progress.items()}})
@@ -245,9 +249,15 @@ class Member:
         self._arbiter, self._lines = made, Lines()
         self._selector.register(made, selectors.EVENT_READ)
         holds = [] if self._given is None else [list(core) for core in self._cores]
-        terms = {"name": self.terms.name, "weight": self.terms.weight, "least": self.terms.least}
-        most = min(self.terms.most or len(self._limits.cores()), len(self._limits.cores()))
-        self._tell({"join": {**terms, "least": min(self.terms.least, most), "most": most, "holds": holds}})
+        terms = {"name": self.terms.name, "weight": self.terms.weight}
+        self._bounds = self._bounds_now()
+        self._tell({"join": {**terms, **self._bounds, "holds": holds}})
+
+    def _bounds_now(self) -> dict[str, int]:
+        """How many cores this process could use, at least and at most."""
+        asked = self._asked if isinstance(self._asked, int) else None
+        most = min(filter(None, (self.terms.most, len(self._limits.cores()), asked)))
+        return {"least": min(self.terms.least, most), "most": most}
 
     def _hear(self) -> None:
         assert self._arbiter is not None

@@ -36,7 +36,7 @@ class Lines:
 def _message(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:  # UnicodeDecodeError is one
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise FormatError(f"not a line of JSON: {text[:80]!r}") from error
     if not isinstance(found, dict):
         raise FormatError(f"not an object: {text[:80]!r}")
