@@ -38,6 +38,7 @@ def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> Non
     assert ask(path, {"resize": last})["cores"] == last
     assert eventually(lambda: one.now()["masks"] == last)
     assert "at least 1 core" in ask(path, {"resize": 0})["error"]
+    assert "this machine has" in ask(path, {"resize": 100_000})["error"]
     assert "may use CPUs" in ask(path, {"resize": [[4096]]})["error"]
     for nonsense in ("two", 1.5, True, {}, [1]):
         assert "must be" in ask(path, {"resize": nonsense})["error"]

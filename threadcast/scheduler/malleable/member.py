@@ -124,12 +124,15 @@ class Member:
     def resize(self, cores: int | Cores | None) -> Cores:
         """Use this many of the cores that there are, or these, or None: all; the cores then in use.
 
-        InvalidInput for none, or for cores that this process may not use.
+        A number that its limits do not leave is kept until they do. InvalidInput for none, for more than the machine
+        has, or for cores that this process may not use.
         """
         if not isinstance(cores, int | tuple | None) or isinstance(cores, bool):
             raise InvalidInput(f"cores={cores!r} must be a number of cores, cores, or nothing for all")
         if isinstance(cores, int) and cores < 1:
             raise InvalidInput(f"cores={cores!r}: a process runs on at least 1 core")
+        if isinstance(cores, int) and cores > _most():
+            raise InvalidInput(f"cores={cores}: this machine has {_most()} CPUs")
         if isinstance(cores, tuple):
             allowed = {cpu for core in self._limits.cores() for cpu in core}
             if not cores or not {cpu for core in cores for cpu in core} <= allowed:
@@ -141,7 +144,7 @@ class Member:
 
     def step(self, by: int) -> Cores:
         """Use one core more (`by` 1) or fewer (-1) than now, as far as there are any."""
-        return self.resize(max(len(self._cores) + by, 1))
+        return self.resize(min(max(len(self._cores) + by, 1), _most()))
 
     def _wanted(self) -> Cores:
         allowed = self._limits.cores()
@@ -330,3 +333,8 @@ class Member:
         except InvalidInput as error:
             return {"error": str(error)}
         return {"cores": [list(core) for core in cores]}
+
+
+def _most() -> int:
+    """CPUs of the machine, whoever may use them."""
+    return os.cpu_count() or 1
