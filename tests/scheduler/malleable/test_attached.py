@@ -142,6 +142,17 @@ def test_processes_under_quotas_keep_to_the_cores_that_the_arbiter_gives_them(
 
 
 @needs_two_cores
+def test_a_process_that_may_use_one_core_only_gets_that_and_the_other_one_makes_room(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]]
+) -> None:
+    arbitrate()
+    own, *others = (core.cpus for core in read_machine().cores)
+    free, bound = start(*EXECUTED), start("taskset", "-c", ",".join(map(str, own)), *EXECUTED)
+    assert eventually(lambda: bound.now()["masks"] == [sorted(own)])
+    assert eventually(lambda: free.now()["masks"] == [sorted(cpu for core in others for cpu in core)])
+
+
+@needs_two_cores
 def test_cores_that_a_process_was_told_not_to_use_are_others(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
 ) -> None:

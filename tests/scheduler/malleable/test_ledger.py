@@ -43,7 +43,8 @@ def test_no_core_is_used_twice_whatever_happens_in_whatever_order(seed):
         if action < 0.25 and len(processes) < 8:
             name = f"p{step}"
             processes[name] = Process()
-            ledger.join(name, Claim(rng.choice([0.5, 1, 3]), rng.randint(1, 2)), (), step)
+            may = frozenset(rng.sample(range(8), 4)) if seed % 2 and rng.random() < 0.3 else None
+            ledger.join(name, Claim(rng.choice([0.5, 1, 3]), rng.randint(1, 2)), (), step, may=may)
         elif action < 0.4 and processes:
             name = rng.choice(list(processes))
             del processes[name]
@@ -58,10 +59,25 @@ def test_no_core_is_used_twice_whatever_happens_in_whatever_order(seed):
             while processes[name].mail:
                 deliver(ledger, processes, name)
             send(ledger, processes)
+    targets = {name: set(ledger.parties[name].target) for name in processes}
     for name, process in processes.items():
-        assert tuple(sorted(process.cores)) == ledger.parties[name].target
-    if processes:
+        others = set[int]().union(*(target for other, target in targets.items() if other != name))
+        assert targets[name] - others <= process.cores <= targets[name]
+        assert process.cores <= (ledger.parties[name].may or process.cores)
+    if processes and all(ledger.parties[name].may is None for name in processes):
         assert sum(len(process.cores) for process in processes.values()) == 8, "no core is lost"
+
+
+def test_a_core_that_only_one_may_use_is_given_up_by_the_other():
+    ledger = Ledger(Machine.uniform("two", 2))
+    ledger.join("a", Claim(), (), 0)
+    assert obey(ledger) == {"a": (0, 1)}
+    ledger.join("b", Claim(), (), 1, may=frozenset({0}))
+    assert obey(ledger) == {"a": (1,)}
+    assert obey(ledger) == {"b": (0,)}
+    ledger.bound("b", 1, 1, 2, may=frozenset({1}))
+    assert ledger.parties["b"].target == (1,)
+    assert ledger.parties["a"].target == (0,)
 
 
 def obey(ledger):

@@ -144,7 +144,7 @@ class Arbiter:
                 raise FormatError("join must be an object", pointer="/join")
             connection.title = str(asked.get("name", ""))[:200]
             deadline = _deadline(asked, "/join/deadline", now_s)
-            self._ledger.join(name, _claim(asked), self._cores(asked, "holds"), now_s)
+            self._ledger.join(name, _claim(asked), self._cores(asked, "holds"), now_s, may=self._may(asked))
             if deadline is not None:
                 self._ledger.promise(name, deadline, now_s)
             _logger.info("%s (%s) joined", name, connection.title)
@@ -159,7 +159,8 @@ class Arbiter:
         if "bounds" in message:
             if not isinstance(bounds := message["bounds"], dict):
                 raise FormatError("bounds must be least and most", pointer="/bounds")
-            self._ledger.bound(name, int(_number(bounds, "least", 1.0)), int(_number(bounds, "most")), now_s)
+            least, most = int(_number(bounds, "least", 1.0)), int(_number(bounds, "most"))
+            self._ledger.bound(name, least, most, now_s, may=self._may(bounds))
         if "progress" in message:
             self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
         if "steps" in message:
@@ -171,6 +172,14 @@ class Arbiter:
     def _cores(self, message: dict[str, Any], name: str) -> list[int]:
         found = {self._core_of[cpu] for core in cpus_of(message, name) for cpu in core if cpu in self._core_of}
         return sorted(found)
+
+    def _may(self, message: dict[str, Any]) -> frozenset[int] | None:
+        """The cores of which a process may use every hardware thread; None where it does not say, or that is all."""
+        if "may" not in message:
+            return None
+        cpus = {cpu for core in cpus_of(message, "may") for cpu in core}
+        found = frozenset(core for core, own in self._cpus_of.items() if cpus.issuperset(own))
+        return found if 0 < len(found) < len(self._cpus_of) else None
 
     def _send_orders(self) -> None:
         now_s = self._now()

@@ -49,6 +49,8 @@ class Party:
     """As last reported."""
     disputed: bool = False
     """Whether it came with cores that another has, and is to be told that it has them not."""
+    may: frozenset[int] | None = None
+    """The only cores that it may use; None: all."""
     deadline: Deadline | None = None
     on_time: bool | None = None
     """Whether it meets its deadline with what it is to have; None without one, and before that is known."""
@@ -86,11 +88,16 @@ class Ledger:
         self._looks_at_s = 0.0
         self._floors: Mapping[str, int] = {}
 
-    def join(self, name: str, claim: Claim, holds: Iterable[int], now_s: float) -> None:
-        """A process comes, with the cores that it is using already: those that an arbiter before this one gave it."""
+    def join(
+        self, name: str, claim: Claim, holds: Iterable[int], now_s: float, *, may: frozenset[int] | None = None
+    ) -> None:
+        """A process comes, with the cores that it is using already: those that an arbiter before this one gave it.
+
+        It `may` use these cores only; None: all.
+        """
         claimed = frozenset(holds) & {core.id for core in self.machine.cores}
         taken = frozenset[int]().union(*(party.holds for party in self.parties.values()))
-        self.parties[name] = Party(claim, claimed - taken, disputed=bool(claimed & taken))
+        self.parties[name] = Party(claim, claimed - taken, disputed=bool(claimed & taken), may=may)
         self._changed(now_s)
 
     def active(self, name: str, activity: State, now_s: float) -> None:
@@ -126,10 +133,10 @@ class Ledger:
         party.deadline = deadline if deadline is None or party.steps is None else deadline.after(party.steps)
         self._changed(now_s)
 
-    def bound(self, name: str, least: int, most: int, now_s: float) -> None:
-        """A process can use other numbers of cores than it said; InvalidInput for what cannot be."""
+    def bound(self, name: str, least: int, most: int, now_s: float, *, may: frozenset[int] | None = None) -> None:
+        """A process can use other numbers of cores than it said, or others; InvalidInput for what cannot be."""
         party = self.parties[name]
-        party.claim = replace(party.claim, least=least, most=most)
+        party.claim, party.may = replace(party.claim, least=least, most=most), may
         self._changed(now_s)
 
     def expect(self, name: str, progress: Mapping[int, float], now_s: float) -> None:
@@ -245,7 +252,8 @@ class Ledger:
 
     def _place(self, counts: Mapping[str, int], now_s: float) -> None:
         had = {name: self.parties[name].holds or self.parties[name].target for name in counts}
-        for name, cores in place(counts, self.machine, had).items():
+        may = {name: party.may for name, party in self.parties.items() if party.may is not None}
+        for name, cores in place(counts, self.machine, had, may).items():
             party = self.parties[name]
             if cores != party.target:
                 party.target = cores

@@ -13,8 +13,9 @@ from threadcast.core.topology import read_machine, usable_cores
 Cores = tuple[tuple[int, ...], ...]
 """Each core as the kernel's numbers of its hardware threads."""
 
-SETTLE_S = 0.5
-"""After a change of the cpuset, in which it is the kernel that changes masks."""
+SETTLE_S, SETTLE_LOOKS = 0.5, 6
+"""After a change of the cpuset, in which it is the kernel that changes masks: a time, and so many looks of a process
+that gets to run seldom."""
 
 
 class Limits:
@@ -30,7 +31,7 @@ class Limits:
         self._mine = frozenset(os.sched_getaffinity(os.getpid()))
         self._mask = self._mine if mask is None else mask
         self._cpuset = cpuset(root)
-        self._settled_s = 0.0
+        self._settled_s, self._unsettled = 0.0, 0
         self._before: tuple[object, ...] = ()
         self._cores: Cores = ()
         self.cpus = frozenset[int]()
@@ -46,10 +47,11 @@ class Limits:
         """The cores that may be used, the fastest first; as many as the quota allows."""
         mask, allowed = mask_of(os.getpid()), cpuset(self._root)
         if allowed != self._cpuset:
-            self._cpuset, self._settled_s = allowed, time.monotonic() + SETTLE_S
+            self._cpuset, self._settled_s, self._unsettled = allowed, time.monotonic() + SETTLE_S, SETTLE_LOOKS
+        self._unsettled -= self._unsettled > 0
         if mask is not None and mask != self._mine:
             self._mine, self.moved = mask, True
-            if time.monotonic() >= self._settled_s:
+            if time.monotonic() >= self._settled_s and not self._unsettled:
                 self._mask = mask
         now = (self._mask, cpu_quota(self._root), allowed)
         if now != self._before:

@@ -71,7 +71,7 @@ class Member:
         self._arbiter: socket.socket | None = None
         self._lines = Lines()
         self._reported = -1.0
-        self._bounds: dict[str, int] = {}
+        self._bounds: dict[str, Any] = {}
         self._expected: Mapping[int, float] = {}
         self._deadline: Deadline | None = None
         self._deadline_said = True
@@ -256,11 +256,16 @@ class Member:
         self._bounds = self._bounds_now()
         self._tell({"join": {**terms, **self._bounds, "holds": holds}})
 
-    def _bounds_now(self) -> dict[str, int]:
-        """How many cores this process could use, at least and at most."""
-        asked = self._asked if isinstance(self._asked, int) else None
-        most = min(filter(None, (self.terms.most, len(self._limits.cores()), asked)))
-        return {"least": min(self.terms.least, most), "most": most}
+    def _bounds_now(self) -> dict[str, Any]:
+        """How many cores this process could use, at least and at most, and which CPUs it may."""
+        most, may = len(self._limits.cores()), self._limits.cpus
+        if isinstance(self._asked, int):
+            most = min(most, self._asked)
+        elif self._asked is not None:
+            most = min(most, len(self._asked))
+            may &= {cpu for core in self._asked for cpu in core}
+        most = min(most, self.terms.most or most)
+        return {"least": min(self.terms.least, most), "most": most, "may": [[cpu] for cpu in sorted(may)]}
 
     def _hear(self) -> None:
         assert self._arbiter is not None

@@ -3,54 +3,103 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from types import MappingProxyType
 
 from threadcast.core import Machine
 
 CoreIds = tuple[int, ...]
 
+_NOBODY: Mapping[str, Set[int]] = MappingProxyType({})
 
-def place(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iterable[int]]) -> dict[str, CoreIds]:
+
+def place(
+    counts: Mapping[str, int],
+    machine: Machine,
+    before: Mapping[str, Iterable[int]],
+    may: Mapping[str, Set[int]] = _NOBODY,
+) -> dict[str, CoreIds]:
     """Cores by process. Nobody gets another's, unless there are more processes than cores, which then share by turns.
 
     A process keeps of its cores those of the cache groups where it has most; further ones come from groups where it
-    has some, then from the emptiest.
+    has some, then from the emptiest. One that `may` use some cores only gets none but those: others make room where
+    they can go elsewhere, and where they cannot, it gets fewer, or one that it shares.
     """
-    if sum(counts.values()) > len(machine):
-        return _shared(counts, machine, before)
     group = {core.id: core.group for core in machine.cores}
+    allowed = {name: (may.get(name, group.keys()) & group.keys()) or group.keys() for name in counts}
+    if sum(counts.values()) > len(machine):
+        return _shared(counts, before, allowed)
     kept: dict[str, list[int]] = {}
     owned: set[int] = set()
     for name, count in counts.items():
-        own = [core for core in before.get(name, ()) if core in group and core not in owned]
+        own = [core for core in before.get(name, ()) if core in allowed[name] and core not in owned]
         size = Counter(group[core] for core in own)
         own.sort(key=lambda core: (-size[group[core]], group[core], core))
         kept[name] = own[:count]
         owned.update(kept[name])
-    free = {core.id for core in machine.cores} - owned
-    for name in sorted(counts, key=lambda name: len(kept[name]) - counts[name]):
-        mine = kept[name]
-        while len(mine) < counts[name]:
+    free = group.keys() - owned
+    lacking = sorted(
+        (name for name in counts if len(kept[name]) < counts[name]), key=lambda n: len(kept[n]) - counts[n]
+    )
+    while lacking:
+        name = lacking[0] if not may else min(lacking, key=lambda name: len(kept[name]))
+        mine, there = kept[name], free & allowed[name]
+        if there:
             mine_in, free_in = Counter(group[core] for core in mine), Counter(group[core] for core in free)
-            chosen = min(free, key=lambda core: (-mine_in[group[core]], -free_in[group[core]], core))
+            chosen = min(there, key=lambda core: (-mine_in[group[core]], -free_in[group[core]], core))
             free.remove(chosen)
             mine.append(chosen)
-    return {name: tuple(sorted(mine)) for name, mine in kept.items()}
+        elif not _room_made(name, kept, free, allowed):
+            lacking.remove(name)
+            continue
+        if len(mine) == counts[name]:
+            lacking.remove(name)
+    load = Counter(core for mine in kept.values() for core in mine)
+    return {
+        name: tuple(sorted(mine)) or (min(allowed[name], key=lambda core: (load[core], core)),)
+        for name, mine in kept.items()
+    }
 
 
-def _shared(counts: Mapping[str, int], machine: Machine, before: Mapping[str, Iterable[int]]) -> dict[str, CoreIds]:
-    """One core for each process, none with more than one process more than another."""
-    load = Counter({core.id: 0 for core in machine.cores})
-    most = -(-len(counts) // len(machine))
+def _room_made(name: str, kept: dict[str, list[int]], free: set[int], allowed: Mapping[str, Set[int]]) -> bool:
+    """Give `name` another's core where that one, or one after it, can take a free one instead (Berge 1957)."""
+    gives: dict[str, tuple[str, int]] = {}  # by process: to whom, and which core
+    asking = [name]
+    for one in asking:
+        for other, theirs in kept.items():
+            wanted = [core for core in theirs if core in allowed[one]]
+            if other == name or other in gives or not wanted:
+                continue
+            gives[other] = (one, min(wanted))
+            asking.append(other)
+            if there := free & allowed[other]:
+                chosen = min(there)
+                free.remove(chosen)
+                kept[other].append(chosen)
+                while other != name:
+                    to, core = gives[other]
+                    kept[other].remove(core)
+                    kept[to].append(core)
+                    other = to
+                return True
+    return False
+
+
+def _shared(
+    counts: Mapping[str, int], before: Mapping[str, Iterable[int]], allowed: Mapping[str, Set[int]]
+) -> dict[str, CoreIds]:
+    """One core for each process, none with more than one process more than another where they may use all."""
+    load = Counter({core: 0 for cores in allowed.values() for core in cores})
+    most = -(-len(counts) // len(load))
     found: dict[str, CoreIds] = {}
     for name in counts:
-        own = [core for core in before.get(name, ()) if core in load and load[core] < most]
+        own = [core for core in before.get(name, ()) if core in allowed[name] and load[core] < most]
         if own:
             load[own[0]] += 1
             found[name] = (own[0],)
     for name in counts:
         if name not in found:
-            core = min(load, key=lambda core: (load[core], core))
+            core = min(allowed[name], key=lambda core: (load[core], core))
             load[core] += 1
             found[name] = (core,)
     return {name: found[name] for name in counts}
