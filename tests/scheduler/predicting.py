@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,14 +61,6 @@ def assert_same(first: CurveTable, second: CurveTable) -> None:
     assert first.cases == second.cases
     for name in ("seconds", "low", "high", "source"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name), strict=True)
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    """Return when `holds()` does; fails after PATIENT_S."""
-    until_s = time.monotonic() + PATIENT_S
-    while not holds():
-        assert time.monotonic() < until_s, "it never came to hold"
-        time.sleep(0.001)
 
 
 @dataclass

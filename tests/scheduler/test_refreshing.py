@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from tests.scheduler.predicting import MACHINE, OPS, PATIENT_S, Service, assert_same, eventually, local
+from tests.scheduler.predicting import MACHINE, OPS, PATIENT_S, Service, assert_same, local
+from tests.waiting import eventually
 from threadcast.core import Op
 from threadcast.scheduler.refresher import Refresher
 from threadcast.scheduler.remote import RemotePredictor

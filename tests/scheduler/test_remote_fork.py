@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scheduler.predicting import MACHINE, OPS, PATIENT_S, Service, eventually, local
+from tests.scheduler.predicting import MACHINE, OPS, PATIENT_S, Service, local
+from tests.waiting import eventually
 from threadcast.scheduler.breaker import LIMIT
 from threadcast.scheduler.fork_lock import ForkLock
 from threadcast.scheduler.predictor import LocalPredictor

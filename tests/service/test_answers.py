@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable
 
 import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import CURVES, MACHINE, OPS, graph_document, measure
+from tests.waiting import eventually
 from threadcast.core import Case
 from threadcast.service.app import Service
 from threadcast.service.kept_curves import KeptCurve, KeptCurves
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds."""
-    until_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until_s
-
 
 PATHS = ["/v1/info", "/health/live", "/nowhere", "/v1/curves/none", "/metrics", "/", "/openapi.json"]
 

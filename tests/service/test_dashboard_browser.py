@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.service_data import GRAPH, MACHINE, MEASURED, OPS
+from tests.waiting import eventually
 from threadcast.cli.demo_service import service
 from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
 from threadcast.models.registry import ModelRegistry
@@ -230,14 +231,19 @@ def test_the_page_follows_the_system_from_light_to_dark(page: playwright.Page) -
     def brightness(colour: str) -> int:
         return sum(map(int, re.findall(r"\d+", colour)[:3]))
 
+    def drawing() -> str:
+        found: str = page.evaluate("document.querySelector('.plot canvas')?.toDataURL() ?? ''")
+        return found
+
     page.goto(OP)
     page.emulate_media(color_scheme="light")
-    light, drawn = look(), page.locator(".plot canvas").screenshot()
+    page.locator(".plot canvas").wait_for()
+    light, drawn = look(), drawing()
     page.emulate_media(color_scheme="dark")
     dark = look()
     assert brightness(light[0]) > brightness(light[1])
     assert brightness(dark[0]) < brightness(dark[1])
-    assert page.locator(".plot canvas").screenshot() != drawn
+    assert eventually(lambda: drawing() not in ("", drawn))
 
 
 def test_a_plot_is_zoomed_by_dragging_and_shown_whole_by_a_double_click(page: playwright.Page) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import UNSEEN
+from tests.waiting import eventually
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.app import Service, create_app
 from threadcast.service.settings import ServiceSettings
@@ -138,14 +137,6 @@ def test_versions_registered_later_are_found(client: FlaskClient, settings: Serv
     registry = ModelRegistry(settings.models)
     version = registry.save(registry.load("roofline@1"), trained_on={}, metrics={})
     assert model_that_answers(client, model=version) == "roofline@3"
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds."""
-    until_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
 
 
 def test_an_alias_that_another_process_moves_is_followed(client: FlaskClient, settings: ServiceSettings) -> None:

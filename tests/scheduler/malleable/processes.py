@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,12 +77,3 @@ class Running:
             assert stream is not None
             with suppress(BrokenPipeError):
                 stream.close()
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
-    until_s = time.monotonic() + within_s
-    while time.monotonic() < until_s:
-        if holds():
-            return True
-        time.sleep(0.02)
-    return holds()

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.malleable.processes import COMMAND, CORES, EXECUTED, PER_CORE, Running, eventually, needs_two_cores
+from tests.scheduler.malleable.processes import COMMAND, CORES, EXECUTED, PER_CORE, Running, needs_two_cores
+from tests.waiting import eventually
 from threadcast.collector.memory import KEEPING
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable

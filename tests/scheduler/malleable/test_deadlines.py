@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import threadcast
 from tests.cli.commands import invoke
-from tests.scheduler.malleable.processes import eventually
+from tests.waiting import eventually
 from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.malleable.deadline import SPARE, Deadline

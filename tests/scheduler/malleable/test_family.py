@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.scheduler.malleable.processes import COMMAND, CORES, PER_CORE, eventually, needs_two_cores
+from tests.scheduler.malleable.processes import COMMAND, CORES, PER_CORE, needs_two_cores
+from tests.waiting import eventually
 from threadcast.scheduler.malleable.family import ancestors, descendants
 from threadcast.scheduler.malleable.sockets import ask, socket_of
 

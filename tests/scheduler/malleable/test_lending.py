@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.malleable.processes import CORES, Running, eventually, needs_two_cores
+from tests.scheduler.malleable.processes import CORES, Running, needs_two_cores
+from tests.waiting import eventually
 from threadcast.core import Machine
 from threadcast.scheduler.malleable.activity import COMPUTES_S, LONGEST_WAIT_S, WAITS_S, Activity
 from threadcast.scheduler.malleable.division import Claim
