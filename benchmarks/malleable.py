@@ -80,6 +80,11 @@ class Process:
             self.lines.append(json.loads(text))
 
     @property
+    def pid(self) -> int:
+        """The kernel's number of it."""
+        return self._running.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._running.poll() is None
