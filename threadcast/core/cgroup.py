@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from threadcast.core.sysfs import read_cpus, read_int, read_text
@@ -58,10 +59,19 @@ def _ratio(quota_us: int | None, period_us: int | None) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
+def _groups(root: Path, controller: str) -> tuple[Path, ...]:
     """Directories of the process's group and all above it that can be seen, in every hierarchy with `controller`."""
-    membership = _membership(root)
-    for mount in _mounts(root):
+    texts = [read_text(root / "proc/self" / name) or "" for name in ("cgroup", "mountinfo")]
+    return _groups_of(root, controller, *texts)
+
+
+@lru_cache(maxsize=16)
+def _groups_of(root: Path, controller: str, membership_text: str, mounts_text: str) -> tuple[Path, ...]:
+    return tuple(_found(controller, _membership(membership_text), _mounts(root, mounts_text)))
+
+
+def _found(controller: str, membership: Mapping[str, PurePosixPath], mounts: Sequence[_Mount]) -> Iterator[Path]:
+    for mount in mounts:
         if mount.controllers and controller not in mount.controllers:
             continue
         own = membership.get(controller if mount.controllers else "", PurePosixPath("/"))
@@ -75,19 +85,19 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield from (mount.point / parent for parent in below.parents)
 
 
-def _membership(root: Path) -> dict[str, PurePosixPath]:
+def _membership(text: str) -> dict[str, PurePosixPath]:
     """The process's group by controller; "" is version 2."""
     found = {}
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         found.update(dict.fromkeys(controllers.split(","), PurePosixPath(path)))
     return found
 
 
-def _mounts(root: Path) -> list[_Mount]:
+def _mounts(root: Path, text: str) -> list[_Mount]:
     mounts = []
-    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+    for line in text.splitlines():
         before, _, after = line.partition(" - ")  # see proc_pid_mountinfo(5)
         place, kind = before.split(" "), after.split(" ")
         if len(place) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):

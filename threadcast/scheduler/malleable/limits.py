@@ -33,7 +33,8 @@ class Limits:
         self._cpuset = cpuset(root)
         self._settled_s, self._unsettled = 0.0, 0
         self._before: tuple[object, ...] = ()
-        self._cores: Cores = ()
+        self.left: Cores = ()
+        """What `cores` gave last."""
         self.cpus = frozenset[int]()
         """All that may be used; a quota may leave fewer cores than these make up."""
         self.moved = False
@@ -57,5 +58,5 @@ class Limits:
         if now != self._before:
             found = read_machine(self._root, affinity=self._mask)
             self.cpus = frozenset(usable_cores(self._root, affinity=self._mask).cpus)
-            self._cores, self._before = tuple(core.cpus for core in found.cores), now
-        return self._cores
+            self.left, self._before = tuple(core.cpus for core in found.cores), now
+        return self.left

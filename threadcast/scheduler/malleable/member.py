@@ -258,7 +258,7 @@ class Member:
 
     def _bounds_now(self) -> dict[str, Any]:
         """How many cores this process could use, at least and at most, and which CPUs it may."""
-        most, may = len(self._limits.cores()), self._limits.cpus
+        most, may = len(self._limits.left), self._limits.cpus
         if isinstance(self._asked, int):
             most = min(most, self._asked)
         elif self._asked is not None:
