@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-FRESH_S = 0.02
+FRESH_S = 0.005
 """Seconds for which what was seen counts as so. A service sees what it does itself at once."""
 
 
