@@ -211,7 +211,7 @@ for number in range(int(sys.argv[1])):
     for attached in (True, False) if number % 2 else (False, True):
         if attached:
             attach()
-        rates[attached] = block(1.0)
+        rates[attached] = block(3.0)
         detach()
     print(rates[True] / rates[False], flush=True)
 """
@@ -229,7 +229,7 @@ def cost(blocks: int) -> list[str]:
     return [
         f"- While it is attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps that it "
         f"makes while it is not (quartiles {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {len(ratios)} pairs "
-        "of blocks of 1 s, by turns"
+        "of blocks of 3 s, by turns; joining the arbiter is part of a block"
     ]
 
 
@@ -237,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--resizes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--blocks", type=int, default=60, help="pairs of seconds, attached and not")
+    parser.add_argument("--blocks", type=int, default=30, help="pairs of 3 s each, attached and not")
     parser.add_argument("--only", default="resizes,quota,given_back,cost")
     parser.add_argument("--write", action="store_true", help="write docs/malleable-resizes.md")
     chosen = parser.parse_args()
