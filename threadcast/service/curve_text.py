@@ -31,17 +31,10 @@ def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
     return orjson.dumps(members)
 
 
+@lru_cache(maxsize=64)
 def _cases(cases: tuple[Case, ...]) -> bytes:
-    """The JSON array of the cases; mostly they are those of the last call."""
-    global _last_cases
-    asked, text = _last_cases
-    if asked is not cases:
-        text = orjson.dumps([{"threads": case.threads, "affinity": case.affinity.value} for case in cases])
-        _last_cases = cases, text
-    return text
-
-
-_last_cases: tuple[tuple[Case, ...] | None, bytes] = (None, b"")
+    """The JSON array of the cases: those of a machine are asked for again and again."""
+    return orjson.dumps([{"threads": case.threads, "affinity": case.affinity.value} for case in cases])
 
 
 def _numbers(array: Floats) -> bytes:
