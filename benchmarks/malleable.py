@@ -58,7 +58,7 @@ SETS = "2 LSTM;3 LSTM;4 LSTM;2 PathNet;3 PathNet;4 PathNet;2 GoogLeNet;1 LSTM + 
 SETS += ";3 PathNet optimised;2 LSTM @ 0-0.7 + 1 PathNet @ 0.3-1;1 LSTM @ 0-0.5 + 1 LSTM @ 0.25-0.75 + 2 LSTM @ 0.5-1"
 SECONDS, CHANGING_S = 8.0, 48.0
 """For which a set is watched: one that stays, and one whose processes come and go."""
-WARM_S, OPTIMISED_WARM_S = 6.0, 45.0
+WARM_S, OPTIMISED_WARM_S = 6.0, 75.0
 """Before steps are counted: Python and torch start, and cores are divided; optimised steps are measured and planned."""
 
 

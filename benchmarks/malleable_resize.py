@@ -24,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 from malleable import Process, arbiter
 from planned_by_steps import planned_by_steps
@@ -191,7 +192,8 @@ def given_back(rounds: int) -> list[str]:
 
 
 _BLOCKS = """
-import sys, time
+import os, sys, time
+import numpy as np
 import torch
 from threadcast import attach, networks
 from threadcast.scheduler.malleable.attach import detach
@@ -205,15 +207,25 @@ def block(seconds):
         optimizer.step()
         steps += 1
     return steps / (time.perf_counter() - began_s)
+def on_cpu_s(threads):
+    found = 0
+    for thread in threads:
+        with open(f"/proc/self/task/{thread}/schedstat") as file:
+            found += int(file.read().split()[0])
+    return found / 1e9
 block(3.0)
 for number in range(int(sys.argv[1])):
-    rates = {}
+    rates, share = {}, 0.0
     for attached in (True, False) if number % 2 else (False, True):
+        before = set(os.listdir("/proc/self/task"))
         if attached:
             attach()
+        started = set(os.listdir("/proc/self/task")) - before
         rates[attached] = block(3.0)
+        if attached:
+            share = on_cpu_s(started) / 3.0
         detach()
-    print(rates[True] / rates[False], flush=True)
+    print(rates[True] / rates[False], share, flush=True)
 """
 
 
@@ -224,12 +236,15 @@ def cost(blocks: int) -> list[str]:
         with arbiter(environment):
             command = [sys.executable, "-c", _BLOCKS, str(blocks)]
             text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    ratios = sorted(map(float, text.split()))
-    quarter = len(ratios) // 4
+    pairs = [tuple(map(float, line.split())) for line in text.splitlines()]
+    ratios, shares = sorted(pair[0] for pair in pairs), [pair[1] for pair in pairs]
+    quarter, draws = len(ratios) // 4, np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
     return [
         f"- While it is attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps that it "
-        f"makes while it is not (quartiles {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {len(ratios)} pairs "
-        "of blocks of 3 s, by turns; joining the arbiter is part of a block"
+        f"makes while it is not (median; {low:.3f} to {high:.3f} with 95 %, by bootstrap; quartiles "
+        f"{ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {len(ratios)} pairs of blocks of 3 s, by turns; joining "
+        f"the arbiter is part of a block. The threads that follow what it is given use {median(shares):.2%} of one core"
     ]
 
 

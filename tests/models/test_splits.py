@@ -51,6 +51,19 @@ def test_each_kind_is_left_out_once():
         assert fold.name not in {ENTRIES[i].op.kind for i in fold.train}
 
 
+def test_many_kinds_are_left_out_several_together_each_once():
+    folds = new_kind(folds=2)(ENTRIES)
+    assert sorted(kind for fold in folds for kind in fold.name.split(", ")) == ["add", "mm", "softmax"]
+    assert sorted(i for fold in folds for i in fold.test) == list(range(len(ENTRIES)))
+    for fold in folds:
+        assert {ENTRIES[i].op.kind for i in fold.test} == set(fold.name.split(", "))
+        assert not set(fold.name.split(", ")) & {ENTRIES[i].op.kind for i in fold.train}
+    known = new_kind(folds=2, known=2)(ENTRIES)
+    assert [len(fold.train) for fold in known] == [
+        len(fold.train) + 2 * len(fold.name.split(", ")) for fold in new_kind(folds=2)(ENTRIES)
+    ]
+
+
 def test_each_shape_is_left_out_once_on_all_its_machines():
     other = Machine.uniform("other", 2)
     entries = group([*measure_all(OPS), *measure_all(OPS, machine=other)])

@@ -35,7 +35,12 @@ from threadcast.core.settings import Settings
     "[default: 0, 1, 3, 4, 8 and 16, as far as there are cases].",
 )
 @click.option(
-    "--split", type=click.Choice(SPLITS), default="auto", show_default=True, help="What models are judged by."
+    "--split",
+    type=click.Choice(SPLITS),
+    default="auto",
+    show_default=True,
+    help="What models are judged by: each of "
+    "these is left out once, kinds several together where there are more than 10.",
 )
 @click.option(
     "--known", type=click.IntRange(0), default=0, help="Ops of a left-out kind or machine to learn from nevertheless."

@@ -48,13 +48,17 @@ def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
     return split
 
 
-def new_kind(*, known: int = 0, seed: int = 0) -> Split:
-    """Leave one op kind out, for each kind; `known` of its ops, drawn at random, are learned from nevertheless."""
+def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
+    """Leave each op kind out; `known` of its ops, drawn at random, are learned from nevertheless.
+
+    One by one, or, where there are more kinds than `folds`, several together, dealt out at random.
+    """
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
         kinds = sorted({entry.op.kind for entry in entries})
         out = {kind: [entry.op.kind == kind for entry in entries] for kind in kinds}
-        return _folds(_with_known(out, known, seed), "op kinds")
+        left = _with_known(out, known, seed)
+        return _folds(left if len(left) <= folds else _together(left, folds, seed), "op kinds")
 
     return split
 
@@ -82,6 +86,13 @@ def _with_known(out: Mapping[str, Sequence[bool]], known: int, seed: int) -> dic
         learned = set(np.random.default_rng(seed).permutation(places)[:known].tolist())
         left[name] = [mark and i not in learned for i, mark in enumerate(marks)]
     return left
+
+
+def _together(left: Mapping[str, Sequence[bool]], folds: int, seed: int) -> dict[str, list[bool]]:
+    """`left` in so many parts, each named by what is in it."""
+    dealt = np.random.default_rng(seed).permutation(sorted(left)).tolist()
+    parts = (sorted(dealt[i::folds]) for i in range(folds))
+    return {", ".join(names): [any(marks) for marks in zip(*(left[name] for name in names))] for names in parts}
 
 
 def new_shape(*, folds: int = 5, seed: int = 0) -> Split:
