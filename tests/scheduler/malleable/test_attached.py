@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,36 @@ def test_who_does_not_read_answers_cannot_join(arbitrate: Callable[[], Callable[
         deaf.sendall(line({"who": "all"}) * 1_000 + line({"join": {"holds": []}}))
         time.sleep(0.5)
         assert ask(path, {"who": "all"})["processes"] == []
+
+
+def test_hundreds_of_processes_are_told_of(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with ExitStack() as closing:
+        for number in range(300):
+            joined = closing.enter_context(connect(path))
+            joined.sendall(line({"join": {"holds": [], "name": "x" * 1_000, "weight": number + 1}}))
+            assert eventually(lambda joined=number + 1: len(ask(path, {"who": "all"})["processes"]) == joined)
+        slow = closing.enter_context(connect(path))
+        slow.sendall(line({"who": "all"}) * 5)  # more than fits into a socket, and nobody reads
+        assert len(ask(path, {"who": "all"})["processes"]) == 300
+
+
+def test_an_arbiter_that_refuses_a_process_is_not_asked_again_at_once(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    asked = 0
+    with listen(tmp_path / "threadcast" / "arbiter.sock") as arbiter:
+        start()
+        until_s = time.monotonic() + 2.5
+        while time.monotonic() < until_s:
+            with suppress(BlockingIOError):
+                made, _ = arbiter.accept()
+                asked += 1
+                made.sendall(line({"error": "not you"}))
+                made.close()
+            time.sleep(0.01)
+    assert 1 <= asked <= 3  # after 1 and 2 more seconds
 
 
 def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:

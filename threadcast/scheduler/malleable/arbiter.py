@@ -66,9 +66,11 @@ class Arbiter:
         """Answer until `stop`."""
         while not self._stopping:
             lent = any(party.lends for party in self._ledger.parties.values())
-            for key, _ in self._selector.select(timeout=SOON_S if lent else LOOK_S):
+            for key, events in self._selector.select(timeout=SOON_S if lent else LOOK_S):
                 if key.fileobj is self._listening:
                     self._accept()
+                elif key.data is not None and events & selectors.EVENT_WRITE:
+                    self._send_rest(key.data)
                 elif key.data is not None:
                     self._read(key.data)
             if every := self._now() >= self._looked_s + LOOK_S:
@@ -203,10 +205,23 @@ class Arbiter:
                 self._send(connection, {"deadline": _left(party, now_s)})
 
     def _send(self, connection: _Connection, message: dict[str, Any]) -> None:
+        """One message, of which a part may wait until the other side reads; who reads nothing at all is dropped."""
+        if connection.unsent:
+            self._drop(connection, "it does not read")
+            return
+        connection.unsent = line(message)
+        self._send_rest(connection)
+        if connection.unsent and connection.name in self._connections:
+            self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+
+    def _send_rest(self, connection: _Connection) -> None:
         try:
-            connection.socket.send(line(message))  # a few hundred bytes: a socket that has no room is not being read
+            connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
         except OSError:
             self._drop(connection, "it cannot be told anything")
+            return
+        if not connection.unsent:
+            self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
 
     def _drop(self, connection: _Connection, why: str) -> None:
         if self._connections.pop(connection.name, None) is None:
@@ -243,6 +258,8 @@ class _Connection:
         self.socket, self.process = made, process
         self.name, self.title = f"{process}.{_Connection._count}", ""
         self.lines, self.watched = Lines(), Watched(process)
+        self.unsent = b""
+        """What is left of a long answer."""
         self.order, self.cores = 0, tuple[int, ...]()
         """What it was told last."""
         self.asked_s: float | None = None

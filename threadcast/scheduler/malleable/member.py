@@ -26,6 +26,8 @@ from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
 
 LOOK_S = 0.2
 """How often the container's limits are looked at, steps are reported, and an arbiter is looked for."""
+REFUSED_S, LONGEST_REFUSED_S = 1.0, 30.0
+"""How long an arbiter is left alone that refuses this process: at first, and, twice as long each time, at most."""
 
 _logger = logging.getLogger("threadcast.malleable")
 
@@ -70,6 +72,7 @@ class Member:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._arbiter: socket.socket | None = None
         self._lines = Lines()
+        self._refused_s, self._join_from_s = 0.0, 0.0
         self._reported = -1.0
         self._bounds: dict[str, Any] = {}
         self._expected: Mapping[int, float] = {}
@@ -218,7 +221,7 @@ class Member:
             self._others.look()
             if self._libraries != (libraries := steered_libraries()):  # one was imported after the last change
                 self._set_library_threads(libraries)
-        if self._arbiter is None and self._arbiter_path is not None:
+        if self._arbiter is None and self._arbiter_path is not None and time.monotonic() >= self._join_from_s:
             self._join(self._arbiter_path)
         if self._arbiter is not None and (bounds := self._bounds_now()) != self._bounds:
             self._bounds = bounds
@@ -275,8 +278,11 @@ class Member:
                 raise ConnectionResetError
             for message in self._lines.feed(data):
                 if "error" in message:
+                    self._refused_s = min(max(2 * self._refused_s, REFUSED_S), LONGEST_REFUSED_S)
+                    self._join_from_s = time.monotonic() + self._refused_s
                     _logger.warning("the arbiter refuses this process: %s", message["error"])
                     continue
+                self._refused_s = 0.0
                 if isinstance(deadline := message.get("deadline"), dict):
                     self._hear_of_deadline(deadline)
                     continue

@@ -8,8 +8,8 @@ from typing import Any
 
 from threadcast.core.errors import FormatError
 
-LONGEST = 1 << 16
-"""Bytes of a line, at most."""
+LONGEST, LONGEST_ANSWER = 1 << 16, 1 << 24
+"""Bytes of a line, at most, and of what somebody asked for: a machine may have hundreds of processes."""
 
 
 def line(message: dict[str, Any]) -> bytes:
@@ -18,10 +18,10 @@ def line(message: dict[str, Any]) -> bytes:
 
 
 class Lines:
-    """Messages out of the bytes that arrive."""
+    """Messages out of the bytes that arrive, each of at most `longest` bytes."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._rest, self._longest = b"", longest
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The messages that are complete with `data`; FormatError on what is none."""
@@ -29,8 +29,8 @@ class Lines:
         while b"\n" in self._rest:
             text, _, self._rest = self._rest.partition(b"\n")
             yield _message(text)
-        if len(self._rest) > LONGEST:
-            raise FormatError(f"a line of more than {LONGEST} bytes")
+        if len(self._rest) > self._longest:
+            raise FormatError(f"a line of more than {self._longest} bytes")
 
 
 def _message(text: bytes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.settings_table import user_runtime_dir
-from threadcast.scheduler.malleable.messages import Lines, line
+from threadcast.scheduler.malleable.messages import LONGEST_ANSWER, Lines, line
 
 ANSWER_S = 2.0
 """Longest wait for an answer."""
@@ -83,7 +83,7 @@ def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
 
 def ask(path: Path, message: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
     """Send one message and return the answer; NotFound or ServiceUnavailable without one."""
-    lines = Lines()
+    lines = Lines(LONGEST_ANSWER)
     with connect(path, timeout_s) as connection:
         try:
             connection.sendall(line(message))
