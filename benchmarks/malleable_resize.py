@@ -244,7 +244,8 @@ def cost(blocks: int) -> list[str]:
         f"- While it is attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps that it "
         f"makes while it is not (median; {low:.3f} to {high:.3f} with 95 %, by bootstrap; quartiles "
         f"{ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {len(ratios)} pairs of blocks of 3 s, by turns; "
-        f"joining the arbiter is part of a block. The threads that follow what it is given use {median(shares):.2%} of one core"
+        f"joining the arbiter is part of a block. The threads that follow what it is given use "
+        f"{median(shares):.2%} of one core"
     ]
 
 
