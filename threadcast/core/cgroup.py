@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -28,27 +28,41 @@ class _Mount:
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """CPUs' worth of time that this process may use, the smallest over its groups; None without a quota."""
-    found = [quota for group in _groups(root, "cpu") for quota in (_quota_v1(group), _quota_v2(group)) if quota]
-    return min(found, default=None)
+    return _quota(_groups_of(root, "cpu", *_texts(root)))
 
 
 def cpuset(root: Path = Path("/")) -> frozenset[int] | None:
     """CPUs that this process's cpuset allows; None where there is none."""
+    return _cpuset(_groups_of(root, "cpuset", *_texts(root)))
+
+
+def quota_and_cpuset(root: Path = Path("/")) -> tuple[float | None, frozenset[int] | None]:
+    """`cpu_quota` and `cpuset` at once, in less time."""
+    texts = _texts(root)
+    return _quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts))
+
+
+def _quota(groups: Iterable[Path]) -> float | None:
+    found = [quota for group in groups for quota in (_quota_v1(group), _quota_v2(group)) if quota]
+    return min(found, default=None)
+
+
+def _cpuset(groups: Iterable[Path]) -> frozenset[int] | None:
     allowed: frozenset[int] | None = None
-    for group in _groups(root, "cpuset"):
+    for group in groups:
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
-        cpus = next((cpus for name in names if (cpus := read_cpus(group / name))), None)
+        cpus = next((cpus for name in names if (cpus := read_cpus(f"{group}/{name}"))), None)
         if cpus:
             allowed = cpus if allowed is None else allowed & cpus
     return allowed or None
 
 
 def _quota_v1(group: Path) -> float | None:
-    return _ratio(read_int(group / "cpu.cfs_quota_us"), read_int(group / "cpu.cfs_period_us"))
+    return _ratio(read_int(f"{group}/cpu.cfs_quota_us"), read_int(f"{group}/cpu.cfs_period_us"))
 
 
 def _quota_v2(group: Path) -> float | None:
-    match = re.fullmatch(r"(\d+)(?:\s+(\d+))?", read_text(group / "cpu.max") or "")  # "max 100000": no quota
+    match = re.fullmatch(r"(\d+)(?:\s+(\d+))?", read_text(f"{group}/cpu.max") or "")  # "max 100000": no quota
     return _ratio(int(match[1]), int(match[2] or 100_000)) if match else None
 
 
@@ -59,14 +73,14 @@ def _ratio(quota_us: int | None, period_us: int | None) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _groups(root: Path, controller: str) -> tuple[Path, ...]:
-    """Directories of the process's group and all above it that can be seen, in every hierarchy with `controller`."""
-    texts = [read_text(root / "proc/self" / name) or "" for name in ("cgroup", "mountinfo")]
-    return _groups_of(root, controller, *texts)
+def _texts(root: Path) -> tuple[str, str]:
+    """Which groups the process is in, and where they are mounted."""
+    return read_text(f"{root}/proc/self/cgroup") or "", read_text(f"{root}/proc/self/mountinfo") or ""
 
 
 @lru_cache(maxsize=16)
 def _groups_of(root: Path, controller: str, membership_text: str, mounts_text: str) -> tuple[Path, ...]:
+    """Directories of the process's group and all above it that can be seen, in every hierarchy with `controller`."""
     return tuple(_found(controller, _membership(membership_text), _mounts(root, mounts_text)))
 
 

@@ -9,15 +9,16 @@ MAX_CPU = 1 << 16
 """CPU numbers above this are taken for a garbled file; Linux can be built for at most 8,192."""
 
 
-def read_text(path: Path) -> str | None:
+def read_text(path: Path | str) -> str | None:
     """The stripped text of a file; None if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        with open(path, "rb", buffering=0) as file:  # limits are read five times a second beside what they limit
+            return file.readall().decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def read_int(path: Path) -> int | None:
+def read_int(path: Path | str) -> int | None:
     """The one whole number that a file holds."""
     try:
         return int(read_text(path) or "")
@@ -25,7 +26,7 @@ def read_int(path: Path) -> int | None:
         return None
 
 
-def read_cpus(path: Path) -> frozenset[int] | None:
+def read_cpus(path: Path | str) -> frozenset[int] | None:
     """The CPUs that a file lists; None where it cannot be read or lists none."""
     return parse_cpus(read_text(path) or "")
 

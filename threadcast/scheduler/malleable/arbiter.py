@@ -23,8 +23,9 @@ RELEASE_S = 0.5
 """How long a process may take to let go of cores before they are taken from it: a stopped process does not answer."""
 GATHER_S = 0.3
 """After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
-LOOK_S, SOON_S = 0.1, 0.01
-"""How often processes are looked at; while some lend their cores, and want them back as soon as they work."""
+ALONE_S, LOOK_S, SOON_S = 0.5, 0.1, 0.01
+"""How often a process that is alone is looked at, and several; while some lend their cores, and want them back as soon
+as they work."""
 
 _LARGEST = 1e15
 """Of a number in a message: beyond it, sums of shares and of progress would lose what they add."""
@@ -66,14 +67,14 @@ class Arbiter:
         """Answer until `stop`."""
         while not self._stopping:
             lent = any(party.lends for party in self._ledger.parties.values())
-            for key, events in self._selector.select(timeout=SOON_S if lent else LOOK_S):
+            for key, events in self._selector.select(timeout=SOON_S if lent else self._look_s()):
                 if key.fileobj is self._listening:
                     self._accept()
                 elif key.data is not None and events & selectors.EVENT_WRITE:
                     self._send_rest(key.data)
                 elif key.data is not None:
                     self._read(key.data)
-            if every := self._now() >= self._looked_s + LOOK_S:
+            if every := self._now() >= self._looked_s + self._look_s():
                 self._looked_s = self._now()
             self._look(every=every)
             if self._now() >= self._quiet_until_s:
@@ -93,6 +94,10 @@ class Arbiter:
         for one in (self._listening, self._woken, self._wake, self._selector):
             one.close()
         self._path.unlink(missing_ok=True)
+
+    def _look_s(self) -> float:
+        alone = len(self._ledger.parties) < 2 and self._now() >= self._quiet_until_s
+        return ALONE_S if alone else LOOK_S
 
     def _look(self, *, every: bool) -> None:
         """See who computes and who waits: `every` process, or only those that lend."""

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from threadcast.core.cgroup import cpu_quota, cpuset
+from threadcast.core.cgroup import cpuset, quota_and_cpuset
 from threadcast.core.given_cpus import mask_of
 from threadcast.core.topology import read_machine, usable_cores
 
@@ -46,7 +46,7 @@ class Limits:
 
     def cores(self) -> Cores:
         """The cores that may be used, the fastest first; as many as the quota allows."""
-        mask, allowed = mask_of(os.getpid()), cpuset(self._root)
+        mask, (quota, allowed) = mask_of(os.getpid()), quota_and_cpuset(self._root)
         if allowed != self._cpuset:
             self._cpuset, self._settled_s, self._unsettled = allowed, time.monotonic() + SETTLE_S, SETTLE_LOOKS
         self._unsettled -= self._unsettled > 0
@@ -54,7 +54,7 @@ class Limits:
             self._mine, self.moved = mask, True
             if time.monotonic() >= self._settled_s and not self._unsettled:
                 self._mask = mask
-        now = (self._mask, cpu_quota(self._root), allowed)
+        now = (self._mask, quota, allowed)
         if now != self._before:
             found = read_machine(self._root, affinity=self._mask)
             self.cpus = frozenset(usable_cores(self._root, affinity=self._mask).cpus)

@@ -24,8 +24,8 @@ from threadcast.scheduler.malleable.messages import Lines, cpus_of, line
 from threadcast.scheduler.malleable.other_threads import OtherThreads
 from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
 
-LOOK_S = 0.2
-"""How often the container's limits are looked at, steps are reported, and an arbiter is looked for."""
+LOOK_S, REPORT_S = 0.2, 0.5
+"""How often the container's limits are looked at and an arbiter is looked for, and how often steps are reported."""
 REFUSED_S, LONGEST_REFUSED_S = 1.0, 30.0
 """How long an arbiter is left alone that refuses this process: at first, and, twice as long each time, at most."""
 
@@ -73,7 +73,7 @@ class Member:
         self._arbiter: socket.socket | None = None
         self._lines = Lines()
         self._refused_s, self._join_from_s = 0.0, 0.0
-        self._reported = -1.0
+        self._reported, self._report_s = -1.0, 0.0
         self._bounds: dict[str, Any] = {}
         self._expected: Mapping[int, float] = {}
         self._deadline: Deadline | None = None
@@ -229,10 +229,15 @@ class Member:
         if self._arbiter is not None and (progress := expected()) != self._expected:
             self._expected = progress
             self._tell({"progress": {str(cores): per_s for cores, per_s in progress.items()}})
-        if self._arbiter is not None and self._steps is not None and (steps := self._steps()) != self._reported:
-            self._reported = steps
-            self._tell({"steps": steps})
+        self._tell_steps()
         self._tell_deadline()
+
+    def _tell_steps(self) -> None:
+        if self._arbiter is None or self._steps is None or time.monotonic() < self._report_s:
+            return
+        if (steps := self._steps()) != self._reported:
+            self._reported, self._report_s = steps, time.monotonic() + REPORT_S
+            self._tell({"steps": steps})
 
     def _tell_deadline(self) -> None:
         """What is left of the deadline, once to each arbiter; this thread alone counts."""
