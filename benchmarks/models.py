@@ -65,15 +65,14 @@ class Part:
 
     def __init__(
         self, title: str, measurements: Sequence[Measurement], split: Callable[[int], Split], models: Models,
-        *, draw: bool = True, seeds: int | None = None,
+        *, draw: bool = True,
     ) -> None:  # fmt: skip
         self.title, self.measurements, self.split, self.models, self.draw = title, measurements, split, models, draw
-        self.seeds = seeds
 
     def rows(self, seeds: int) -> list[dict[str, Any]]:
         """A line a model, over all seeds."""
         found: list[Sequence[Row]] = []
-        for seed in range(self.seeds or seeds):
+        for seed in range(seeds):
             started_s = time.perf_counter()
             found.append(
                 evaluate(
@@ -186,7 +185,7 @@ def _table_iv(path: Path) -> Part:
                 models.append((title, registry_of_kinds.create(name, samples=samples, scale="linear")))
             models.append((f"learned_curve, {samples} samples", LearnedOnce(samples=samples)))
     title = "Table IV's regressors on sgemm at 1 to 96 threads, a fifth of the shapes left out"
-    return Part(title, published.adsala_wide(path), one_fold, models, seeds=1)
+    return Part(title, published.adsala_wide(path), one_fold, models)
 
 
 def _facts(name: str) -> list[dict[str, str]]:
@@ -199,7 +198,8 @@ def _new_kind(curves: Path) -> Part:
     found = [m for file in CASCADE_LAKE.values() for m in published.adsala_wide(curves / file)]
     machine = found[0].machine
     found = [replace(m, machine=machine) for m in found]
-    models = [*made(["static_xgboost"]), *made(["learned_curve"], samples=0), *made(["learned_curve"], samples=3)]
+    models: list[tuple[str, PerformanceModel]] = [*made(["static_xgboost"])]
+    models += [("learned_curve", LearnedOnce(samples=samples)) for samples in (0, 3)]
     title = "sgemm from sdot and 20 of its shapes, and sdot from sgemm and 20 lengths, 1 to 96 threads"
     return Part(title, found, lambda seed: splits.new_kind(known=20, seed=seed), models)
 

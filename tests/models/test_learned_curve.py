@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seconds
-from threadcast.core import Case, Machine, Sample, Source
+from threadcast.core import Case, Machine, Measurement, Sample, Source
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.models.evaluation import evaluate, replay
 from threadcast.models.learned_curve import LearnedCurve
@@ -57,6 +57,27 @@ def test_the_interval_holds_about_as_often_as_it_says():
         models = [("learned", LearnedCurve(samples=samples))]
         (row,) = evaluate(measured, models, split=new_shape(folds=3), split_name="shape", draw=0).rows
         assert 0.82 <= row.coverage_90 <= 0.96
+
+
+def jagged(measured: Measurement) -> Measurement:
+    """As measured, but that each case of an `add` is up to half as long again as its neighbours."""
+    rng = np.random.default_rng([int(measured.op.key[-8:], 16), measured.case.threads])
+    factor = 1 + 0.5 * rng.random() if measured.op.kind == "add" else 1.0
+    return replace(measured, samples=tuple(replace(s, seconds=factor * s.seconds) for s in measured.samples))
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+def test_intervals_of_a_kind_whose_curves_vary_in_their_own_way_are_its_own(samples):
+    ops = make_ops(240)
+    adds = [op for op in ops if op.kind == "add"]
+    learned = [*(op for op in ops if op.kind != "add"), *adds[:20]]
+    model = LearnedCurve(samples=samples).fit([jagged(m) for m in measure_all(learned, machine=MACHINE)])
+    holds = []
+    for entry in group([jagged(m) for m in measure_all(adds[20:], machine=MACHINE)]):
+        curve = model.predict(entry.op, replay(model, entry), CASES, machine=MACHINE)
+        actual = np.array([measured.seconds for measured in entry.by_case.values()])
+        holds += ((curve.low <= actual) & (actual <= curve.high)).tolist()
+    assert 0.8 <= np.mean(holds) <= 0.97
 
 
 def test_ops_measured_in_every_case_are_answered_by_that_beside_others_in_one_batch(model):

@@ -77,8 +77,10 @@ def learn(
     scales = _scales([op.kind for op in ops], known - base)
     judged = _Judged(entries, cases, known, base, scales, np.random.default_rng(seed), seed, jobs)
     correction = judged.correction()
-    low, high = judged.bounds(samples)
-    return replace(judged.machine, low=low, high=high, process=process, share=share, correction=correction)
+    widths, low, high = judged.bounds(samples)
+    return replace(
+        judged.machine, widths=widths, low=low, high=high, process=process, share=share, correction=correction
+    )
 
 
 class _Judged:
@@ -123,22 +125,32 @@ class _Judged:
         self._corrections = trained
         return self._trained(forecasts)
 
-    def bounds(self, samples: int) -> tuple[Floats, Floats]:
-        """By how many standard deviations ops are off that were not learned from, by number of single samples."""
+    def bounds(self, samples: int) -> tuple[dict[str, float], Floats, Floats]:
+        """How many times as wide as others' intervals those of each kind must be; then by how many standard deviations
+        of that width ops are off that were not learned from, by number of single samples."""
+        counts = [count for count in BOUNDS_COUNTS if count <= samples and count < len(self.cases)]
+        scores = {count: self._all_scores(count) for count in counts}
+        widths = _widths([op.kind for op in self.ops], list(scores.values()))
+        of_op = np.array([widths[op.kind] for op in self.ops])[:, None]
         low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
         for count in range(samples + 1):
-            if count not in BOUNDS_COUNTS or count >= len(self.cases):
-                low[count], high[count] = low[count - 1], high[count - 1]
-                continue
-            where = self._telling(count)
-            away = [i for i in range(len(self.cases)) if i not in where]
-            scores = [self._scores(one)[:, away].ravel() for one in self._forecasts(where)]
-            told = np.concatenate(scores) if scores else np.empty(0)
-            told = told[~np.isnan(told)]
+            told = (scores[count] / of_op)[~np.isnan(scores[count])] if count in scores else np.empty(0)
             if len(told):
                 below, above = residual_bounds(told)
                 low[count], high[count] = -below, above
-        return low, high
+            elif count:
+                low[count], high[count] = low[count - 1], high[count - 1]
+        return widths, low, high
+
+    def _all_scores(self, count: int) -> Floats:
+        """How far off all ops are with samples at so many cases, (n_ops, n_cases), in standard deviations; NaN at those
+        and where nothing is known."""
+        where = self._telling(count)
+        found = np.full(self.known.shape, np.nan)
+        for one in self._forecasts(where):
+            found[one.rows] = self._scores(one)
+        found[:, where] = np.nan
+        return found
 
     def _scores(self, one: _PartForecast) -> Floats:
         """How far off ops are, (n_ops, n_cases), in standard deviations."""
@@ -171,7 +183,7 @@ class _Judged:
                 given = ops, self.base[mine], where, drawn[mine], ones, 0 * ones
                 forecast, _ = machine.told(*given)
                 wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.told(*given)[0]
-                yield _PartForecast(out, forecast, self.known[mine], np.sqrt(wholly.variance))
+                yield _PartForecast(out, mine, forecast, self.known[mine], np.sqrt(wholly.variance))
 
     def _drawn(self, where: tuple[int, ...]) -> Floats:
         """(n_ops, n_where) logs of single samples, NaN where there is none."""
@@ -186,10 +198,11 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartForecast:
-    """Of the ops of one part; `truth` (n_ops, n_cases) are log seconds, NaN where a case was not measured; `spread`,
-    of the same shape, standard deviations as forecasts of other ops will have them."""
+    """Of the ops of one part, in these `rows` of all; `truth` (n_ops, n_cases) are log seconds, NaN where a case was
+    not measured; `spread`, of the same shape, standard deviations as forecasts of other ops will have them."""
 
     part: int
+    rows: NDArray[np.int64]
     forecast: Forecast
     truth: Floats
     spread: Floats
@@ -205,6 +218,30 @@ def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
         own = squares[of_kind == kind]
         found[kind] = float(np.sqrt((own.sum() / typical + PRIOR_OPS) / (len(own) + PRIOR_OPS)))
     return found
+
+
+def _widths(kinds: Sequence[str], scores: Sequence[Floats]) -> dict[str, float]:
+    """By kind, how many times as far off as all others in standard deviations, (n_ops, n_cases), its ops are.
+
+    The Gaussian is that of all kinds: one of which few ops are known, and whose curves vary in other ways, is forecast
+    less surely than it says. What 90 % stay below is compared, on average over numbers of samples; few ops of a kind
+    are not believed.
+    """
+    of_kind: NDArray[np.str_] = np.array(kinds)
+    typical, found = [_most(table) for table in scores], {}
+    for kind in dict.fromkeys(kinds):
+        own = of_kind == kind
+        mine = [_most(table[own]) for table in scores]
+        ratios = [one / all_ for one, all_ in zip(mine, typical, strict=True) if one > 0 and all_ > 0]
+        believed = own.sum() / (own.sum() + PRIOR_OPS)
+        found[kind] = float(np.exp(believed * np.mean(np.log(ratios)))) if ratios else 1.0
+    return found
+
+
+def _most(scores: Floats) -> float:
+    """What nine in ten stay below on either side; 0 where there are none."""
+    known = np.abs(scores[~np.isnan(scores)])
+    return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
 def _off(known: Floats, forecast: Floats) -> float:

@@ -186,7 +186,7 @@ class LearnedCurve(BatchModel):
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
     ) -> tuple[Floats, Floats]:
-        """Log seconds and their standard deviations at the learned cases, each (n_ops, n_cases)."""
+        """Log seconds at the learned cases, and how far off they may be (`MachineCurves.spread`), (n_ops, n_cases)."""
         base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], list[int]] = {}
@@ -197,7 +197,7 @@ class LearnedCurve(BatchModel):
             given = (np.array([told[row][part] for row in rows]) for part in (1, 2, 3))
             forecast, _ = learned.told([ops[row] for row in rows], base[rows], where, *given)
             logs[rows] = self._corrected(forecast, learned)
-            spread[rows] = np.sqrt(forecast.variance)
+            spread[rows] = learned.spread(forecast)
         return logs, spread
 
     def _corrected(self, forecast: Forecast, learned: MachineCurves) -> Floats:

@@ -30,9 +30,10 @@ class MachineCurves:
     """One machine's `cases`, a forecast of ops that were not sampled, and a Gaussian over what that leaves.
 
     The forecast of an op of a kind that the process knows is the trees' with the weight `share` and the process's with
-    the rest, of others the trees'. `scales` says by kind how far curves are off, in those of the Gaussian. `low` and
-    `high` are (most samples + 1,): by how many standard deviations the truth lies below and above in 5 % of the cases,
-    by number of samples. Without a process all is the trees', without a correction all the Gaussian's.
+    the rest, of others the trees'. `scales` says by kind how far curves are off, in those of the Gaussian, and `widths`
+    how many times as wide as others' intervals have to be. `low` and `high` are (most samples + 1,): by how many
+    standard deviations, times the width, the truth lies below and above in 5 % of the cases, by number of samples.
+    Without a process all is the trees', without a correction all the Gaussian's.
     """
 
     cases: tuple[Case, ...]
@@ -41,6 +42,7 @@ class MachineCurves:
     low: Floats
     high: Floats
     scales: Mapping[str, float] = field(default_factory=dict)
+    widths: Mapping[str, float] = field(default_factory=dict)
     process: OpProcess | None = None
     share: float = 1.0
     correction: Correction | None = None
@@ -103,6 +105,13 @@ class MachineCurves:
         """How many times as far as the Gaussian says curves of this kind are off."""
         return self.scales.get(kind) or FOREIGN * max(self.scales.values(), default=1.0)
 
+    def spread(self, forecast: Forecast) -> Floats:
+        """(n_ops, n_cases) standard deviations times widths; an unknown kind's is that of the widest known one."""
+        widest = max(self.widths.values(), default=1.0)
+        widths = np.array([self.widths.get(op.kind, widest) for op in forecast.ops])
+        found: Floats = np.sqrt(forecast.variance) * widths[:, None]
+        return found
+
     def level_of(self, kind: str) -> float:
         """Variance of a whole curve's log level, beside the Gaussian's."""
         return 0.0 if kind in self.scales or not self.scales else UNKNOWN_LEVEL
@@ -123,6 +132,7 @@ class MachineCurves:
         """A JSON document, arrays, and files whose names begin with `name`."""
         document: dict[str, Any] = {
             "cases": [[case.threads, case.affinity] for case in self.cases], "scales": dict(self.scales),
+            "widths": dict(self.widths),
         }  # fmt: skip
         arrays = {
             "mean": self.gaussian.mean, "covariance": self.gaussian.covariance, "noise": self.gaussian.noise,
@@ -156,9 +166,12 @@ class MachineCurves:
             or min(noise.min(), np.linalg.eigvalsh(covariance).min()) <= 0
         ):
             raise ArtefactError("a machine has a covariance or an interval that is none")
-        scales = {str(k): finite(v, pointer="/scales") for k, v in member(document, "scales", dict).items()}
-        if min(scales.values(), default=1.0) <= 0:
-            raise ArtefactError("a machine has scales that are not above 0")
+        scales, widths = (
+            {str(k): finite(v, pointer=f"/{name}") for k, v in member({name: {}} | document, name, dict).items()}
+            for name in ("scales", "widths")  # models of before there were widths have none
+        )
+        if min((*scales.values(), *widths.values()), default=1.0) <= 0:
+            raise ArtefactError("a machine has scales or widths that are not above 0")
         prefix = "samples."
         scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         process, share, correction = None, 1.0, None
@@ -169,8 +182,8 @@ class MachineCurves:
         if "features" in document:
             correction = Correction.from_files(name, files, features=member(document, "features", int))
         return cls(
-            cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, process,
-            share, correction,
+            cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
+            process, share, correction,
         )  # fmt: skip
 
 
