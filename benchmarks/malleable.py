@@ -242,7 +242,7 @@ def row(one: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", default=SETS, help="processes, sets separated by semicolons")
+    parser.add_argument("--sets", default=SETS, help="processes, sets separated by semicolons; may be none")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0, help=f"[default: {SECONDS:g}, changing {CHANGING_S:g}]")
     parser.add_argument("--json", type=Path, default=Path("build/malleable.json"))
@@ -251,7 +251,7 @@ def main() -> None:
     chosen = parser.parse_args()
     before = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
     found = {tuple(one["processes"]): one for one in before}
-    for one in chosen.sets.split(";"):
+    for one in filter(None, chosen.sets.split(";")):
         stays = parsed(one)
         print(" + ".join(map(str, stays)), file=sys.stderr, flush=True)
         judged = found[tuple(map(str, stays))] = compare(stays, chosen.rounds, chosen.seconds)
