@@ -4,7 +4,7 @@
 
 Each process is one of the training runs of `data/published/gbm_training_time.csv`, measured by others at 1 to 192
 threads; between those counts its speed is interpolated in log-log. The arbiter's own ledger divides the cores in
-simulated time, told of steps ten times a second as real processes do. Every ten simulated seconds the sum of progress,
+simulated time, told of steps five times a second as real processes do. Every ten simulated seconds the sum of progress,
 each process's as a share of the most that it reaches on that machine, is held against the best division of all,
 found by trying every one. *known*: processes register with their curve. *learnt*: they report steps alone.
 """
@@ -27,7 +27,7 @@ from threadcast.scheduler.malleable.ledger import Ledger
 from threadcast.store.published import gbm_training_time
 
 CORES = (16, 68, 128)
-SECONDS, EVERY_S, TELL_S = 600.0, 10.0, 0.1
+SECONDS, EVERY_S, TELL_S, TICK_S = 600.0, 10.0, 0.2, 0.1
 CHANGES_S = (20.0, 90.0)
 """Between two arrivals or departures."""
 SETTLED_S = 60.0
@@ -85,8 +85,8 @@ def scenario(cores: int, runs: Sequence[NDArray[np.float64]], seed: int, *, know
     held: dict[str, int] = {}
     found: dict[str, list[float]] = {"share": [], "settled": [], "moved": []}
     next_change_s, changed_s, made = 0.0, 0.0, 0
-    for tick in range(round(SECONDS / TELL_S)):
-        now_s = tick * TELL_S
+    for tick in range(round(SECONDS / TICK_S)):
+        now_s = tick * TICK_S
         if now_s >= next_change_s:
             while len(running) < 2 or (len(running) < 4 and choose.random() < 0.5):
                 name = f"process {(made := made + 1)}"
@@ -108,9 +108,10 @@ def scenario(cores: int, runs: Sequence[NDArray[np.float64]], seed: int, *, know
             ordered = ledger.orders()
         for name, speed in running.items():
             if held.get(name):
-                steps[name] += 20 * TELL_S * speed[held[name] - 1] / speed.max()
-                ledger.report(name, steps[name], now_s)
-        if round(now_s / TELL_S) % round(EVERY_S / TELL_S) == 0 and now_s > 0:
+                steps[name] += 20 * TICK_S * speed[held[name] - 1] / speed.max()
+                if tick % round(TELL_S / TICK_S) == 0:
+                    ledger.report(name, steps[name], now_s)
+        if tick % round(EVERY_S / TICK_S) == 0 and tick:
             worths = [speed / speed.max() for speed in running.values()]
             now = sum(worth[held[name] - 1] for worth, name in zip(worths, running, strict=True))
             share = now / best(worths, cores)

@@ -25,7 +25,8 @@ from threadcast.scheduler.malleable.other_threads import OtherThreads
 from threadcast.scheduler.malleable.sockets import connect, listen, socket_of
 
 LOOK_S, REPORT_S = 0.2, 0.5
-"""How often the container's limits are looked at and an arbiter is looked for, and how often steps are reported."""
+"""How often the container's limits are looked at, an arbiter is looked for, and steps are reported; how often these are
+by a process that has all the cores that it may use."""
 REFUSED_S, LONGEST_REFUSED_S = 1.0, 30.0
 """How long an arbiter is left alone that refuses this process: at first, and, twice as long each time, at most."""
 
@@ -236,7 +237,8 @@ class Member:
         if self._arbiter is None or self._steps is None or time.monotonic() < self._report_s:
             return
         if (steps := self._steps()) != self._reported:
-            self._reported, self._report_s = steps, time.monotonic() + REPORT_S
+            shares = len(self._cores) < len(self._limits.left)
+            self._reported, self._report_s = steps, 0.0 if shares else time.monotonic() + REPORT_S
             self._tell({"steps": steps})
 
     def _tell_deadline(self) -> None:
