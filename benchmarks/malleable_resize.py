@@ -193,7 +193,6 @@ def given_back(rounds: int) -> list[str]:
 
 _BLOCKS = """
 import os, sys, time
-import numpy as np
 import torch
 from threadcast import attach, networks
 from threadcast.scheduler.malleable.attach import detach

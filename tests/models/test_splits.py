@@ -102,6 +102,8 @@ def test_a_part_that_would_be_known_whole_is_not_left_out():
     assert {fold.name for fold in new_kind(known=2)(ENTRIES)} <= kinds
     with pytest.raises(InvalidInput, match="known=-1"):
         new_kind(known=-1)(ENTRIES)
+    with pytest.raises(InvalidInput, match="folds=1"):
+        new_kind(folds=1)
 
 
 def test_more_folds_than_ops_leave_one_out():

@@ -52,7 +52,8 @@ LEARNED_COUNTS, RANDOM_COUNTS = (1, 2, 3, 4, 8), (3,)
 """Numbers of samples that the correction learns from: at the cases that tell most, and at random ones."""
 
 BOUNDS_COUNTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of samples at which intervals are taken; others have those of the next smaller."""
+"""Numbers of samples at which intervals are taken; others, and those that no op tells of, have those of the next
+smaller."""
 
 
 def learn(
@@ -125,21 +126,24 @@ class _Judged:
         self._corrections = trained
         return self._trained(forecasts)
 
-    def bounds(self, samples: int) -> tuple[dict[str, float], Floats, Floats]:
-        """How many times as wide as others' intervals those of each kind must be; then by how many standard deviations
-        of that width ops are off that were not learned from, by number of single samples."""
-        counts = [count for count in BOUNDS_COUNTS if count <= samples and count < len(self.cases)]
-        scores = {count: self._all_scores(count) for count in counts}
-        widths = _widths([op.kind for op in self.ops], list(scores.values()))
-        of_op = np.array([widths[op.kind] for op in self.ops])[:, None]
+    def bounds(self, samples: int) -> tuple[dict[str, Floats], Floats, Floats]:
+        """By how many standard deviations ops are off that were not learned from, by number of single samples: how many
+        times as far as those of all kinds each kind's are, and how far below and above all are, divided by that."""
+        kinds = [op.kind for op in self.ops]
+        widths = {kind: np.ones(samples + 1) for kind in dict.fromkeys(kinds)}
         low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
         for count in range(samples + 1):
-            told = (scores[count] / of_op)[~np.isnan(scores[count])] if count in scores else np.empty(0)
-            if len(told):
-                below, above = residual_bounds(told)
-                low[count], high[count] = -below, above
-            elif count:
-                low[count], high[count] = low[count - 1], high[count - 1]
+            judged = count in BOUNDS_COUNTS and count < len(self.cases)
+            scores = self._all_scores(count) if judged else np.full((1, 1), np.nan)
+            if np.isnan(scores).all():
+                for of_count in (low, high, *widths.values()) if count else ():
+                    of_count[count] = of_count[count - 1]
+                continue
+            for kind, width in _widths(kinds, scores).items():
+                widths[kind][count] = width
+            told = scores / np.array([widths[kind][count] for kind in kinds])[:, None]
+            below, above = residual_bounds(told[~np.isnan(told)])
+            low[count], high[count] = -below, above
         return widths, low, high
 
     def _all_scores(self, count: int) -> Floats:
@@ -220,21 +224,19 @@ def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
     return found
 
 
-def _widths(kinds: Sequence[str], scores: Sequence[Floats]) -> dict[str, float]:
-    """By kind, how many times as far off as all others in standard deviations, (n_ops, n_cases), its ops are.
+def _widths(kinds: Sequence[str], scores: Floats) -> dict[str, float]:
+    """By kind, how many times as far off as those of all kinds together its ops are in standard deviations, of which
+    `scores` are (n_ops, n_cases).
 
     The Gaussian is that of all kinds: one of which few ops are known, and whose curves vary in other ways, is forecast
-    less surely than it says. What 90 % stay below is compared, on average over numbers of samples; few ops of a kind
-    are not believed.
+    less surely than it says. What 90 % stay below is compared; few ops of a kind are not believed.
     """
     of_kind: NDArray[np.str_] = np.array(kinds)
-    typical, found = [_most(table) for table in scores], {}
+    typical, found = _most(scores), {}
     for kind in dict.fromkeys(kinds):
         own = of_kind == kind
-        mine = [_most(table[own]) for table in scores]
-        ratios = [one / all_ for one, all_ in zip(mine, typical, strict=True) if one > 0 and all_ > 0]
-        believed = own.sum() / (own.sum() + PRIOR_OPS)
-        found[kind] = float(np.exp(believed * np.mean(np.log(ratios)))) if ratios else 1.0
+        mine, believed = _most(scores[own]), own.sum() / (own.sum() + PRIOR_OPS)
+        found[kind] = float((mine / typical) ** believed) if min(mine, typical) > 0 else 1.0
     return found
 
 

@@ -31,9 +31,9 @@ class MachineCurves:
 
     The forecast of an op of a kind that the process knows is the trees' with the weight `share` and the process's with
     the rest, of others the trees'. `scales` says by kind how far curves are off, in those of the Gaussian, and `widths`
-    how many times as wide as others' intervals have to be. `low` and `high` are (most samples + 1,): by how many
-    standard deviations, times the width, the truth lies below and above in 5 % of the cases, by number of samples.
-    Without a process all is the trees', without a correction all the Gaussian's.
+    how many times as wide as others' intervals have to be. Each of these, `low` and `high` are (most samples + 1,), by
+    number of samples: by how many standard deviations, times the width, the truth lies below and above in 5 % of the
+    cases. Without a process all is the trees', without a correction all the Gaussian's.
     """
 
     cases: tuple[Case, ...]
@@ -42,7 +42,7 @@ class MachineCurves:
     low: Floats
     high: Floats
     scales: Mapping[str, float] = field(default_factory=dict)
-    widths: Mapping[str, float] = field(default_factory=dict)
+    widths: Mapping[str, Floats] = field(default_factory=dict)
     process: OpProcess | None = None
     share: float = 1.0
     correction: Correction | None = None
@@ -107,9 +107,10 @@ class MachineCurves:
 
     def spread(self, forecast: Forecast) -> Floats:
         """(n_ops, n_cases) standard deviations times widths; an unknown kind's is that of the widest known one."""
-        widest = max(self.widths.values(), default=1.0)
-        widths = np.array([self.widths.get(op.kind, widest) for op in forecast.ops])
-        found: Floats = np.sqrt(forecast.variance) * widths[:, None]
+        count = min(len(forecast.where), len(self.low) - 1)
+        widths = {kind: of_kind[count] for kind, of_kind in self.widths.items()}
+        widest = max(widths.values(), default=1.0)
+        found: Floats = np.sqrt(forecast.variance) * np.array([[widths.get(op.kind, widest)] for op in forecast.ops])
         return found
 
     def level_of(self, kind: str) -> float:
@@ -132,7 +133,7 @@ class MachineCurves:
         """A JSON document, arrays, and files whose names begin with `name`."""
         document: dict[str, Any] = {
             "cases": [[case.threads, case.affinity] for case in self.cases], "scales": dict(self.scales),
-            "widths": dict(self.widths),
+            "widths": {kind: of_kind.tolist() for kind, of_kind in self.widths.items()},
         }  # fmt: skip
         arrays = {
             "mean": self.gaussian.mean, "covariance": self.gaussian.covariance, "noise": self.gaussian.noise,
@@ -166,12 +167,10 @@ class MachineCurves:
             or min(noise.min(), np.linalg.eigvalsh(covariance).min()) <= 0
         ):
             raise ArtefactError("a machine has a covariance or an interval that is none")
-        scales, widths = (
-            {str(k): finite(v, pointer=f"/{name}") for k, v in member({name: {}} | document, name, dict).items()}
-            for name in ("scales", "widths")  # models of before there were widths have none
-        )
-        if min((*scales.values(), *widths.values()), default=1.0) <= 0:
-            raise ArtefactError("a machine has scales or widths that are not above 0")
+        scales = {str(k): finite(v, pointer="/scales") for k, v in member(document, "scales", dict).items()}
+        if min(scales.values(), default=1.0) <= 0:
+            raise ArtefactError("a machine has scales that are not above 0")
+        widths = _widths_of(document, len(low))
         prefix = "samples."
         scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         process, share, correction = None, 1.0, None
@@ -185,6 +184,18 @@ class MachineCurves:
             cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
             process, share, correction,
         )  # fmt: skip
+
+
+def _widths_of(document: Any, count: int) -> dict[str, Floats]:
+    """By kind, so many numbers above 0; models of before there were widths have none."""
+    found = {}
+    for kind, values in member(document, "widths", dict, default={}).items():
+        if not isinstance(values, list) or len(values) != count:
+            raise ArtefactError(f"a machine has no {count} widths of {kind!r}")
+        found[str(kind)] = np.array([finite(value, pointer="/widths") for value in values])
+        if found[str(kind)].min() <= 0:
+            raise ArtefactError("a machine has widths that are not above 0")
+    return found
 
 
 _PROCESS = ("lengths", "described", "weights", "components", "mean")

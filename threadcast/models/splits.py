@@ -53,6 +53,8 @@ def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
 
     One by one, or, where there are more kinds than `folds`, several together, dealt out at random.
     """
+    if folds < 2:
+        raise InvalidInput(f"folds={folds!r}: there must be at least 2")
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
         kinds = sorted({entry.op.kind for entry in entries})

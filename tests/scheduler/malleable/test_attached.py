@@ -275,15 +275,20 @@ def test_hundreds_of_processes_are_told_of(arbitrate: Callable[[], Callable[[], 
     with ExitStack() as closing:
         for number in range(300):
             joined = closing.enter_context(connect(path))
-            joined.sendall(line({"join": {"holds": [], "name": "x" * 1_000, "weight": number + 1}}))
+            joined.sendall(line({"join": {"holds": [], "name": "ü" * 1_000, "weight": number + 1}}))
             assert eventually(lambda joined=number + 1: len(ask(path, {"who": "all"})["processes"]) == joined)
         slow = closing.enter_context(connect(path))
         slow.sendall(line({"who": "all"}) * 5)  # more than fits into a socket, and nobody reads
-        assert len(ask(path, {"who": "all"})["processes"]) == 300
+        found = ask(path, {"who": "all"})
+        assert len(found["processes"]) == 300
+        slow.settimeout(60)
+        got = sum(len(data) for data in iter(lambda: slow.recv(1 << 20), b""))  # up to where it was dropped
+        assert 0 < got < 2 * len(line(found))
 
 
+@pytest.mark.parametrize("heard", [True, False])
 def test_an_arbiter_that_refuses_a_process_is_not_asked_again_at_once(
-    start: Callable[..., Running], tmp_path: Path
+    start: Callable[..., Running], tmp_path: Path, heard: bool
 ) -> None:
     asked = 0
     with listen(tmp_path / "threadcast" / "arbiter.sock") as arbiter:
@@ -293,8 +298,10 @@ def test_an_arbiter_that_refuses_a_process_is_not_asked_again_at_once(
             with suppress(BlockingIOError):
                 made, _ = arbiter.accept()
                 asked += 1
-                made.sendall(line({"error": "not you"}))
-                made.close()
+                with made:
+                    if heard:
+                        made.recv(1 << 16)
+                    made.sendall(line({"error": "not you"}))
             time.sleep(0.01)
     assert 1 <= asked <= 3  # after 1 and 2 more seconds
 

@@ -210,7 +210,7 @@ class Arbiter:
                 self._send(connection, {"deadline": _left(party, now_s)})
 
     def _send(self, connection: _Connection, message: dict[str, Any]) -> None:
-        """One message, of which a part may wait until the other side reads; who reads nothing at all is dropped."""
+        """One message, of which a part may wait until the other side reads; who wants another meanwhile is dropped."""
         if connection.unsent:
             self._drop(connection, "it does not read")
             return

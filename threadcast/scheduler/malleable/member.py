@@ -234,6 +234,8 @@ class Member:
         self._tell_deadline()
 
     def _tell_steps(self) -> None:
+        if not self._deadline_said:
+            self._report_s = 0.0  # the arbiter counts what is left from the steps that it was told of last
         if self._arbiter is None or self._steps is None or time.monotonic() < self._report_s:
             return
         if (steps := self._steps()) != self._reported:
@@ -314,15 +316,17 @@ class Member:
         try:
             if self._arbiter is not None:
                 self._arbiter.send(line(message))
-        except OSError:
+        except BlockingIOError:  # it does not read
             self._forget_arbiter()
+        except OSError:
+            pass  # it has gone, and may have said why: that is heard next, then the end
 
     def _forget_arbiter(self) -> None:
         if self._arbiter is not None:
             self._selector.unregister(self._arbiter)
             self._arbiter.close()
             self._arbiter = None
-            self._reported, self._expected, self._on_time = -1.0, {}, None
+            self._reported, self._report_s, self._expected, self._on_time = -1.0, 0.0, {}, None
             self._deadline_said = self._deadline is None
 
     def _answer(self, connection: socket.socket, asking: dict[socket.socket, Lines]) -> None:
