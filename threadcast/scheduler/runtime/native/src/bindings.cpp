@@ -75,10 +75,23 @@ Values values_of(const py::list& inputs) {
   return values;
 }
 
+// Lets other threads run Python meanwhile. As the interpreter exits, taking the lock again ends a daemon thread by
+// unwinding it (pthread_exit), for which the destructor must be allowed to throw: pybind11's own would terminate.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 void loop(const Program& program, const py::list& inputs) {
   Values values = values_of(inputs);
   values.resize(program.values);
-  py::gil_scoped_release unlocked;
+  Unlocked unlocked;
   at::AutoDispatchBelowAutograd below_autograd;
   std::vector<c10::IValue> stack;
   for (const Call& call : program.calls) call.run(values, stack);
@@ -90,7 +103,7 @@ std::vector<py::object> run(Relay& relay, const py::list& inputs, const std::vec
   std::vector<Ran> ran(timed.value_or(0));
   Values results;
   {
-    py::gil_scoped_release unlocked;
+    Unlocked unlocked;
     results = relay.run(std::move(values), wanted, timed ? &ran : nullptr);
   }
   for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.lane, one.engine));
@@ -177,7 +190,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       }));
   py::class_<Relay>(module, "Relay")
       .def(py::init<std::shared_ptr<Stepper>>())
-      .def("change", &Relay::change, py::call_guard<py::gil_scoped_release>())
+      .def("change", &Relay::change, py::call_guard<Unlocked>())
       .def("run", torch::wrap_pybind_function(run));
 }
 
