@@ -15,7 +15,7 @@ from tests.scheduler.runtime.compiler import needs_compiler
 ROOT = Path(__file__).parents[3]
 
 SCRIPT = """
-import json, resource
+import ctypes, json, resource
 from statistics import mean, median
 import torch
 from tests.scheduler.runtime.random_plans import made_up_curves
@@ -46,6 +46,7 @@ def eager():
     work.loss(work.model(*work.inputs), work.target).backward()
     optimizer.step()
 
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: how many pages are huge is the kernel's mood
 found = {"eager": mean(faults(eager, 3))}
 optimizer.zero_grad()
 keep_freed_memory()
