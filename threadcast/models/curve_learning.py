@@ -134,8 +134,8 @@ class _Judged:
         low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
         for count in range(samples + 1):
             judged = count in BOUNDS_COUNTS and count < len(self.cases)
-            scores = self._all_scores(count) if judged else np.full((1, 1), np.nan)
-            if np.isnan(scores).all():
+            scores = self._all_scores(count) if judged else None
+            if scores is None or np.isnan(scores).all():
                 for of_count in (low, high, *widths.values()) if count else ():
                     of_count[count] = of_count[count - 1]
                 continue

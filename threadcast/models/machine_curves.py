@@ -31,9 +31,9 @@ class MachineCurves:
 
     The forecast of an op of a kind that the process knows is the trees' with the weight `share` and the process's with
     the rest, of others the trees'. `scales` says by kind how far curves are off, in those of the Gaussian, and `widths`
-    how many times as wide as others' intervals have to be. Each of these, `low` and `high` are (most samples + 1,), by
-    number of samples: by how many standard deviations, times the width, the truth lies below and above in 5 % of the
-    cases. Without a process all is the trees', without a correction all the Gaussian's.
+    how many times as wide as others' intervals have to be. A kind's widths, `low` and `high` are by number of samples,
+    (most samples + 1,); the latter say by how many standard deviations, times the width, the truth lies below and above
+    in 5 % of the cases. Without a process all is the trees', without a correction all the Gaussian's.
     """
 
     cases: tuple[Case, ...]
