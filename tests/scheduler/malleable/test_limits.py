@@ -80,7 +80,7 @@ def test_a_quota_that_is_lifted_is_known_to_the_arbiter(
     path = tmp_path / "threadcast" / "arbiter.sock"
     (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
     one = start(*in_group(group, *EXECUTED))
-    assert eventually(lambda: [len(each["cores"]) for each in ask(path, {"who": "all"})["processes"]] == [1])
+    assert eventually(lambda: given(path) == [1])
     (group / "cpu.cfs_quota_us").write_text("-1")
     assert eventually(lambda: one.uses(CORES))
 
@@ -114,9 +114,9 @@ def test_cores_that_a_process_was_told_not_to_use_are_others(
     arbitrate()
     path = tmp_path / "threadcast" / "arbiter.sock"
     one = start()
-    assert eventually(lambda: [len(each["cores"]) for each in ask(path, {"who": "all"})["processes"]] == [CORES])
+    assert eventually(lambda: given(path) == [CORES])
     ask(socket_of(one.process.pid), {"resize": 1})
-    assert eventually(lambda: [len(each["cores"]) for each in ask(path, {"who": "all"})["processes"]] == [1])
+    assert eventually(lambda: given(path) == [1])
     ask(socket_of(one.process.pid), {"resize": None})
     assert eventually(lambda: one.uses(CORES))
 
@@ -147,6 +147,11 @@ def test_what_the_kernel_makes_of_a_mask_as_the_cpuset_changes_is_no_limit(
         assert eventually(lambda left=left: limits(one) == set(left))
     ask(socket_of(one.process.pid), {"resize": None})
     assert eventually(lambda: one.uses(CORES))
+
+
+def given(arbiter: Path) -> list[int]:
+    """How many cores each process has of an arbiter."""
+    return [len(each["cores"]) for each in ask(arbiter, {"who": "all"})["processes"]]
 
 
 def limits(one: Running) -> set[int]:
