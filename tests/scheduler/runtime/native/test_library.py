@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import _lru_cache_wrapper
@@ -83,6 +85,28 @@ def test_a_compiler_that_hangs_is_ended_with_all_that_it_started(
     assert left(cache) == []
     for process in map(int, started.read_text().split()):
         assert ended(process)
+
+
+def test_a_process_killed_while_it_compiles_leaves_no_compiler_and_the_next_one_clears_up(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    compiling = {"CXX": str(compiler(tmp_path / "cxx", f"echo $$ >> {started}; exec sleep 600"))}
+    code = "from threadcast.scheduler.runtime.native.library import native_library; native_library()"
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **compiling}) as process:
+        deadline_s = time.monotonic() + 60.0
+        while not (started.exists() and started.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        process.kill()
+    for left_over in map(int, started.read_text().split()):
+        assert ended(left_over)
+    assert list(cache.glob("*/build-*"))
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", "exit 1")))
+    with pytest.raises(ExecutionError, match="cannot be made"):
+        native_library()
+    assert not list(cache.glob("*/build-*"))
 
 
 def ended(process: int) -> bool:

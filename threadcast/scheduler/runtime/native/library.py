@@ -34,6 +34,9 @@ FLAGS = ("-O2",)
 _TAIL_LINES = 12
 """Lines of a compiler's output that an error shows: the last ones say what is wrong."""
 
+_DRAFT = "build-"
+"""How folders are named in which a library is being made."""
+
 _logger = logging.getLogger("threadcast")
 
 
@@ -105,8 +108,10 @@ def _build(built: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
         if built.is_file():
             return  # another process has just made it
+        for left in built.parent.glob(f"{_DRAFT}*"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
         _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
-        with tempfile.TemporaryDirectory(prefix="build-", dir=built.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=built.parent) as folder:
             _compile(Path(folder))
             os.replace(Path(folder, built.name), built)
 
@@ -125,26 +130,43 @@ def compiler() -> list[str]:
 
 
 def make_file(command: Sequence[str], built: Path, what: str) -> None:
-    """Run what makes `built` in a process group of its own, which ends with this. ExecutionError where it does not."""
+    """Run what makes `built` in a process group of its own, which ends with this, or with this process.
+
+    ExecutionError where it does not make it, or not in time.
+    """
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
+    ours, theirs = os.pipe()
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-        start_new_session=True,
+        [sys.executable, "-I", "-c", _GUARD, *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=ours, text=True, start_new_session=True,
     )  # fmt: skip
+    os.close(ours)
     with running:
         try:
             output, _ = running.communicate(timeout=timeout_s)
         except BaseException as error:
-            os.killpg(running.pid, signal.SIGKILL)
+            os.killpg(running.pid, signal.SIGTERM)  # ninja ends what it has started
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ExecutionError(
                     f"{what}: not made within {timeout_s:g} s; raise engine.compile_timeout_s"
                 ) from None
             raise
+        finally:
+            os.close(theirs)
     if running.returncode != 0 or not built.is_file():
         tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
         raise ExecutionError(f"{what} cannot be made:\n{tail}")
 
+
+_GUARD = """
+import os, signal, subprocess, sys, threading
+running = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+def end_with_caller():
+    os.read(0, 1)  # which nobody writes: the other end has closed
+    os.killpg(0, signal.SIGTERM)
+threading.Thread(target=end_with_caller, daemon=True).start()
+sys.exit(running.wait() != 0)
+"""
 
 _SCRIPT = """
 import sys

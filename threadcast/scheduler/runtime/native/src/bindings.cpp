@@ -1,7 +1,9 @@
 // What Python sees of the engine.
+#include <cxxabi.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/extension.h>
+#include <unistd.h>
 
 #include "arena.h"
 #include "dynamic.h"
@@ -76,11 +78,18 @@ Values values_of(const py::list& inputs) {
 }
 
 // Lets other threads run Python meanwhile. As the interpreter exits, taking the lock again ends a daemon thread by
-// unwinding it (pthread_exit), for which the destructor must be allowed to throw: pybind11's own would terminate.
+// unwinding it (pthread_exit), through frames that may not throw and drop objects without the lock. Such a thread waits
+// here for the end of the process instead, as it does from Python 3.14 on.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}
-  ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
+  ~Unlocked() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind&) {
+      for (;;) pause();
+    }
+  }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
