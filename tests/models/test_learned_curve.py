@@ -15,6 +15,7 @@ from threadcast.models.evaluation import evaluate, replay
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.splits import new_shape
+from threadcast.models.static_regressor import StaticRegressor
 
 MACHINE = Machine.uniform("twelve", 12, group_size=12)
 CASES = MACHINE.cases()
@@ -67,18 +68,21 @@ def jagged(measured: Measurement) -> Measurement:
     return replace(measured, samples=tuple(replace(s, seconds=factor * s.seconds) for s in measured.samples))
 
 
-@pytest.mark.parametrize("samples", [0, 3])
-def test_intervals_of_a_kind_whose_curves_vary_in_their_own_way_are_its_own(samples):
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [(LearnedCurve(samples=0), 0.8), (LearnedCurve(samples=3), 0.8), (StaticRegressor("xgboost", trees=60), 0.7)],
+)
+def test_intervals_of_a_kind_whose_curves_vary_in_their_own_way_are_its_own(model, least):
     ops = make_ops(240)
     adds = [op for op in ops if op.kind == "add"]
     learned = [*(op for op in ops if op.kind != "add"), *adds[:20]]
-    model = LearnedCurve(samples=samples).fit([jagged(m) for m in measure_all(learned, machine=MACHINE)])
+    model.fit([jagged(m) for m in measure_all(learned, machine=MACHINE)])
     holds = []
     for entry in group([jagged(m) for m in measure_all(adds[20:], machine=MACHINE)]):
         curve = model.predict(entry.op, replay(model, entry), CASES, machine=MACHINE)
         actual = np.array([measured.seconds for measured in entry.by_case.values()])
         holds += ((curve.low <= actual) & (actual <= curve.high)).tolist()
-    assert 0.8 <= np.mean(holds) <= 0.99
+    assert least <= np.mean(holds) <= 0.99  # static regressors' with the widths of all kinds: 0.55
 
 
 def test_ops_measured_in_every_case_are_answered_by_that_beside_others_in_one_batch(model):
@@ -235,6 +239,22 @@ def test_a_model_of_before_there_were_widths_answers_and_wrong_ones_are_refused(
             changed(files, lambda machine, wrong=wrong: machine.update(widths=wrong))
     with pytest.raises(ArtefactError):
         changed(files, lambda machine: machine.pop("scales"))
+
+
+def test_static_regressors_too_have_widths_that_are_checked_and_may_be_missing():
+    made, op = StaticRegressor("xgboost", trees=5).fit(measure_all(TRAIN, machine=MACHINE)), HELD_OUT[0]
+    files = made.to_files()
+
+    def loaded(**changes):
+        document = {key: value for key, value in {**json.loads(files["model.json"]), **changes}.items() if value}
+        stored = {**files, "model.json": json.dumps(document).encode()}
+        return StaticRegressor("xgboost").from_files(stored).predict(op, [], CASES, machine=MACHINE)
+
+    assert loaded().low.tolist() == made.predict(op, [], CASES, machine=MACHINE).low.tolist()
+    assert loaded(widths=None).seconds.tolist() == loaded().seconds.tolist()
+    for wrong in ({"mm": -1.0}, {"mm": "wide"}, [1.0]):
+        with pytest.raises(ArtefactError):
+            loaded(widths=wrong)
 
 
 def test_what_cannot_be_is_refused():
