@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 EXTRAS = {
-    "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops"),
+    "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops", "threadpoolctl"),
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "postgres": ("psycopg",),
-    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "threadpoolctl", "orjson"),
+    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "orjson"),
     "collect": ("torch", "pyperf"),
     "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),

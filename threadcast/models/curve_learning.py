@@ -111,11 +111,13 @@ class _Judged:
         designs = [self._telling(count) for count in LEARNED_COUNTS if count < len(self.cases)]
         designs += [tuple(self._random.permutation(len(self.cases))[:count].tolist()) for count in RANDOM_COUNTS]
         forecasts = [forecast for where in designs for forecast in self._forecasts(where)]
-        halves = [[one for one in forecasts if one.part % 2 == half] for half in (0, 1)]
-        trained = [self._trained(halves[1 - half]) for half in (0, 1)]
+        if len({one.part for one in forecasts}) < 2:
+            return None
+        by_part = [[one for one in forecasts if one.part == out] for out in range(PARTS)]
+        trained = [self._trained([one for one in forecasts if one.part != out]) for out in range(PARTS)]
         before = after = 0.0
-        for half, correction in enumerate(trained):
-            for one in halves[half]:
+        for correction, unseen in zip(trained, by_part, strict=True):
+            for one in unseen:
                 before += float(np.nansum(np.abs(one.truth - one.forecast.mean)))
                 after += float(np.nansum(np.abs(one.truth - correction.corrected(one.forecast, self.cases))))
         if after >= before:
@@ -157,7 +159,7 @@ class _Judged:
         """How far off ops are, (n_ops, n_cases), in standard deviations."""
         logs = one.forecast.mean
         if self._corrections is not None and one.forecast.where:
-            logs = self._corrections[one.part % 2].corrected(one.forecast, self.cases)
+            logs = self._corrections[one.part].corrected(one.forecast, self.cases)
         found: Floats = (one.truth - logs) / one.spread
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -41,18 +41,21 @@ def knots_of(seen: Mapping[Case, Measurement]) -> dict[Case, Knot]:
     """The median of each case's measurement; ModelError on a time that no op can take."""
     knots = {}
     for case, measurement in seen.items():
-        if defect := defect_of(measurement):
-            raise ModelError(f"{measurement.op.key} has {defect}")
+        refuse_defect(measurement)
         low, high = median_interval([sample.seconds for sample in measurement.samples])
         seconds = measurement.seconds
         knots[case] = Knot(seconds, min(low, seconds), max(high, seconds), Source.MEASURED)
     return knots
 
 
-def with_measured(table: CurveTable, knots: Sequence[Mapping[Case, Knot]]) -> CurveTable:
-    """The table with the known points of each op, `knots[i]`, in place of its forecasts there."""
-    if not any(knots):
-        return table
+def refuse_defect(measurement: Measurement) -> None:
+    """ModelError on a time that no op can take."""
+    if defect := defect_of(measurement):
+        raise ModelError(f"{measurement.op.key} has {defect}")
+
+
+def with_measured(table: CurveTable, knots: Iterable[Mapping[Case, Knot]]) -> CurveTable:
+    """The table with the known points of each op, in their order, in place of its forecasts there."""
     seconds, low, high = (array.copy() for array in (table.seconds, table.low, table.high))
     source = table.source.copy()
     codes = {name: code for code, name in enumerate(Source)}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, NOISE, NORMAL_95, learn
-from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
+from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.parallel import in_chunks
@@ -88,7 +89,8 @@ class LearnedCurve(BatchModel):
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The case that tells most, None once `samples` were taken or the choice is good enough."""
         seen = by_case(observed)
-        knots_of(seen)  # ModelError on a time that no op can take
+        for measured in seen.values():
+            refuse_defect(measured)
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
@@ -151,11 +153,12 @@ class LearnedCurve(BatchModel):
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
         known = [by_case(measurements) for measurements in observed]
-        knots = [knots_of(seen) for seen in known]
-        wanting = [row for row, seen in enumerate(knots) if not all(case in seen for case in cases)]
+        for measured in chain.from_iterable(seen.values() for seen in known):
+            refuse_defect(measured)
+        wanting = [row for row, seen in enumerate(known) if not all(case in seen for case in cases)]
         if len(wanting) < len(ops):  # many samples take a Gaussian long, and these leave nothing to tell
-            return with_measured(self._partly(ops, observed, cases, wanting, machine), knots)
-        learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), knots)
+            return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
+        learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), known)
         logs, spread = self._forecast(ops, known, learned, machine)
         samples = np.array([min(len(seen), len(learned.low) - 1) for seen in known])
         found = (
@@ -164,10 +167,10 @@ class LearnedCurve(BatchModel):
         )  # fmt: skip
         columns = learned.columns(cases)
         if -1 in columns:
-            return self._interpolated(learned, found, knots, cases)
+            return self._interpolated(learned, found, known, cases)
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
-        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
+        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
 
     def _partly(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case],
@@ -189,12 +192,15 @@ class LearnedCurve(BatchModel):
         """Log seconds at the learned cases, and how far off they may be (`MachineCurves.spread`), (n_ops, n_cases)."""
         base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
-        alike: dict[tuple[int, ...], list[int]] = {}
-        told = [_positions(learned, seen) for seen in known]
-        for row, (where, *_) in enumerate(told):
-            alike.setdefault(where, []).append(row)
-        for where, rows in alike.items():
-            given = (np.array([told[row][part] for row in rows]) for part in (1, 2, 3))
+        alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
+        for row, seen in enumerate(known):  # flat lists: of 10,000 ops' own ones the garbage collector makes much
+            where, *own = _positions(learned, seen)
+            rows, *flat = alike.setdefault(where, ([], [], [], []))
+            rows.append(row)
+            for values, more in zip(flat, own, strict=True):
+                values.extend(more)
+        for where, (rows, *flat) in alike.items():
+            given = (np.reshape(values, (len(rows), len(where))) for values in flat)
             forecast, _ = learned.told([ops[row] for row in rows], base[rows], where, *given)
             logs[rows] = self._corrected(forecast, learned)
             spread[rows] = learned.spread(forecast)
@@ -225,23 +231,23 @@ class LearnedCurve(BatchModel):
         _, believed = learned.told([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
-    def _unknown(self, cases: tuple[Case, ...], knots: Sequence[Mapping[Case, Knot]]) -> MachineCurves:
+    def _unknown(self, cases: tuple[Case, ...], known: Sequence[Mapping[Case, Measurement]]) -> MachineCurves:
         """What is assumed of a machine that was not learned from: the smooth part of all that were, wider."""
-        every = tuple(sorted({*cases, *(case for known in knots for case in known)}))
+        every = tuple(sorted({*cases, *(case for seen in known for case in seen)}))
         threads = np.array([case.threads for case in every], dtype=np.float64)
         bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
         gaussian = CaseGaussian.smooth(self._variance, self._length, threads, self._noise)
         return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound)
 
     def _interpolated(
-        self, learned: MachineCurves, forecast: Sequence[Floats], measured: Sequence[Mapping[Case, Knot]],
+        self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
         cases: Sequence[Case],
     ) -> CurveTable:  # fmt: skip
         curves = []
-        for row, known in enumerate(measured):
+        for row, seen in enumerate(known):
             points = zip(learned.cases, *(array[row].tolist() for array in forecast), strict=True)
             guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
-            curves.append(curve_through({**guessed, **known}, cases, between="log"))
+            curves.append(curve_through({**guessed, **knots_of(seen)}, cases, between="log"))
         return CurveTable.of(curves, model=self.name)
 
     def to_files(self) -> dict[str, bytes]:
@@ -285,7 +291,7 @@ class LearnedCurve(BatchModel):
 
 def _positions(
     learned: MachineCurves, seen: Mapping[Case, Measurement]
-) -> tuple[tuple[int, ...], list[float], list[int], list[float]]:
+) -> tuple[tuple[int, ...], list[float], list[float], list[float]]:
     """Where what was measured lies among the learned cases, the oldest first: positions, log seconds, of how many
     samples each is the median, and its age beside the newest in `FADE_S`."""
     known = []

@@ -79,5 +79,8 @@ def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jo
         return forecast(ops)
     if jobs == 1:
         return np.concatenate([forecast(part) for part in parts])
-    with ThreadPoolExecutor(jobs) as threads:
+    from threadpoolctl import threadpool_limits
+
+    # While our threads each multiply matrices, those of the linear algebra would wait for each other, spinning.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(jobs) as threads:
         return np.concatenate(list(threads.map(forecast, parts)))

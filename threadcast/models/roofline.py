@@ -77,7 +77,7 @@ class Roofline(BatchModel):
         seconds = least_seconds(limits, ops, tuple(cases), machine)
         source = np.full(seconds.shape, list(Source).index(self._source), dtype=np.int8)
         table = CurveTable(tuple(cases), seconds, seconds * low, seconds * high, source, self.name)
-        return with_measured(table, [measured_knots(seen) for seen in observed])
+        return with_measured(table, map(measured_knots, observed))
 
     def to_files(self) -> dict[str, bytes]:
         """The calibrations and intervals as JSON."""

@@ -73,7 +73,7 @@ class StaticRegressor(BatchModel):
             tuple(cases), seconds, low, high,
             np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8), self.name,
         )  # fmt: skip
-        return with_measured(table, [measured_knots(seen) for seen in observed])
+        return with_measured(table, map(measured_knots, observed))
 
     def to_files(self) -> dict[str, bytes]:
         """Options and the trees."""

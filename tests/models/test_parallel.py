@@ -1,0 +1,31 @@
+"""Work in chunks on several threads, each of which multiplies matrices by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from threadcast.models.parallel import CHUNK, in_chunks
+
+OPS = range(3 * CHUNK)
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_linear_algebra_has_one_thread_while_chunks_are_worked_at_and_its_own_again_after_that_or_an_error() -> None:
+    meanwhile = []
+
+    def forecast(some: range) -> np.ndarray:
+        meanwhile.append(blas_threads())
+        return np.array(some, dtype=np.float64)[:, None]
+
+    with threadpool_limits(2, user_api="blas"):
+        assert in_chunks(forecast, OPS, jobs=2)[:, 0].tolist() == list(OPS)
+        assert meanwhile == [{1}] * 3
+        assert blas_threads() == {2}
+        with pytest.raises(ZeroDivisionError):
+            in_chunks(lambda some: 1 / 0, OPS, jobs=2)
+        assert blas_threads() == {2}
