@@ -15,7 +15,7 @@ from threadcast.models.evaluation import evaluate, replay
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.splits import new_shape
-from threadcast.models.static_regressor import StaticRegressor
+from threadcast.models.static_regressor import StaticRegressor, _bounds_by_kind
 
 MACHINE = Machine.uniform("twelve", 12, group_size=12)
 CASES = MACHINE.cases()
@@ -82,7 +82,7 @@ def test_intervals_of_a_kind_whose_curves_vary_in_their_own_way_are_its_own(mode
         curve = model.predict(entry.op, replay(model, entry), CASES, machine=MACHINE)
         actual = np.array([measured.seconds for measured in entry.by_case.values()])
         holds += ((curve.low <= actual) & (actual <= curve.high)).tolist()
-    assert least <= np.mean(holds) <= 0.99  # static regressors' with the widths of all kinds: 0.55
+    assert least <= np.mean(holds) <= 0.99  # static regressors' by the bounds of all kinds: 0.55
 
 
 def test_ops_measured_in_every_case_are_answered_by_that_beside_others_in_one_batch(model):
@@ -241,7 +241,7 @@ def test_a_model_of_before_there_were_widths_answers_and_wrong_ones_are_refused(
         changed(files, lambda machine: machine.pop("scales"))
 
 
-def test_static_regressors_too_have_widths_that_are_checked_and_may_be_missing():
+def test_static_regressors_bounds_of_kinds_are_checked_and_may_be_missing():
     made, op = StaticRegressor("xgboost", trees=5).fit(measure_all(TRAIN, machine=MACHINE)), HELD_OUT[0]
     files = made.to_files()
 
@@ -251,10 +251,22 @@ def test_static_regressors_too_have_widths_that_are_checked_and_may_be_missing()
         return StaticRegressor("xgboost").from_files(stored).predict(op, [], CASES, machine=MACHINE)
 
     assert loaded().low.tolist() == made.predict(op, [], CASES, machine=MACHINE).low.tolist()
-    assert loaded(widths=None).seconds.tolist() == loaded().seconds.tolist()
-    for wrong in ({"mm": -1.0}, {"mm": "wide"}, [1.0]):
+    assert loaded(log_bounds_of_kinds=None).seconds.tolist() == loaded().seconds.tolist()
+    for wrong in ({"mm": [0.5, 1.0]}, {"mm": [-1.0]}, {"mm": ["low", "high"]}, {"mm": 1.0}, [1.0]):
         with pytest.raises(ArtefactError):
-            loaded(widths=wrong)
+            loaded(log_bounds_of_kinds=wrong)
+
+
+def test_the_tail_of_one_kind_does_not_stretch_the_bounds_of_another():
+    rng = np.random.default_rng(0)
+    ops = make_ops(330)
+    adds, mms = [op for op in ops if op.kind == "add"], [op for op in ops if op.kind == "mm"][:20]
+    close = np.where(rng.random((len(adds), 12)) < 0.07, 1.0, 0.01 * rng.standard_normal((len(adds), 12)))
+    wide = 0.5 * rng.standard_normal((len(mms), 12))
+    bounds = _bounds_by_kind(entries([*adds, *mms]), [*close, *wide])
+    assert bounds["mm"] == pytest.approx((-0.5 * 1.645, 0.5 * 1.645), rel=0.25)
+    assert -0.05 < bounds["add"][0] < 0
+    assert bounds["add"][1] == pytest.approx(1.0, abs=0.05)
 
 
 def test_what_cannot_be_is_refused():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -29,3 +32,26 @@ def test_linear_algebra_has_one_thread_while_chunks_are_worked_at_and_its_own_ag
         with pytest.raises(ZeroDivisionError):
             in_chunks(lambda some: 1 / 0, OPS, jobs=2)
         assert blas_threads() == {2}
+
+
+def test_callers_that_overlap_leave_the_limit_as_it_was() -> None:
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def first(some: range) -> np.ndarray:
+        entered.set()
+        assert may_leave.wait(60)
+        return np.array(some, dtype=np.float64)[:, None]
+
+    def second(some: range) -> np.ndarray:
+        return np.array(some, dtype=np.float64)[:, None]
+
+    with threadpool_limits(2, user_api="blas"), ThreadPoolExecutor(2) as callers:
+        one = callers.submit(in_chunks, first, OPS, jobs=2)
+        assert entered.wait(60)
+        other = callers.submit(in_chunks, second, OPS, jobs=2)
+        while not other.running():
+            pass
+        may_leave.set()
+        assert one.result(60).tolist() == other.result(60).tolist()
+        assert blas_threads() == {2}
+    assert len(blas_threads()) == 1

@@ -12,7 +12,7 @@ from threadcast.core import Case
 from threadcast.core.curve import Floats
 from threadcast.models.case_gaussian import CaseGaussian
 from threadcast.models.correction import Correction, Forecast
-from threadcast.models.intervals import PRIOR_OPS, residual_bounds, widths_by_kind
+from threadcast.models.intervals import residual_bounds
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_process import OpProcess
@@ -33,6 +33,9 @@ SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 
 WORTH = 1.03
 """Times the least error up to which the process alone is taken: the trees take ten times as long."""
+
+PRIOR_OPS = 4.0
+"""How many ops of a kind weigh as much as the assumption that its curves are off as far as those of others."""
 
 PARTS = 5
 """Parts of the ops, of which each is judged by the Gaussian of the others."""
@@ -138,7 +141,7 @@ class _Judged:
                 for of_count in (low, high, *widths.values()) if count else ():
                     of_count[count] = of_count[count - 1]
                 continue
-            for kind, width in widths_by_kind(kinds, list(scores)).items():
+            for kind, width in _widths(kinds, scores).items():
                 widths[kind][count] = width
             told = scores / np.array([widths[kind][count] for kind in kinds])[:, None]
             below, above = residual_bounds(told[~np.isnan(told)])
@@ -221,6 +224,28 @@ def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
         own = squares[of_kind == kind]
         found[kind] = float(np.sqrt((own.sum() / typical + PRIOR_OPS) / (len(own) + PRIOR_OPS)))
     return found
+
+
+def _widths(kinds: Sequence[str], scores: Floats) -> dict[str, float]:
+    """By kind, how many times as far off as those of all kinds together its ops are in standard deviations, of which
+    `scores` are (n_ops, n_cases).
+
+    The Gaussian is that of all kinds: one of which few ops are known, and whose curves vary in other ways, is forecast
+    less surely than it says. What 90 % stay below is compared; few ops of a kind are not believed.
+    """
+    of_kind: NDArray[np.str_] = np.array(kinds)
+    typical, found = _most(scores), {}
+    for kind in dict.fromkeys(kinds):
+        own = of_kind == kind
+        mine, believed = _most(scores[own]), own.sum() / (own.sum() + PRIOR_OPS)
+        found[kind] = float((mine / typical) ** believed) if min(mine, typical) > 0 else 1.0
+    return found
+
+
+def _most(scores: Floats) -> float:
+    """What nine in ten stay below on either side; 0 where there are none."""
+    known = np.abs(scores[~np.isnan(scores)])
+    return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
 def _off(known: Floats, forecast: Floats) -> float:

@@ -17,9 +17,6 @@ LONE_SAMPLE_SPREAD = 0.1
 """Relative half-width assumed around a single sample, which says nothing of its own spread. Single timed batches
 of MKL sgemm and sdot at 1 to 96 threads of a quiet machine lie within 9 % of the median of nine in 95 % of cases."""
 
-PRIOR_OPS = 4.0
-"""How many ops of a kind weigh as much as the assumption that forecasts of it are off as far as those of others."""
-
 _T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
 """95th percentile of Student's t with n - 1 degrees of freedom, by number of samples n."""
 
@@ -63,27 +60,3 @@ def residual_bounds(residuals: Floats) -> tuple[float, float]:
     ordered = np.sort(residuals)
     rank = min(math.ceil((1 - TAIL) * (len(ordered) + 1)), len(ordered))
     return min(float(ordered[len(ordered) - rank]), 0.0), max(float(ordered[rank - 1]), 0.0)
-
-
-def widths_by_kind(kinds: Sequence[str], off: Sequence[Floats]) -> dict[str, float]:
-    """By kind of op, how many times as far off forecasts are as those of all kinds together.
-
-    `off` is how far those of each op are, (n_cases of the op,), NaN where that is not known. A kind of which few ops
-    are known varies in ways that were not learned from the others. What 90 % stay below is compared; few ops of a kind
-    are not believed.
-    """
-    of_kind: dict[str, list[Floats]] = {}
-    for kind, own in zip(kinds, off, strict=True):
-        of_kind.setdefault(kind, []).append(own)
-    typical, found = _most(off), {}
-    for kind, some in of_kind.items():
-        mine, believed = _most(some), len(some) / (len(some) + PRIOR_OPS)
-        found[kind] = float((mine / typical) ** believed) if min(mine, typical) > 0 else 1.0
-    return found
-
-
-def _most(off: Sequence[Floats]) -> float:
-    """What nine in ten stay below on either side; 0 where there are none."""
-    values = np.abs(np.concatenate(list(off))) if len(off) else np.empty(0)
-    known = values[~np.isnan(values)]
-    return float(np.quantile(known, 0.9)) if len(known) else 0.0

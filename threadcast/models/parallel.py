@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ CONNECT_S = 10.0
 
 CHUNK = 256
 """Ops whose features a thread has in memory at once."""
+
+_one_caller = threading.Lock()
 
 _on_cluster: ContextVar[bool] = ContextVar("on_cluster", default=False)
 
@@ -81,6 +84,7 @@ def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jo
         return np.concatenate([forecast(part) for part in parts])
     from threadpoolctl import threadpool_limits
 
-    # While our threads each multiply matrices, those of the linear algebra would wait for each other, spinning.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(jobs) as threads:
+    # While our threads each multiply matrices, those of the linear algebra would wait for each other, spinning. Their
+    # limit is the process's: one caller at a time, or the last to go takes back what another has set.
+    with _one_caller, threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(jobs) as threads:
         return np.concatenate(list(threads.map(forecast, parts)))

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
-from threadcast.models.intervals import residual_bounds, widths_by_kind
-from threadcast.models.measured import group, usable
+from threadcast.models.intervals import residual_bounds
+from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
 SCHEMA = "threadcast.static_regressor/1"
 
+PRIOR_OPS = 4.0
+"""How many ops of a kind weigh as much as the assumption that its curves are off as far as those of all kinds."""
+
 
 class StaticRegressor(BatchModel):
     """Trees over `static_features` of all measured points, of all machines together; it asks for no sample.
 
-    The interval is the central 90 % of out-of-fold residuals in log time, as wide as those of an op's kind have to be;
-    an unknown kind's is that of the widest known one. What was measured of an op is not used, but shown where it was
-    measured.
+    The interval is the central 90 % of out-of-fold residuals in log time of an op's kind, and where few ops of it are
+    known also of all; an unknown kind's reaches as far as any kind's. What was measured of an op is not used, but shown
+    where it was measured.
     """
 
     searched = Shape.searched
@@ -41,8 +45,8 @@ class StaticRegressor(BatchModel):
         self._trees: PointTrees | None = None
         self._features = 0
         self._bounds = (0.0, 0.0)
-        self._widths: dict[str, float] = {}
-        """By kind, how many times as far off its ops are as `_bounds` say."""
+        """Of an unknown kind."""
+        self._of_kind: dict[str, tuple[float, float]] = {}
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from all points; ModelError on unusable data."""
@@ -50,11 +54,9 @@ class StaticRegressor(BatchModel):
         points = Points.of(entries)
         self._trees, residuals = points.learned(self.library, self.shape, jobs=self.jobs)
         self._features = points.features.shape[1]
-        by_op = [residuals[rows] for rows in points.of_op]
-        kinds = [entry.op.kind for entry in entries]
-        self._widths = widths_by_kind(kinds, by_op)
-        told = [own / self._widths[kind] for kind, own in zip(kinds, by_op, strict=True)]
-        self._bounds = residual_bounds(np.concatenate(told))
+        self._of_kind = _bounds_by_kind(entries, [residuals[rows] for rows in points.of_op])
+        lows, highs = zip(*self._of_kind.values(), strict=True)
+        self._bounds = min(lows), max(highs)
         return self
 
     def predict_many(
@@ -66,9 +68,8 @@ class StaticRegressor(BatchModel):
         self.check_batch(ops, observed)
         trees = self._trees
         logs = in_chunks(lambda some: trees.log_seconds(some, machine, cases), ops, jobs=1)
-        widest = max(self._widths.values(), default=1.0)
-        widths = np.array([[self._widths.get(op.kind, widest)] for op in ops])
-        seconds, low, high = (np.exp(logs + widths * by) for by in (0.0, *self._bounds))
+        bounds = np.array([self._of_kind.get(op.kind, self._bounds) for op in ops])
+        seconds, low, high = np.exp(logs), np.exp(logs + bounds[:, :1]), np.exp(logs + bounds[:, 1:])
         table = CurveTable(
             tuple(cases), seconds, low, high,
             np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8), self.name,
@@ -80,7 +81,7 @@ class StaticRegressor(BatchModel):
         document = {
             "schema": SCHEMA, "library": self.library, "shape": asdict(self.shape), "features": self._features,
             "log_bounds": list(self._bounds), "fitted": self._trees is not None,
-            "widths": self._widths,
+            "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
         }  # fmt: skip
         return {
             "model.json": json_bytes(document),
@@ -95,16 +96,41 @@ class StaticRegressor(BatchModel):
             if document["library"] != self.library:
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
             made = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
-            low, high = (finite(bound, pointer="/log_bounds") for bound in member(document, "log_bounds", list))
-            if low > 0 or high < 0:
-                raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
-            widths = member(document, "widths", dict, default={})  # models of before there were widths have none
-            made._widths = {str(kind): finite(width, pointer="/widths") for kind, width in widths.items()}
-            if min(made._widths.values(), default=1.0) <= 0:
-                raise ArtefactError("model.json has widths that are not above 0")
-            made._features, made._bounds = member(document, "features", int), (low, high)
+            made._bounds = _bounds_of(document, "log_bounds")
+            of_kind = member(
+                document, "log_bounds_of_kinds", dict, default={}
+            )  # not in models of before there were any
+            made._of_kind = {str(kind): _bounds_of(of_kind, kind) for kind in of_kind}
+            made._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
         if fitted:
             made._trees = PointTrees(self.library, made.shape).from_files("trees", files, features=made._features)
         self.__dict__.update(made.__dict__)
         return self
+
+
+def _bounds_by_kind(entries: Sequence[MeasuredOp], residuals: Sequence[Floats]) -> dict[str, tuple[float, float]]:
+    """Bounds of each kind's residuals, where few ops of it are known mixed with those of all."""
+    of_all = np.array(residual_bounds(np.concatenate(residuals)))
+    rows: dict[str, list[int]] = {}
+    for row, entry in enumerate(entries):
+        rows.setdefault(entry.op.kind, []).append(row)
+    found = {}
+    for kind, own in rows.items():
+        ops = len({entries[row].op.key for row in own})
+        believed = ops / (ops + PRIOR_OPS)
+        of_kind = np.array(residual_bounds(np.concatenate([residuals[row] for row in own])))
+        low, high = (believed * of_kind + (1 - believed) * of_all).tolist()
+        found[kind] = low, high
+    return found
+
+
+def _bounds_of(document: Any, name: str) -> tuple[float, float]:
+    """Two numbers around 0; ArtefactError on anything else."""
+    bounds = member(document, name, list)
+    if len(bounds) != 2:
+        raise ArtefactError(f"model.json has an interval with {len(bounds)} ends")
+    low, high = (finite(bound, pointer=f"/{name}") for bound in bounds)
+    if low > 0 or high < 0:
+        raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
+    return low, high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -288,6 +289,21 @@ def test_a_loop_that_does_not_compile_leaves_nothing_behind(monkeypatch: pytest.
         library.compiled([kernel])
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == []
+
+
+def test_drafts_of_processes_that_were_killed_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
+    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), (), ())
+    with pytest.raises(ExecutionError):
+        library.compiled([kernel])
+    (folder,) = tmp_path.iterdir()
+    left, others = folder / "build-left", folder / "build-others"
+    for draft in (left, others):
+        draft.mkdir()
+    os.utime(left, (0, 0))
+    with pytest.raises(ExecutionError):
+        library.compiled([kernel])
+    assert list(folder.iterdir()) == [others]
 
 
 def test_a_damaged_loop_is_made_anew(

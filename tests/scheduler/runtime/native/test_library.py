@@ -109,6 +109,33 @@ def test_a_process_killed_while_it_compiles_leaves_no_compiler_and_the_next_one_
     assert not list(cache.glob("*/build-*"))
 
 
+def test_compilers_end_in_time_where_the_caller_ignores_signals(tmp_path: Path) -> None:
+    code = f"""
+import signal, subprocess, time
+from pathlib import Path
+from threadcast.core.errors import ExecutionError
+from threadcast.scheduler.runtime.native.library import make_file
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+started_s = time.monotonic()
+try:
+    make_file(["sh", "-c", "echo $$ > {tmp_path}/started; exec sleep 600"], Path("{tmp_path}/none"), "this")
+except ExecutionError as error:
+    print(error, time.monotonic() - started_s < 20)
+try:
+    make_file(["{tmp_path}/missing"], Path("{tmp_path}/none"), "that")
+except ExecutionError as error:
+    print(str(error).splitlines())
+"""
+    settings = {**os.environ, "THREADCAST_ENGINE_COMPILE_TIMEOUT_S": "1"}
+    said = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60)
+    assert said.stdout.splitlines() == [
+        "this: not made within 1 s; raise engine.compile_timeout_s True",
+        f"['that cannot be made:', '{tmp_path}/missing: No such file or directory']",
+    ], said.stderr
+    assert ended(int((tmp_path / "started").read_text()))
+
+
 def ended(process: int) -> bool:
     deadline_s = time.monotonic() + 20.0
     while time.monotonic() < deadline_s:

@@ -8,7 +8,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +20,7 @@ import torch
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.scheduler.runtime.fusion.kernels import PRELUDE, Kernel
-from threadcast.scheduler.runtime.native.library import compiler, make_file, native_library
+from threadcast.scheduler.runtime.native.library import DRAFT, compiler, make_file, native_library
 
 _ISA_FLAGS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c"),
@@ -85,11 +87,21 @@ def compiled(kernels: Iterable[Kernel]) -> Path:
     if missing:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as draft:
+            _clear_up(folder)
+            with tempfile.TemporaryDirectory(prefix=DRAFT, dir=folder, ignore_cleanup_errors=True) as draft:
                 _compile(missing, Path(draft), folder, flags)
         except OSError as error:
             raise ExecutionError(f"{folder} cannot be written: {error.strerror}; set engine.cache") from error
     return folder
+
+
+def _clear_up(folder: Path) -> None:
+    """Remove what processes left that were killed as they compiled: drafts that are older than compiling may take."""
+    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
+    for draft in folder.glob(f"{DRAFT}*"):
+        with suppress(FileNotFoundError):  # its maker is done with it
+            if draft.stat().st_mtime < time.time() - timeout_s:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:

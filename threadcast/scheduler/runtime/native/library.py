@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +35,11 @@ FLAGS = ("-O2",)
 _TAIL_LINES = 12
 """Lines of a compiler's output that an error shows: the last ones say what is wrong."""
 
-_DRAFT = "build-"
+DRAFT = "build-"
 """How folders are named in which a library is being made."""
+
+_END_S = 5.0
+"""Seconds that compilers have to end when they are asked to."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -108,10 +112,10 @@ def _build(built: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
         if built.is_file():
             return  # another process has just made it
-        for left in built.parent.glob(f"{_DRAFT}*"):  # by one that was killed
+        for left in built.parent.glob(f"{DRAFT}*"):  # by one that was killed
             shutil.rmtree(left, ignore_errors=True)
         _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
-        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=built.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=DRAFT, dir=built.parent, ignore_cleanup_errors=True) as folder:
             _compile(Path(folder))
             os.replace(Path(folder, built.name), built)
 
@@ -135,36 +139,51 @@ def make_file(command: Sequence[str], built: Path, what: str) -> None:
     ExecutionError where it does not make it, or not in time.
     """
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
-    ours, theirs = os.pipe()
-    running = subprocess.Popen(
-        [sys.executable, "-I", "-c", _GUARD, *command],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=ours, text=True, start_new_session=True,
-    )  # fmt: skip
-    os.close(ours)
-    with running:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", _GUARD, str(os.getpid()), *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+        start_new_session=True,
+    ) as running:  # fmt: skip
         try:
             output, _ = running.communicate(timeout=timeout_s)
         except BaseException as error:
-            os.killpg(running.pid, signal.SIGTERM)  # ninja ends what it has started
+            _end(running)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ExecutionError(
                     f"{what}: not made within {timeout_s:g} s; raise engine.compile_timeout_s"
                 ) from None
             raise
-        finally:
-            os.close(theirs)
     if running.returncode != 0 or not built.is_file():
         tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
         raise ExecutionError(f"{what} cannot be made:\n{tail}")
 
 
+def _end(running: subprocess.Popen[str]) -> None:
+    """End its process group: with what ninja has started, which are groups of their own, if it takes the signal."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, ending)
+        with suppress(subprocess.TimeoutExpired):
+            running.communicate(timeout=_END_S)  # until none of them holds the output any more
+            return
+
+
+# Its own end, with the thread that called, and a signal of the caller end its group; a handler is not inherited.
 _GUARD = """
-import os, signal, subprocess, sys, threading
-running = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-def end_with_caller():
-    os.read(0, 1)  # which nobody writes: the other end has closed
+import ctypes, os, signal, subprocess, sys
+def end(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
-threading.Thread(target=end_with_caller, daemon=True).start()
+signal.signal(signal.SIGTERM, end)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+caller, *command = sys.argv[1:]
+if os.getppid() != int(caller):
+    sys.exit("nobody waits for this")
+try:
+    running = subprocess.Popen(command)
+except OSError as error:
+    sys.exit(f"{command[0]}: {error.strerror}")
 sys.exit(running.wait() != 0)
 """
 
