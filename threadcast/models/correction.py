@@ -17,8 +17,8 @@ from threadcast.models.static_features import Features
 from threadcast.models.thread_features import thread_features
 
 TREES, DEPTH, RATE, LEAST_IN_LEAF = 60, 8, 0.15, 40
-"""On four splits of MKL's sgemm, 45 trees at a rate of 0.2 chose cases that cost 0.2 % more; on two of them 100 trees of
-depth 9 gained at most 0.001 of accuracy. They are the largest part of a forecast's time."""
+"""On four splits of MKL's sgemm, 45 trees at a rate of 0.2 chose cases that cost 0.2 % more; on two of them 100 trees
+of depth 9 gained at most 0.001 of accuracy. They are the largest part of a forecast's time."""
 
 MOST = 3.0
 """Standard deviations that count of a residual: what lies beyond is an odd op, not a rule."""
