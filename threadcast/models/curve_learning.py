@@ -12,7 +12,7 @@ from threadcast.core import Case
 from threadcast.core.curve import Floats
 from threadcast.models.case_gaussian import CaseGaussian
 from threadcast.models.correction import Correction, Forecast
-from threadcast.models.intervals import residual_bounds
+from threadcast.models.intervals import PRIOR_OPS, residual_bounds
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_process import OpProcess
@@ -33,9 +33,6 @@ SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 
 WORTH = 1.03
 """Times the least error up to which the process alone is taken: the trees take ten times as long."""
-
-PRIOR_OPS = 4.0
-"""How many ops of a kind weigh as much as the assumption that its curves are off as far as those of others."""
 
 PARTS = 5
 """Parts of the ops, of which each is judged by the Gaussian of the others."""

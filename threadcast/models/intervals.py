@@ -17,6 +17,9 @@ LONE_SAMPLE_SPREAD = 0.1
 """Relative half-width assumed around a single sample, which says nothing of its own spread. Single timed batches
 of MKL sgemm and sdot at 1 to 96 threads of a quiet machine lie within 9 % of the median of nine in 95 % of cases."""
 
+PRIOR_OPS = 4.0
+"""How many ops of a kind weigh as much as the assumption that its curves are off as far as those of others."""
+
 _T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
 """95th percentile of Student's t with n - 1 degrees of freedom, by number of samples n."""
 

@@ -15,15 +15,12 @@ from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
-from threadcast.models.intervals import residual_bounds
+from threadcast.models.intervals import PRIOR_OPS, residual_bounds
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
 SCHEMA = "threadcast.static_regressor/1"
-
-PRIOR_OPS = 4.0
-"""How many ops of a kind weigh as much as the assumption that its curves are off as far as those of all kinds."""
 
 
 class StaticRegressor(BatchModel):
@@ -97,9 +94,7 @@ class StaticRegressor(BatchModel):
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
             made = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
             made._bounds = _bounds_of(document, "log_bounds")
-            of_kind = member(
-                document, "log_bounds_of_kinds", dict, default={}
-            )  # not in models of before there were any
+            of_kind = member(document, "log_bounds_of_kinds", dict, default={})  # older models have none
             made._of_kind = {str(kind): _bounds_of(of_kind, kind) for kind in of_kind}
             made._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
