@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from threadcast import networks, optimize, optimize_training
-from threadcast.collector.memory import keep_freed_memory, peak_bytes
-from threadcast.collector.openmp import end_idle_workers
 from threadcast.networks import Workload
-from threadcast.scheduler.runtime.backends.contenders import contenders
+from threadcast.runtime.backends.contenders import contenders
+from threadcast.threads.memory import keep_freed_memory, peak_bytes
+from threadcast.threads.openmp import end_idle_workers
 
 LEARNING_RATE = 1e-3
 

@@ -26,19 +26,19 @@ import torch
 from planned_by_steps import planned_by_steps
 
 from threadcast import networks
-from threadcast.collector.capture import Captured, capture_training
-from threadcast.collector.memory import keep_freed_memory
-from threadcast.collector.openmp import end_idle_workers
+from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
+from threadcast.runtime.comparison import sequential
+from threadcast.runtime.fusion.fuse import fused
+from threadcast.runtime.layout import Layout, Layouts, converted, layouts_of
+from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.plain_gains import measure_plain_gains
+from threadcast.runtime.plan_maker import PlanMaker
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.runtime.comparison import sequential
-from threadcast.scheduler.runtime.fusion.fuse import fused
-from threadcast.scheduler.runtime.layout import Layout, Layouts, converted, layouts_of
-from threadcast.scheduler.runtime.native.engine import NativeEngine
-from threadcast.scheduler.runtime.plain_gains import measure_plain_gains
-from threadcast.scheduler.runtime.plan_maker import PlanMaker
+from threadcast.threads.memory import keep_freed_memory
+from threadcast.threads.openmp import end_idle_workers
 
 PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
 _HEAD = """# What each part of the engine contributes

@@ -15,16 +15,16 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from threadcast.collector.capture import Captured, capture_forward
-from threadcast.collector.program import below_autograd
+from threadcast.capture.capture import Captured, capture_forward
+from threadcast.capture.program import below_autograd
 from threadcast.core import Case, Curve, CurveTable, Machine, Placement, Plan, read_machine
+from threadcast.runtime.comparison import sequential
+from threadcast.runtime.engine import Engine
+from threadcast.runtime.executors import Executors
+from threadcast.runtime.native.engine import NativeEngine, NativeLoop
+from threadcast.runtime.policy_engine import PolicyEngine
+from threadcast.runtime.python_engine import PythonEngine
 from threadcast.scheduler.policies import Problem, create
-from threadcast.scheduler.runtime.comparison import sequential
-from threadcast.scheduler.runtime.engine import Engine
-from threadcast.scheduler.runtime.executors import Executors
-from threadcast.scheduler.runtime.native.engine import NativeEngine, NativeLoop
-from threadcast.scheduler.runtime.policy_engine import PolicyEngine
-from threadcast.scheduler.runtime.python_engine import PythonEngine
 
 OPS = 10_000
 REPEATS = 9

@@ -30,11 +30,11 @@ from malleable import Process, arbiter
 from planned_by_steps import planned_by_steps
 
 from threadcast import networks
-from threadcast.collector.capture import Captured, capture_training
+from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import read_machine
-from threadcast.scheduler.runtime.malleable_plan import MalleablePlan
-from threadcast.scheduler.runtime.native.engine import NativeEngine
-from threadcast.scheduler.runtime.plan_maker import PlanMaker
+from threadcast.runtime.malleable_plan import MalleablePlan
+from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.plan_maker import PlanMaker
 
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
 EXEC = [
@@ -195,7 +195,7 @@ _BLOCKS = """
 import os, sys, time
 import torch
 from threadcast import attach, networks
-from threadcast.scheduler.malleable.attach import detach
+from threadcast.malleable.attach import detach
 work = networks.load("lstm", "small")
 optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3)
 def block(seconds):

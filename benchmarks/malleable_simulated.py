@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core import Machine
-from threadcast.scheduler.malleable.division import Claim
-from threadcast.scheduler.malleable.ledger import Ledger
+from threadcast.malleable.division import Claim
+from threadcast.malleable.ledger import Ledger
 from threadcast.store.published import gbm_training_time
 
 CORES = (16, 68, 128)

@@ -21,15 +21,15 @@ from paper_studies import Network, model
 from planned_by_steps import planned_by_steps
 
 from threadcast import networks
-from threadcast.collector.capture import capture_training
+from threadcast.capture.capture import capture_training
 from threadcast.core import Plan, read_machine
+from threadcast.runtime.malleable_plan import MalleablePlan
+from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.plan_maker import PlanMaker
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Launch, Policy, Problem, State
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.runtime.malleable_plan import MalleablePlan
-from threadcast.scheduler.runtime.native.engine import NativeEngine
-from threadcast.scheduler.runtime.plan_maker import PlanMaker
-from threadcast.scheduler.simulator import Simulation
+from threadcast.scheduler.simulation.simulator import Simulation
 
 
 class Bar(NamedTuple):

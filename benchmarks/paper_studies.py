@@ -25,7 +25,7 @@ from threadcast.models.measured import MeasuredOp
 from threadcast.models.metrics import accuracy
 from threadcast.models.splits import Fold
 from threadcast.scheduler.policies import Policy, Problem, create
-from threadcast.scheduler.simulator import simulate
+from threadcast.scheduler.simulation.simulator import simulate
 
 INTERVAL = 4
 """The hill climb's step for the strategies, as in the paper (III-C)."""

@@ -1,6 +1,6 @@
 """A plan as `threadcast.optimize_training` makes it, for the benchmarks of what runs one."""
 
-from threadcast.scheduler.runtime.plan_maker import Made, PlanMaker
+from threadcast.runtime.plan_maker import Made, PlanMaker
 
 
 def planned_by_steps(maker: PlanMaker) -> Made:

@@ -39,14 +39,14 @@ from planner_instances import (
 
 from threadcast.core import OpGraph, Plan
 from threadcast.core.json_writing import write_json
-from threadcast.scheduler.bounds import lower_bounds
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.class_interference import ClassInterference
-from threadcast.scheduler.cp_sat import OPTIMAL, solve
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
+from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.simulator import simulate
+from threadcast.scheduler.search.cp_sat import OPTIMAL, solve
+from threadcast.scheduler.simulation.checker import check_schedule
+from threadcast.scheduler.simulation.simulator import simulate
 
 SEED = 20260114
 BASELINES = (

@@ -10,7 +10,7 @@ from planner_instances import SHAPES, Pool, problem, random_graph
 from threadcast.core import Edge, OpGraph
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import create
-from threadcast.scheduler.simulator import makespan_s
+from threadcast.scheduler.simulation.simulator import makespan_s
 
 STARTS, STEPS = 3, 25
 BUDGET_S = 0.3

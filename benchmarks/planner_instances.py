@@ -25,8 +25,8 @@ import numpy as np
 from threadcast.core import Affinity, Edge, Machine, Measurement, Op, OpGraph
 from threadcast.core.corun import CoRunTable, Slowdown
 from threadcast.core.op_class import TINY_CALLS, ClassLimits, OpClass
-from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.store.published import adsala_wide, gbm_training_time, minibude_thunderx2, ncnn_network_latency
 
 GRAPHS = Path(__file__).parents[1] / "data/graphs"

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from threadcast.core import CurveTable, Edge, Machine, Op, OpGraph
-from threadcast.scheduler.bounds import lower_bounds
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Policy, Problem, create
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.simulator import Simulation
+from threadcast.scheduler.simulation.simulator import Simulation
 
 OPS, CURVES, SEED = 16_000, 200, 20180421
 LIMIT_S = 1.0

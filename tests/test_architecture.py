@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,13 @@ import pytest
 import threadcast
 
 PACKAGE = Path(threadcast.__file__).parent
-LAYERS = ("core", "networks", "store", "collector", "models", "scheduler", "service", "cli")
+LAYERS = (
+    "core", "threads", "networks", "store", "capture", "collector", "models", "prediction",
+    "scheduler", "runtime", "malleable", "service", "cli",
+)  # fmt: skip
 """From the bottom up: a part imports itself and those before it."""
+ROOMS = {"scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search")}
+"""Folders within a part, likewise; the part's loose files come last."""
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 ONLY_IN = {
@@ -23,7 +29,7 @@ ONLY_IN = {
     "gunicorn": ("service",),
     "sqlalchemy": ("store",),
     "alembic": ("store",),
-    "torch": ("networks", "collector", "scheduler/runtime", "cli"),
+    "torch": ("networks", "threads", "capture", "collector", "runtime", "cli"),
 }
 """Libraries that only these parts may import, at the top of a file or inside a function."""
 
@@ -78,6 +84,40 @@ def test_imports_point_down_only(path):
         if name.startswith("threadcast.") and name.split(".")[1] in LAYERS and name.split(".")[1] not in allowed
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_every_folder_of_a_part_has_its_place(part):
+    assert {path.name for path in (PACKAGE / part).iterdir() if (path / "__init__.py").exists()} == set(ROOMS[part])
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) in ROOMS], ids=name_of)
+def test_imports_within_a_part_point_down_only(path):
+    part, *inner = path.relative_to(PACKAGE).parts
+    rooms = ROOMS[part]
+    allowed = rooms[: rooms.index(inner[0]) + 1] if inner[0] in rooms else (*rooms, *loose_files(part))
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for line, name in imports(path)
+        if name.startswith(f"threadcast.{part}.") and name.split(".")[2] not in allowed
+    ]
+    assert not wrong
+
+
+def loose_files(part: str) -> list[str]:
+    return [path.stem for path in (PACKAGE / part).glob("*.py")]
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports inside functions count, too: a circle that only runs later is a circle all the same."""
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in MODULES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    graph = {
+        name: {next((found for found in (target, target.rpartition(".")[0]) if found in modules), name)
+               for _, target in imports(path)} - {name}
+        for name, path in modules.items()
+    }  # fmt: skip
+    TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

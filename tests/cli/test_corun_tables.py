@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 
 from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.main import cli
-from threadcast.collector import memory
 from threadcast.core import Machine, Op, OpGraph, Placement, Plan, Trace
 from threadcast.core.corun import CoRunTable, read_table, write_table
 from threadcast.core.op_class import OpClass
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine
-from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.threads import memory
 
 TWO = Machine.uniform("two", 2)
 GRAPH = OpGraph(("a", "b"), (Op("a"), Op("b")), (), {"a": {1: 1.0, 2: 0.7}, "b": {1: 1.0, 2: 0.7}})

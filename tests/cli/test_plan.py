@@ -14,7 +14,7 @@ from tests.cli.graph_files import GRAPH, document_of, written
 from threadcast.cli.plan import most_at_once
 from threadcast.core import Machine, Measurement, Op, OpGraph, Placement, Plan, Sample
 from threadcast.core.topology import read_machine
-from threadcast.scheduler.checker import check_schedule
+from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.store import Store
 
 

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from threadcast.cli.main import cli
-from threadcast.collector import memory
 from threadcast.core.topology import read_machine
 from threadcast.store import Store
+from threadcast.threads import memory
 
 NETWORK = """
 import torch

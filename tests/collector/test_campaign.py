@@ -18,13 +18,13 @@ import pytest
 from threadcast.collector.busy import CpuTimes, Load
 from threadcast.collector.campaign import Campaign, Progress
 from threadcast.collector.lone import LoneOps
-from threadcast.collector.memory import memory_regime
 from threadcast.collector.proposers import EvenlySpread, EveryCase
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample, TensorSpec
 from threadcast.core.errors import BusyMachine, CaptureError, InvalidInput, MeasurementError, StoreError
 from threadcast.core.topology import read_machine
 from threadcast.store import Store
+from threadcast.threads.memory import memory_regime
 
 IDLE, BUSY = Load(0.01, 0.02, 0.0, 4), Load(0.6, 1.0, 0.1, 4)
 FOUR = Machine.uniform("four", 4)
@@ -299,7 +299,7 @@ import sys
 from test_campaign import PAIR, graph_of
 from threadcast.collector.campaign import Campaign
 from threadcast.collector.lone import LoneOps
-from threadcast.collector.memory import keep_freed_memory
+from threadcast.threads.memory import keep_freed_memory
 from threadcast.collector.proposers import EveryCase
 from threadcast.store import Store
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from threadcast.collector.affinity import ThreadTeam
 from threadcast.collector.cold_cache import UNKNOWN_CACHE_BYTES, eviction_bytes, make_evictor
 from threadcast.core.machine import Cache, Core, Machine
+from threadcast.threads.affinity import ThreadTeam
 
 MIB = 2**20
 TWO_SOCKETS = Machine(

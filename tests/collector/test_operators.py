@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from threadcast import networks
-from threadcast.collector.capture import capture_forward, capture_training
+from threadcast.capture.capture import capture_forward, capture_training
+from threadcast.capture.program import below_autograd
 from threadcast.collector.operators import prepare
-from threadcast.collector.program import below_autograd
 from threadcast.core import Op, OpGraph, TensorSpec
 from threadcast.core.errors import CaptureError
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.collector.capture import capture_forward
+from threadcast.capture.capture import capture_forward
+from threadcast.capture.program import below_autograd
 from threadcast.collector.operators import PreparedOp, prepare
-from threadcast.collector.program import below_autograd
 from threadcast.collector.rotation import MAX_COPIES, RotatedOp
 from threadcast.core import Op
 
@@ -102,10 +102,10 @@ def test_the_copies_are_freed_at_once_and_do_not_wait_for_the_cycle_collector() 
 FAULTS_OF_TWO_ROUNDS = """
 import resource
 import torch
-from threadcast.collector.capture import capture_forward
-from threadcast.collector.memory import keep_freed_memory
+from threadcast.capture.capture import capture_forward
+from threadcast.threads.memory import keep_freed_memory
 from threadcast.collector.operators import prepare
-from threadcast.collector.program import below_autograd
+from threadcast.capture.program import below_autograd
 from threadcast.collector.rotation import RotatedOp
 
 keep_freed_memory()

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from threadcast.core import Edge, Machine, Op, OpGraph
-from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.graph_curves import curves_of
 
 Curve = Mapping[int, float]
 

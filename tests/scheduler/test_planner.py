@@ -13,10 +13,9 @@ import pytest
 from tests.scheduler.random_problems import problem_of
 from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import InvalidInput, NotFound, PlanError
-from threadcast.scheduler import closing, policies
-from threadcast.scheduler.bounds import lower_bounds
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.interference import CoreSharing
+from threadcast.scheduler import policies
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
+from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import plan, plan_each
 from threadcast.scheduler.policies import (
     Launch,
@@ -31,6 +30,8 @@ from threadcast.scheduler.policies import (
 )
 from threadcast.scheduler.policies.fifo import Fifo
 from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.search import cp_sat_closing as closing
+from threadcast.scheduler.simulation.checker import check_schedule
 
 CURVE = {1: 4.0, 2: 2.2, 4: 1.5}
 PROBLEM = problem_of([CURVE] * 6, [(0, 1), (0, 2), (0, 3), (1, 4), (2, 5)], threads_per_core=2)

@@ -10,10 +10,10 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import CURVES, graph_document
 from threadcast.core import Machine, OpGraph, Placement, Plan, Trace
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem, create, names
-from threadcast.scheduler.simulator import simulate
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.scheduler.simulation.checker import check_schedule
+from threadcast.scheduler.simulation.simulator import simulate
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 

@@ -11,9 +11,9 @@ from flask.testing import FlaskClient
 from tests.service.service_data import CURVES, GRAPH, MACHINE, OPS, graph_document
 from threadcast.core import Machine, OpGraph, Plan
 from threadcast.scheduler import planner
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Problem, names
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from tests.service.service_data import CURVES, GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
 from threadcast.core import Case, Machine, Measurement, Sample
 from threadcast.core.machine import MAX_CORES
-from threadcast.scheduler.predictor import LocalPredictor
+from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.app import Service, create_app
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store

@@ -26,8 +26,8 @@ from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
 from threadcast.core import Case, Op
 from threadcast.core.errors import InvalidInput, ServiceError
 from threadcast.models.registry import ModelRegistry
-from threadcast.scheduler.predictor import LocalPredictor
-from threadcast.scheduler.remote import RemotePredictor
+from threadcast.prediction.predictor import LocalPredictor
+from threadcast.prediction.remote import RemotePredictor
 from threadcast.service.keys import add_key
 from threadcast.service.server import listen, url_of
 from threadcast.service.settings import ServiceSettings

@@ -14,8 +14,8 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
+from threadcast.service.buffered_socket import GivenParser, OnePiece
 from threadcast.service.metrics import Metrics
-from threadcast.service.pieces import GivenParser, OnePiece
 from threadcast.service.worker import HELD_BODIES, Worker
 
 CONTINUE = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"

@@ -25,7 +25,7 @@ def command(output: Output, settings: Settings, group: str | None) -> None:
     interrupted; processes then keep what they have, and come back when another arbiter starts.
     """
     from threadcast.core.topology import read_machine
-    from threadcast.scheduler.malleable.arbiter import Arbiter
+    from threadcast.malleable.arbiter import Arbiter
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     machine = read_machine(cores=settings["cores"])

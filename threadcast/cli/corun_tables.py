@@ -11,8 +11,8 @@ from threadcast.cli.output import Output, table
 from threadcast.core import Machine, OpGraph, Trace
 from threadcast.core.corun import CoRunTable, read_table, write_table
 from threadcast.core.settings import Settings
-from threadcast.scheduler.bad_pairs import learned, observed_slowdowns
-from threadcast.scheduler.class_interference import ClassInterference
+from threadcast.scheduler.interference.bad_pairs import learned, observed_slowdowns
+from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.policies import Problem
 
 if TYPE_CHECKING:

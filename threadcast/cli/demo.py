@@ -21,8 +21,8 @@ from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.collector.capture import Captured
-    from threadcast.collector.workloads import Mode
+    from threadcast.capture.capture import Captured
+    from threadcast.capture.workloads import Mode
     from threadcast.store import Store
 
 WORKLOADS: tuple[tuple[str, str, Mode], ...] = (
@@ -95,7 +95,7 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
 
 
 def _capture(name: str, size: str, mode: Mode) -> _Network:
-    from threadcast.collector.workloads import capture_workload, eager_step, graph_name
+    from threadcast.capture.workloads import capture_workload, eager_step, graph_name
     from threadcast.networks import load
 
     batch = 1 if name == "inception_block" else None
@@ -164,7 +164,7 @@ def _fetch(
     output: Output, store: Path, models: Path, machine: Machine, networks: Sequence[_Network], *, log: Path
 ) -> tuple[dict[str, CurveTable], int]:
     """The networks' curves over HTTP from a service that runs meanwhile, and how many distinct ones came so."""
-    from threadcast.scheduler.remote import RemotePredictor
+    from threadcast.prediction.remote import RemotePredictor
 
     output.note("starting the prediction service")
     with service(store, models, log=log) as url:
@@ -184,10 +184,10 @@ def _run(
     steps: int,
 ) -> RunReport:
     """Plan, then run eager steps and planned steps by turns on the real cores."""
+    from threadcast.runtime.comparison import compare
+    from threadcast.runtime.engines import engine_costs, open_engine
     from threadcast.scheduler.planner import plan
-    from threadcast.scheduler.policies.base import Problem
-    from threadcast.scheduler.runtime.comparison import compare
-    from threadcast.scheduler.runtime.engines import engine_costs, open_engine
+    from threadcast.scheduler.problem import Problem
 
     graph = network.captured.graph
     made = plan(Problem(graph, engine_costs().added(curves), machine))

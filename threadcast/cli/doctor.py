@@ -21,7 +21,7 @@ from threadcast.core.errors import MeasurementError
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.scheduler.runtime.plain_gains import PlainGains
+    from threadcast.runtime.plain_gains import PlainGains
 
 NETWORK = "pathnet:small"
 """What --gains times: convolutions of 64 images of 32 pixels, 0.05 s a step on 2 cores, in which malloc and memory
@@ -68,7 +68,7 @@ def command(output: Output, settings: Settings, network: str | None) -> None:
 
 def _gains(network: str, output: Output) -> PlainGains:
     from threadcast.networks import names
-    from threadcast.scheduler.runtime.plain_gains import measure_plain_gains
+    from threadcast.runtime.plain_gains import measure_plain_gains
 
     name, _, size = network.partition(":")
     named = {"network": name, "size": size or None} if name in names() else {"network": network}

@@ -38,8 +38,8 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     torch, numpy or scipy, or computes for a while, and so is every Python process that it starts, but for those of
     multiprocessing; launchers are not. What it does not free to the system it keeps.
     """
-    from threadcast.collector.memory import KEEPING
-    from threadcast.scheduler import malleable
+    from threadcast import malleable
+    from threadcast.threads.memory import KEEPING
 
     if shutil.which(program[0]) is None:
         raise NotFound(f"{program[0]!r} is no program that can be run from here")

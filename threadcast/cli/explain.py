@@ -8,8 +8,8 @@ from rich.console import RenderableType
 
 from threadcast.cli.output import table
 from threadcast.core.figures import duration, significant
-from threadcast.scheduler.ceiling import SCALES, Ceiling, Holder, Reach
-from threadcast.scheduler.verdict import verdict
+from threadcast.scheduler.bounds.speedup_bound import SCALES, Ceiling, Holder, Reach
+from threadcast.scheduler.bounds.verdict import verdict
 
 _ROWS: tuple[tuple[str, Callable[[Reach], str]], ...] = (
     ("ops", lambda reach: f"{reach.ops:,}"),

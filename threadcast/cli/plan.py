@@ -20,12 +20,12 @@ from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
-from threadcast.scheduler.ceiling import ceiling
+from threadcast.scheduler.bounds.speedup_bound import ceiling
+from threadcast.scheduler.bounds.verdict import verdict
 from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
-from threadcast.scheduler.unsplit import without_split
-from threadcast.scheduler.verdict import verdict
+from threadcast.scheduler.problem.merged_backward import without_split
 
 Row = dict[str, Any]
 

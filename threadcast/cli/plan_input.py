@@ -13,12 +13,12 @@ from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NotF
 from threadcast.core.json_reading import read_json
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
-from threadcast.scheduler.curves import curves_of, farthest_count
 from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
 if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
-    from threadcast.scheduler.predictor import LocalPredictor, Predictor
+    from threadcast.prediction.predictor import LocalPredictor, Predictor
     from threadcast.store import Store
 
 UNTRAINED = "hill_climb"
@@ -71,7 +71,7 @@ def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> Op
     spec = question.network
     if "/" in spec and ":" not in spec:
         return chosen_store(settings, open_stores).graph(spec)
-    from threadcast.collector.workloads import capture_workload  # needs torch, which graph files do not
+    from threadcast.capture.workloads import capture_workload  # needs torch, which graph files do not
     from threadcast.networks import load_spec
 
     workload = load_spec(spec, size=question.size, batch=question.batch)
@@ -120,7 +120,7 @@ def chosen_predictor(named: str | None, machine: Machine, settings: Settings, op
     url = settings["predictor.url"]
     if not url:
         return _local_predictor(named, machine, settings, open_stores)
-    from threadcast.scheduler.remote import RemotePredictor
+    from threadcast.prediction.remote import RemotePredictor
 
     try:
         fallback = _local_predictor(named, machine, settings, open_stores)
@@ -130,7 +130,7 @@ def chosen_predictor(named: str | None, machine: Machine, settings: Settings, op
 
 
 def _local_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> LocalPredictor:
-    from threadcast.scheduler.predictor import LocalPredictor
+    from threadcast.prediction.predictor import LocalPredictor
 
     model, version = _model(named, settings)
     return LocalPredictor(model, machine, chosen_store(settings, open_stores), version=version)
@@ -174,8 +174,8 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
 
 def remote_remarks(predictor: Predictor) -> list[str]:
     """What the user should know where the service was asked and did not answer."""
-    from threadcast.scheduler.fallback import ROOFLINE
-    from threadcast.scheduler.remote import RemotePredictor
+    from threadcast.prediction.fallback import ROOFLINE
+    from threadcast.prediction.remote import RemotePredictor
 
     if not isinstance(predictor, RemotePredictor) or not predictor.status.fallbacks:
         return []

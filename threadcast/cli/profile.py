@@ -14,8 +14,8 @@ from threadcast.core.figures import duration
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
+    from threadcast.capture.capture import Captured
     from threadcast.collector.campaign import Report
-    from threadcast.collector.capture import Captured
     from threadcast.collector.lone import CacheState
     from threadcast.collector.timing import Goal
     from threadcast.core import Case, Machine
@@ -72,16 +72,16 @@ def command(
     it the system would give anew differs from step to step. With --corun, some ops bound by memory, by arithmetic and
     by being called are timed beside each other on the two halves of the machine: plans then take it into account.
     """
+    from threadcast.capture.workloads import capture_workload, default_mode, graph_name
     from threadcast.collector.campaign import Campaign, Progress
     from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
-    from threadcast.collector.memory import keep_freed_memory
     from threadcast.collector.proposers import EvenlySpread, EveryCase
     from threadcast.collector.timing import Goal
-    from threadcast.collector.workloads import capture_workload, default_mode, graph_name
     from threadcast.core.topology import read_machine
     from threadcast.networks import load_spec
     from threadcast.store import Store
+    from threadcast.threads.memory import keep_freed_memory
 
     keep_freed_memory()
     machine = read_machine(cores=settings["cores"])

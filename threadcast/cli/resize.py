@@ -33,7 +33,7 @@ def command(output: Output, settings: Settings, process: int, cores: Any) -> Non
     It takes effect within the operator that the process is in. What an arbiter gives the process, and the limits of
     its container, are not exceeded.
     """
-    from threadcast.scheduler.malleable.sockets import ask, socket_of
+    from threadcast.malleable.sockets import ask, socket_of
 
     try:
         answer = ask(socket_of(process), {"resize": cores})

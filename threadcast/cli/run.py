@@ -21,14 +21,14 @@ from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
-from threadcast.scheduler.engine_costs import EngineCosts
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
-    from threadcast.collector.workloads import Mode, OptimizerName
-    from threadcast.scheduler.runtime.comparison import Comparison
-    from threadcast.scheduler.runtime.plain_gains import PlainGains
+    from threadcast.capture.workloads import Mode, OptimizerName
+    from threadcast.runtime.comparison import Comparison
+    from threadcast.runtime.plain_gains import PlainGains
 
 TRACED = 10
 """Steps traced to find pairs of ops that slow each other down; medians of them stand a few that met something else."""
@@ -100,10 +100,10 @@ def command(
     their own: the network is in memory some five times then. The plan and what happened stay in the store of the
     measurements, for the pages of `threadcast serve`.
     """
-    from threadcast.collector.workloads import capture_workload, default_mode, eager_step, graph_name
+    from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.networks import load_spec
-    from threadcast.scheduler.runtime.comparison import compare, sequential
-    from threadcast.scheduler.runtime.engines import engine_costs, open_engine
+    from threadcast.runtime.comparison import compare, sequential
+    from threadcast.runtime.engines import engine_costs, open_engine
 
     which = _Network(network, size, batch, mode, optimizer, model)
     workload = load_spec(network, size=size, batch=batch)
@@ -144,7 +144,7 @@ def command(
 
 
 def _plain_gains(which: _Network, mode: Mode, steps: int, output: Output) -> PlainGains:
-    from threadcast.scheduler.runtime.plain_gains import ROUNDS, STEPS, measure_plain_gains
+    from threadcast.runtime.plain_gains import ROUNDS, STEPS, measure_plain_gains
 
     with output.progress("timing plain PyTorch") as bar:
         return measure_plain_gains(

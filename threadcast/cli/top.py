@@ -25,7 +25,7 @@ from threadcast.core.sysfs import format_cpus
 @common
 def command(output: Output, settings: Settings, every_s: float, once: bool) -> None:
     """Show the processes that the arbiter knows, their cores, and the steps a second that they make."""
-    from threadcast.scheduler.malleable.sockets import ask
+    from threadcast.malleable.sockets import ask
 
     path = settings["arbiter.socket"]
 

@@ -91,7 +91,7 @@ def calibrate(machine: Machine, *, seconds: float = 0.2, clock: Callable[[], flo
     lowers it. Fork-join costs are medians. Run it while the cores are otherwise idle. Raises MeasurementError where
     torch cannot make thread teams.
     """
-    from threadcast.collector.affinity import ThreadTeam
+    from threadcast.threads.affinity import ThreadTeam
 
     order = [core for group in machine.groups for core in group]
     counts = sorted({*(2**i for i in range(len(order).bit_length())), len(order)})

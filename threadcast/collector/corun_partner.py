@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
-from threadcast.collector.affinity import ThreadTeam
 from threadcast.collector.cold_cache import eviction_bytes
-from threadcast.collector.memory import keep_freed_memory, memory_regime
 from threadcast.core import Machine, Op
 from threadcast.core.errors import MeasurementError
+from threadcast.threads.affinity import ThreadTeam
+from threadcast.threads.memory import keep_freed_memory, memory_regime
 
 PLACING_S = 0.01
 """Time between two looks for new threads of the team; a look costs some 0.1 ms."""
@@ -161,8 +161,8 @@ class _Loop:
             self.stop()
 
     def _prepared(self, op: Op) -> Callable[[], None]:
+        from threadcast.capture.program import below_autograd
         from threadcast.collector.operators import prepare
-        from threadcast.collector.program import below_autograd
         from threadcast.collector.rotation import RotatedOp
 
         with below_autograd():

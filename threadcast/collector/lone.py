@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from threadcast.collector.affinity import ThreadTeam
 from threadcast.collector.cold_cache import eviction_bytes, make_evictor
 from threadcast.collector.counters import EVENTS, CounterGroup
 from threadcast.collector.counters.perf_event import list_unavailable
-from threadcast.collector.memory import memory_regime
 from threadcast.collector.timing import Goal, time_callable
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import MeasurementError
+from threadcast.threads.affinity import ThreadTeam
+from threadcast.threads.memory import memory_regime
 
 Measure = Callable[[Op, Goal], Measurement]
 
@@ -62,8 +62,8 @@ class LoneOps:
                 return team.run(lambda: measure_in_leader(op, goal))
 
             def measure_in_leader(op: Op, goal: Goal) -> Measurement:
+                from threadcast.capture.program import below_autograd
                 from threadcast.collector.operators import prepare
-                from threadcast.collector.program import below_autograd
                 from threadcast.collector.rotation import RotatedOp
 
                 def before_batch() -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.collector.argument_json import decode
-from threadcast.collector.dependencies import writes
-from threadcast.collector.program import Node
-from threadcast.collector.values import Ref, find_refs
+from threadcast.capture.argument_json import decode
+from threadcast.capture.dependencies import writes
+from threadcast.capture.program import Node
+from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import CaptureError, FormatError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec

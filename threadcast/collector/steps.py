@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from threadcast.collector.affinity import ThreadTeam
 from threadcast.collector.timing import Goal, Timing, time_callable
 from threadcast.core import Case, Machine, Measurement, OpGraph
+from threadcast.threads.affinity import ThreadTeam
 
 
 def time_step(step: Callable[[], object], machine: Machine, case: Case, *, goal: Goal | None = None) -> Timing:

@@ -6,13 +6,13 @@
 Needs numpy alone; `predictor`, `remote` and `runtime` are imported by name.
 """
 
-from threadcast.scheduler.bounds import Bounds, lower_bounds
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.curves import curves_of
-from threadcast.scheduler.interference import CoreSharing, Interference
+from threadcast.scheduler.bounds.lower_bounds import Bounds, lower_bounds
+from threadcast.scheduler.interference.core_sharing import CoreSharing, Interference
 from threadcast.scheduler.planner import plan, plan_each
 from threadcast.scheduler.policies import Launch, Policy, Problem, Running, State
-from threadcast.scheduler.simulator import simulate
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.scheduler.simulation.checker import check_schedule
+from threadcast.scheduler.simulation.simulator import simulate
 
 __all__ = [
     "Bounds",

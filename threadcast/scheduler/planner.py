@@ -9,16 +9,16 @@ from typing import Any
 
 from threadcast.core import Placement, Plan
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.bounds import lower_bounds
-from threadcast.scheduler.class_interference import ClassInterference
-from threadcast.scheduler.interference import CoreSharing, Interference
-from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
+from threadcast.scheduler.interference.class_slowdown import ClassInterference
+from threadcast.scheduler.interference.core_sharing import CoreSharing, Interference
 from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.policies.registry import check_name, create, options_of
-from threadcast.scheduler.robust import percentiles_s, pessimistic, resampled
-from threadcast.scheduler.simulator import Simulation
-from threadcast.scheduler.steady import steadied
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.search.denoising import steadied
+from threadcast.scheduler.search.robust import percentiles_s, pessimistic, resampled
+from threadcast.scheduler.simulation.simulator import Simulation
 
 SEARCH = "search"
 """The name of plans that the search made."""
@@ -90,7 +90,7 @@ def plan(
         _, placements, makespan_s = _replayed(problem, made, interference)
         bound_s = lower_bounds(problem).best_s
         return _planned(problem, (made.policy, placements, makespan_s), bound_s, interference)
-    from threadcast.scheduler.closing import closed
+    from threadcast.scheduler.search.cp_sat_closing import closed
 
     deadline_s = time.monotonic() + budget_s
     compared = policy == "auto" and len(problem.graph) <= COMPARED_OPS

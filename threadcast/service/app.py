@@ -10,6 +10,7 @@ from apiflask import APIFlask
 
 from threadcast import __version__
 from threadcast.service import (
+    api_description,
     auth,
     conditional,
     curves,
@@ -18,7 +19,6 @@ from threadcast.service import (
     measurements,
     metrics,
     models,
-    openapi,
     operations,
     pages,
     plans,
@@ -28,11 +28,11 @@ from threadcast.service import (
 )
 from threadcast.service.context import EXTENSION, Context
 from threadcast.service.dashboard.forms import accept_form
-from threadcast.service.golden import Golden
 from threadcast.service.kept_curves import KeptCurves
 from threadcast.service.kept_policies import KeptPolicies
 from threadcast.service.known import Known
 from threadcast.service.model_shelf import ModelShelf
+from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
 from threadcast.store import Store
@@ -75,7 +75,7 @@ def create_app(settings: ServiceSettings) -> Service:
             settings.models, default=settings.model, moved=measured.moved,
             failed=lambda alias: measured.load_failures.labels(alias).inc(),
         ),
-        measured, KeptPolicies(settings.max_contexts), Golden(), known,
+        measured, KeptPolicies(settings.max_contexts), ReadinessProbe(), known,
         KeptCurves(store, known.last_measurement, settings.max_kept_curves),
     )  # fmt: skip
     request_marks.install(app)  # what is installed first sees an answer last
@@ -88,5 +88,5 @@ def create_app(settings: ServiceSettings) -> Service:
     app.after_request(pages.secure)
     for module in _BLUEPRINTS:
         app.register_blueprint(module.blueprint)
-    app.spec_processor(openapi.complete)
+    app.spec_processor(api_description.complete)
     return app

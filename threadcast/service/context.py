@@ -10,14 +10,14 @@ from flask import Response, current_app
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
-from threadcast.scheduler.predictor import LocalPredictor
-from threadcast.service.golden import Golden
+from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.kept_curves import KeptCurves
 from threadcast.service.kept_policies import KeptPolicies
 from threadcast.service.known import Known
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.service.problems import Problem, Where
+from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
@@ -33,7 +33,7 @@ class Context:
     models: ModelShelf
     metrics: Metrics
     policies: KeptPolicies
-    golden: Golden
+    readiness: ReadinessProbe
     known: Known
     curves: KeptCurves
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from threadcast.scheduler.predictor import LocalPredictor
+from threadcast.prediction.predictor import LocalPredictor
+from threadcast.service.api_description import PARAMETERS
 from threadcast.service.conditional import etag_of, matches
 from threadcast.service.context import Context, context
 from threadcast.service.curve_text import curve_json
 from threadcast.service.documents import read_machine
 from threadcast.service.formats import answers
 from threadcast.service.kept_curves import KeptCurve
-from threadcast.service.openapi import PARAMETERS
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 

@@ -13,7 +13,7 @@ import numpy as np
 from flask import g, request
 
 from threadcast.core import Case, CurveTable, Op
-from threadcast.scheduler.predictor import Predictor
+from threadcast.prediction.predictor import Predictor
 from threadcast.service.problems import Problem
 
 HEADER = "X-Deadline-S"

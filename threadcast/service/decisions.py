@@ -10,9 +10,9 @@ from flask import Response
 
 from threadcast.core import Placement, Plan
 from threadcast.core.errors import FormatError, IllegalLaunch, InvalidInput, PlanError
-from threadcast.scheduler.occupancy import Occupancy
 from threadcast.scheduler.policies import Launch, Policy, Running, State
-from threadcast.scheduler.ready import ReadyQueue
+from threadcast.scheduler.simulation.occupancy import Occupancy
+from threadcast.scheduler.simulation.ready_set import ReadyQueue
 from threadcast.service.context import Context, context, reply
 from threadcast.service.deadlines import deadline, stopped_in_time
 from threadcast.service.documents import below, reading

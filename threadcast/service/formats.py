@@ -208,7 +208,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     ),
     "Health": _object(
         {"status": {"enum": ["live", "ready"]}},
-        {"model": {"type": "string", "description": "name@version that made the golden prediction"}},
+        {"model": {"type": "string", "description": "name@version that answered the readiness probe"}},
         description="What a health check answers.", closed=True,
     ),
     "Info": _object(

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 
 from threadcast.core import Machine, Measurement, Op
-from threadcast.service.outside import Outside
+from threadcast.service.expiring_value import Outside
 from threadcast.store import Store
 
 MOST_OPS = 20_000

@@ -12,6 +12,7 @@ from flask import Response, request
 
 from threadcast.core import Machine, Measurement, Op
 from threadcast.core.errors import FormatError
+from threadcast.service.api_description import PARAMETERS
 from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
 from threadcast.service.documents import read_machine, read_ops
@@ -25,7 +26,6 @@ from threadcast.service.measurement_documents import (
     read_long,
 )
 from threadcast.service.observed import observed_over_predicted
-from threadcast.service.openapi import PARAMETERS
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from threadcast.core.errors import ThreadcastError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
-from threadcast.service.outside import Outside
+from threadcast.service.expiring_value import Outside
 
 MOST_LOADED = 8
 """Versions kept beside those that aliases stand for, for requests that name a version."""

@@ -9,9 +9,9 @@ from flask import Response
 
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models.registry import ModelRegistry
+from threadcast.service.api_description import PARAMETERS
 from threadcast.service.context import context, reply
 from threadcast.service.formats import answers
-from threadcast.service.openapi import PARAMETERS
 from threadcast.service.problems import Problem
 from threadcast.service.schemas import AliasMove
 

@@ -1,4 +1,4 @@
-"""The OpenAPI description: what APIFlask makes of the routes, and what it cannot know.
+"""The OpenAPI description of the whole service as a document.
 
 `python -m threadcast.service.openapi > docs/openapi.json` writes it anew after a change.
 """
@@ -9,54 +9,13 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from threadcast.service import formats, problems
-
-PARAMETERS = "x-parameters"
-"""Extension under which a route describes headers that it reads, and what its path's variables may be."""
-
-
-_KEY = {
-    "type": "http", "scheme": "bearer",
-    "description": "Where the service has keys (`threadcast keys add`): read, ingest to store measurements, admin for "
-    "everything. 401 without a key, 403 with one that does not allow it.",
-}  # fmt: skip
-
-
-def complete(spec: Any) -> Any:
-    """Add the shared documents, parameters, and problems as what every operation may answer."""
-    spec["components"].setdefault("schemas", {}).update(formats.COMPONENTS)
-    spec["components"]["securitySchemes"] = {"key": _KEY}
-    spec["security"] = [{}, {"key": []}]
-    for item in spec["paths"].values():
-        for operation in item.values():
-            known = {parameter["name"]: parameter for parameter in operation.get("parameters", [])}
-            known |= {parameter["name"]: parameter for parameter in operation.pop(PARAMETERS, [])}
-            operation["parameters"] = [_without_null(parameter) for parameter in known.values()]
-            if "requestBody" in operation:
-                operation["requestBody"]["required"] = True
-            operation["responses"]["default"] = {
-                "description": "What went wrong.",
-                "content": {problems.MEDIA_TYPE: {"schema": formats.ref("Problem")}},
-            }
-    return formats.with_references(spec)
-
-
-def _without_null(parameter: dict[str, Any]) -> dict[str, Any]:
-    """A parameter can be left out but not be null, which pydantic's schema of an optional one allows."""
-    choices = [choice for choice in parameter["schema"].get("anyOf", ()) if choice != {"type": "null"}]
-    if len(choices) != 1:
-        return parameter
-    rest = {name: value for name, value in parameter["schema"].items() if name not in ("anyOf", "default")}
-    return {**parameter, "schema": {**choices[0], **rest}}
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
 
 
 def description() -> str:
     """The OpenAPI description as JSON text, the same for every store and registry."""
-    from threadcast.service.app import create_app
-    from threadcast.service.settings import ServiceSettings
-
     with tempfile.TemporaryDirectory() as directory:
         app = create_app(ServiceSettings(store=Path(directory) / "none.sqlite", models=Path(directory)))
         try:

@@ -30,7 +30,7 @@ def live() -> Response:
 
 
 @blueprint.get("/health/ready")
-@blueprint.doc(responses=answers("Health", "A golden prediction was made with the default model and the store."))
+@blueprint.doc(responses=answers("Health", "The readiness probe predicted an op with the default model and the store."))
 def ready() -> Response:
     """Say whether predictions can be made
 
@@ -38,9 +38,9 @@ def ready() -> Response:
     """
     here = context()
     try:
-        model = here.golden.predict(here)
+        model = here.readiness.predict(here.store, here.predictor)
     except ThreadcastError as error:
-        return unexpected(error, 503, "the golden prediction failed")
+        return unexpected(error, 503, "the readiness probe failed")
     return reply({"status": "ready", "model": model})
 
 

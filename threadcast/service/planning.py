@@ -7,8 +7,8 @@ from typing import Any
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import FormatError, PlanError
-from threadcast.scheduler.curves import curves_of
 from threadcast.scheduler.policies import Policy, Problem, create, names
+from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.service.context import Context
 from threadcast.service.deadlines import curves_in_time, deadline
 from threadcast.service.documents import read_graph, read_machine

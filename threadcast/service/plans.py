@@ -14,11 +14,11 @@ from threadcast.core import Plan
 from threadcast.core.errors import FormatError, PlanError
 from threadcast.scheduler.policies import Problem as PlanProblem
 from threadcast.service import planners
+from threadcast.service.api_description import PARAMETERS
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
 from threadcast.service.deadlines import deadline
 from threadcast.service.formats import answers
-from threadcast.service.openapi import PARAMETERS
 from threadcast.service.planning import check_policy, read_problem
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem

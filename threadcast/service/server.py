@@ -88,7 +88,7 @@ def serve(
 ) -> int:
     """Serve on `listener` until SIGTERM or SIGINT, and return 0; no worker process is left then.
 
-    `ready` is called with the URL, once, in a worker process, when that has made a golden prediction. Returns 1
+    `ready` is called with the URL, once, in a worker process, when its readiness probe has passed. Returns 1
     when the workers cannot start; the reason is then on stderr, in one line.
     """
     url, parent = url_of(listener), os.getpid()
@@ -135,7 +135,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         _Arbiter(self).run()
 
     def load(self) -> Any:
-        """Make the app and its golden prediction, in a worker; one line on stderr and the end when that fails."""
+        """Make the app and run its readiness probe, in a worker; one line on stderr and the end when that fails."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
         from threadpoolctl import threadpool_limits
 
@@ -146,7 +146,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
             app = create_app(self._settings)
             context: Context = app.extensions["threadcast"]
             context.store.add([])  # a store that cannot be written to is found now and not by the first client
-            context.golden.predict(context)
+            context.readiness.predict(context.store, context.predictor)
         except ThreadcastError as error:
             _refuse(str(error) if self._first else None)  # the others fail for the same reason
         return app

@@ -23,10 +23,10 @@ from typing import Any
 from gunicorn.http import errors
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from threadcast.service.arrival import Arrival, Refusal
-from threadcast.service.pieces import GivenParser, OnePiece
+from threadcast.service.buffered_socket import GivenParser, OnePiece
+from threadcast.service.fair_lock import Turns
+from threadcast.service.partial_request import Arrival, Refusal
 from threadcast.service.problems import MEDIA_TYPE, document
-from threadcast.service.turns import Turns
 
 SEND_S = 30.0
 """Seconds in which a client must have read the rest of its answer, once the main loop sends it."""

@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.affinities import two_affinity_problems, with_affinities
+from tests.scheduler.interference.test_class_slowdown import C, M, T, problem_of_classes, table_of
 from tests.scheduler.random_problems import problem_of
-from tests.scheduler.test_class_interference import C, M, T, problem_of_classes, table_of
 from threadcast.core import Affinity, Case, CurveTable, Machine, Plan
 from threadcast.core.op_class import OpClass
-from threadcast.scheduler.bounds import lower_bounds
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.class_interference import ClassInterference
-from threadcast.scheduler.core_layout import CoreLayout
-from threadcast.scheduler.cores import CorePicker
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
+from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.search.core_layout import CoreLayout
 from threadcast.scheduler.search.real_cores import _pick
-from threadcast.scheduler.simulator import makespan_s, simulate
+from threadcast.scheduler.simulation.checker import check_schedule
+from threadcast.scheduler.simulation.core_picker import CorePicker
+from threadcast.scheduler.simulation.simulator import makespan_s, simulate
 
 
 @settings(max_examples=200, deadline=None)

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from threadcast.collector.affinity import thread_ids
 from threadcast.collector.counters.events import EVENTS, Event
 from threadcast.core.errors import MeasurementError
+from threadcast.threads.affinity import thread_ids
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 """Number of `perf_event_open` by `platform.machine()`."""

@@ -48,8 +48,8 @@ def main() -> None:
     """Run the op."""
     import torch
 
+    from threadcast.capture.program import below_autograd
     from threadcast.collector.operators import prepare
-    from threadcast.collector.program import below_autograd
     from threadcast.core import Op
 
     runs = int(sys.argv[1])

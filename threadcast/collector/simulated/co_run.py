@@ -1,6 +1,6 @@
 """How much ops that run at the same time slow each other down on the simulated Xeon Phi.
 
-An implementation of the scheduler's interference contract (`threadcast.scheduler.interference`), written against
+An implementation of the contract of `threadcast.scheduler.interference.core_sharing`, written against
 what it needs of a running op, since the collector knows nothing of the scheduler.
 """
 

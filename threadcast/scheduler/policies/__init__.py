@@ -3,8 +3,8 @@
 A third party adds one with `register("mine", MyPolicy)`, as the built-in ones below are added.
 """
 
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, Running, State
 from threadcast.scheduler.policies.registry import create, names, options_of, register, without_options
+from threadcast.scheduler.problem import Launch, Policy, Problem, Running, State
 
 __all__ = [
     "Launch",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.cores import CorePicker
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
-from threadcast.scheduler.times import Integers
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.problem.times import Integers
+from threadcast.scheduler.simulation.core_picker import CorePicker
 
 LOOK_AHEAD = 64
 """Ready ops that are tried for idle cores at one event, so that a decision stays short on wide graphs."""

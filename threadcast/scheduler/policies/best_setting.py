@@ -8,11 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from threadcast.core.errors import PlanError
-from threadcast.scheduler.interference import Interference
-from threadcast.scheduler.levels import levels
-from threadcast.scheduler.policies.base import Policy, Problem
-from threadcast.scheduler.policies.team_policy import team_times
-from threadcast.scheduler.simulator import makespan_s
+from threadcast.scheduler.interference.core_sharing import Interference
+from threadcast.scheduler.problem import Policy, Problem
+from threadcast.scheduler.problem.levels import levels
+from threadcast.scheduler.problem.uniform_width import team_times
+from threadcast.scheduler.simulation.simulator import makespan_s
 
 P = TypeVar("P", bound=Policy)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from threadcast.scheduler.policies.base import Problem
-from threadcast.scheduler.times import Integers
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.times import Integers
 
 
 def per_op(problem: Problem) -> Integers:

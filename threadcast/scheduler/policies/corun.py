@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threadcast.scheduler.policies.base import Problem
-from threadcast.scheduler.times import Integers
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.times import Integers
 
 CANDIDATES = 3
 """Thread counts tried per op (Liu et al. 2018, III-D, "an empirical number")."""

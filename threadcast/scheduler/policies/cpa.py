@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from threadcast.core import OpGraph
-from threadcast.scheduler.levels import levels, rank_by_level
 from threadcast.scheduler.policies.allotted import Allotted
-from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.growth import grown
-from threadcast.scheduler.times import Integers
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.levels import levels, rank_by_level
+from threadcast.scheduler.problem.times import Integers
 
 
 class Cpa(Allotted):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.cores import teams
-from threadcast.scheduler.interference import Interference
-from threadcast.scheduler.levels import levels, rank_by_level
-from threadcast.scheduler.policies.base import Launch, Problem, State
+from threadcast.scheduler.interference.core_sharing import Interference
 from threadcast.scheduler.policies.best_setting import fastest_setting
 from threadcast.scheduler.policies.team_policy import Team, TeamPolicy
+from threadcast.scheduler.problem import Launch, Problem, State
+from threadcast.scheduler.problem.levels import levels, rank_by_level
+from threadcast.scheduler.simulation.core_picker import teams
 
 TINY_S = 10e-6
 """Seconds on one thread up to which the light executor takes an op: waking a team costs about as much as such an op

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.uniform import Uniform
+from threadcast.scheduler.problem import Problem
 
 
 class Fifo(Uniform):

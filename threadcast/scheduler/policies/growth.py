@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from threadcast.core import OpGraph
-from threadcast.scheduler.times import Integers, Times
+from threadcast.scheduler.problem.times import Integers, Times
 
 STILL_CRITICAL = 1 - 1e-12
 """A path of at least this share of the longest one counts as critical: sums in another order differ by less."""
@@ -45,7 +45,7 @@ def _lists(neighbours: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
 
 @cache
 def _grow() -> Callable[..., None]:
-    from threadcast.scheduler.search.compiled import compiled  # brings numba along
+    from threadcast.scheduler.kernels.compiled import compiled  # brings numba along
 
     return compiled(grow_in_place)
 

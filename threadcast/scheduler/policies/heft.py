@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core import Placement, Plan
-from threadcast.scheduler.cores import CorePicker
-from threadcast.scheduler.levels import levels
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.times import Floats, Integers
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.problem.levels import levels
+from threadcast.scheduler.problem.times import Floats, Integers
+from threadcast.scheduler.simulation.core_picker import CorePicker
 
 
 class Heft(Policy):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.cores import CorePicker
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
 from threadcast.scheduler.policies.stage_cost import Stage
 from threadcast.scheduler.policies.stage_search import CANDIDATES, GROUP_OPS, GROUPS, stages_of
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.simulation.core_picker import CorePicker
 
 
 class Ios(Policy):

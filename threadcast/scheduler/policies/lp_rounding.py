@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.allotment import Envelopes
-from threadcast.scheduler.allotment_lp import relax
-from threadcast.scheduler.levels import levels, rank_by_level
+from threadcast.scheduler.bounds.allotment_lp import relax
+from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.policies.allotted import Allotted
-from threadcast.scheduler.policies.base import Problem
-from threadcast.scheduler.times import Floats, Integers, Times
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.levels import levels, rank_by_level
+from threadcast.scheduler.problem.times import Floats, Integers, Times
 
 RHO = 0.43
 """Where between two widths' times the slower one is taken: Jansen and Zhang 2006, section 4, for the ratio 4.73."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.interference import Interference
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
+from threadcast.scheduler.interference.core_sharing import Interference
 from threadcast.scheduler.policies.best_setting import fastest_setting
 from threadcast.scheduler.policies.uniform import Uniform
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
 
 INTER = (1, 2, 4, 8)
 """Ops at once. Liu et al. 2018 search 1, 2 and 4 (Table I); 8 covers graphs with wider branches."""

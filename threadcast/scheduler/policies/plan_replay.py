@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from threadcast.core import OpGraph, Plan
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.simulation.checker import check_schedule
 
 Slot = tuple[int, int]
 """A core id and the number of one of its hardware threads."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound
-from threadcast.scheduler.policies.base import Policy, Problem
 from threadcast.scheduler.policies.options import check_options
+from threadcast.scheduler.problem import Policy, Problem
 
 Factory = Callable[..., Policy]
 """Called as `factory(problem, **options)`."""

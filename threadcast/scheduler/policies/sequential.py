@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from threadcast.core.errors import PlanError
-from threadcast.scheduler.cores import CorePicker
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
-from threadcast.scheduler.policies.team_policy import team_times
-from threadcast.scheduler.times import Floats, Integers
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.problem.uniform_width import best_width
+from threadcast.scheduler.simulation.core_picker import CorePicker
 
 
 class Sequential(Policy):
@@ -37,14 +35,3 @@ class Sequential(Policy):
             return ()
         op = state.ready[0]
         return (Launch(op, self._cores[op], len(self._cores[op])),)
-
-
-def best_width(problem: Problem) -> tuple[int, Integers, Floats]:
-    """Return `Sequential`'s width, and each op's position in `times.counts` and seconds there."""
-    found: list[tuple[int, Integers, Floats]] = []
-    for width in problem.times.counts:
-        try:
-            found.append((width, *team_times(problem, width)))
-        except PlanError:  # too narrow for some op; the widest count never is
-            continue
-    return min(found, key=lambda setting: float(setting[2].sum()))

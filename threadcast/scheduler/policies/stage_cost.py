@@ -8,7 +8,7 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from threadcast.core import OpGraph
-from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.cpa import depths
 from threadcast.scheduler.policies.stage_cost import Stage, StageCosts
+from threadcast.scheduler.problem import Problem
 
 GROUP_OPS = 3
 """Ops in a group at most ("r" in Ding et al. 2021, 4.3 and section 5)."""

@@ -9,10 +9,10 @@ from itertools import islice
 import numpy as np
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.cores import CorePicker
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, Running, State
 from threadcast.scheduler.policies.concurrency import all_cores, per_kind, per_op
 from threadcast.scheduler.policies.corun import Candidate, candidates_of, fitting
+from threadcast.scheduler.problem import Launch, Policy, Problem, Running, State
+from threadcast.scheduler.simulation.core_picker import CorePicker
 
 ALL = frozenset({1, 2, 3, 4})
 

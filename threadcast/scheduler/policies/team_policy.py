@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threadcast.core.errors import PlanError
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
-from threadcast.scheduler.times import Floats, Integers
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.problem.times import Floats
+from threadcast.scheduler.problem.uniform_width import team_times
 
 
 class Team(NamedTuple):
@@ -63,22 +63,3 @@ class TeamPolicy(Policy):
         if cores is None:
             cores = self._prefixes[key] = team.cores[:width]
         return Launch(op, cores, self._launch_threads[width], team.hardware_thread)
-
-
-def team_times(problem: Problem, width: int) -> tuple[Integers, Floats]:
-    """Return for each op the position in `times.counts` that it has on a team of `width` cores, and the seconds.
-
-    The seconds are those of the better affinity: less than on the team's own cores where these have the other one.
-    PlanError where the curve of an op starts above `width` threads.
-    """
-    times = problem.times
-    views = np.array([op.is_view for op in problem.graph.ops], dtype=bool)
-    positions = np.where(views, times.within(1), times.within(width))
-    too_wide = np.flatnonzero(np.asarray(times.counts)[positions] > width)
-    if too_wide.size:
-        op = int(too_wide[0])
-        fewest = times.counts[positions[op]]
-        raise PlanError(
-            f"the curve of op {problem.graph.ids[op]!r} starts at {fewest} threads; teams of {width} cannot run it"
-        )
-    return positions, times.at(positions)

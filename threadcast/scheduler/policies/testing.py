@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from threadcast.core import Edge, Machine, Op, OpGraph, Plan, Trace
-from threadcast.scheduler.bounds import lower_bounds
-from threadcast.scheduler.checker import check_schedule
-from threadcast.scheduler.curves import curves_of
-from threadcast.scheduler.interference import CoreSharing
-from threadcast.scheduler.policies.base import Launch, Policy, Problem, State
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
+from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.policies.plan_replay import finished_ops
-from threadcast.scheduler.simulator import simulate
+from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.scheduler.simulation.checker import check_schedule
+from threadcast.scheduler.simulation.simulator import simulate
 
 MACHINES = (
     Machine.uniform("one core", 1),

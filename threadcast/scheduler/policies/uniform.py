@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.policies.base import Problem
 from threadcast.scheduler.policies.team_policy import Team, TeamPolicy
+from threadcast.scheduler.problem import Problem
 
 
 class Uniform(TeamPolicy):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from threadcast.scheduler.search.compiled import compiled
-from threadcast.scheduler.search.instance import Floats, Instance, Ints
-from threadcast.scheduler.search.schedule_loops import tails
+from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
+from threadcast.scheduler.kernels.schedule_loops import tails
 
 PASSES = 4
 """Rounds in which slack is given away; later ones change next to nothing."""

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from threadcast.scheduler.search.compiled import compiled
-from threadcast.scheduler.search.instance import Floats, Instance, Ints
-from threadcast.scheduler.search.schedule_loops import insert, tails
+from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
+from threadcast.scheduler.kernels.schedule_loops import insert, tails
 
 WARM, COLD = 0.02, 0.0005
 """Temperatures at the beginning and at the end, relative to the makespan."""

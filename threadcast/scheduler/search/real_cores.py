@@ -12,9 +12,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.instance import Floats, Ints
 from threadcast.scheduler.search.annealing import critical_chain, draw, other_choice, shift, some_op, some_place
-from threadcast.scheduler.search.compiled import compiled
-from threadcast.scheduler.search.instance import Floats, Ints
 
 Bools = NDArray[np.bool_]
 

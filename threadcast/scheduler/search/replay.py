@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core import OpGraph, Placement
-from threadcast.scheduler.policies.base import Problem
-from threadcast.scheduler.search.compiled import compiled
-from threadcast.scheduler.search.instance import Floats, Ints
+from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.instance import Floats, Ints
+from threadcast.scheduler.problem import Problem
 
 
 @compiled

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
+from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
+from threadcast.scheduler.kernels.schedule_loops import dispatch, tails
 from threadcast.scheduler.search.allotments import balanced, shares, widest_within
 from threadcast.scheduler.search.annealing import COLD, WARM, anneal, insert_all, justify
-from threadcast.scheduler.search.compiled import COMPILED, UNCOMPILED
-from threadcast.scheduler.search.instance import Floats, Instance, Ints
-from threadcast.scheduler.search.schedule_loops import dispatch, tails
 from threadcast.scheduler.search.solution import Solution
 
 LIMITS = (1.0, 1.07, 1.2, 1.45)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from threadcast.core import Placement
-from threadcast.scheduler.class_interference import Apart
-from threadcast.scheduler.core_layout import CoreLayout, Laid
-from threadcast.scheduler.levels import levels
-from threadcast.scheduler.policies.base import Problem
+from threadcast.scheduler.interference.class_slowdown import Apart
+from threadcast.scheduler.kernels.instance import Floats, Instance
 from threadcast.scheduler.policies.cpa import Cpa, Mcpa
 from threadcast.scheduler.policies.lp_rounding import RHO, LpRounding
-from threadcast.scheduler.search.instance import Floats, Instance
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.levels import levels
+from threadcast.scheduler.problem.times import Integers
+from threadcast.scheduler.search.core_layout import CoreLayout, Laid
 from threadcast.scheduler.search.search import ANNEALED, KEPT, Search
-from threadcast.scheduler.times import Integers
 
 FIRST, SECOND, THIRD = 0.45, 0.6, 0.75
 """Parts of the time after which the first search ends, where cores or company matter, and the further ones at other

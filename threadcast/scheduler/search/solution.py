@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threadcast.scheduler.search.instance import Floats, Instance, Ints
+from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from threadcast.core import Plan
 from threadcast.scheduler import planner
-from threadcast.scheduler.ceiling import Ceiling, ceiling
+from threadcast.scheduler.bounds.speedup_bound import Ceiling, ceiling
+from threadcast.scheduler.bounds.verdict import verdict
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.unsplit import without_split
-from threadcast.scheduler.verdict import verdict
+from threadcast.scheduler.problem.merged_backward import without_split
 
 KEPT = 16
 """Plans, of some MB for a network of thousands of ops."""

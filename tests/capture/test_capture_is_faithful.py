@@ -1,0 +1,226 @@
+"""A captured step does what eager PyTorch does, on other data, step after step, or is refused with the reason."""
+
+from __future__ import annotations
+
+import random
+from collections import UserDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.runtime.random_plans import make_random_plan
+from threadcast.capture.capture import ModuleChanged, capture_forward, capture_training
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.replay import arrange
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@dataclass
+class Held:
+    logits: Tensor
+
+
+def unbound(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows = (x * 1).unbind(0)
+    doubled = x * 2
+    rows[0].add_(1)
+    return doubled, rows[0] + rows[1]
+
+
+def written_through_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    whole = x + 0
+    before = whole.sum()
+    one, other = whole.chunk(2, 1)
+    one.sigmoid_()
+    after = whole.sum()
+    torch.split(whole, 1, 0)[1].mul_(3)
+    return before + other.sum(), after * whole.sum()
+
+
+def own_product(x: Tensor) -> tuple[Tensor, Tensor]:
+    total = x * 0 + 1
+    kept = total.view(-1)
+    made = total.addmm_(x, x)
+    return made + x @ x, kept + 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        unbound, written_through_parts, own_product,
+        lambda x: Pair(x + 1, x * 2),
+        lambda x: deque([(x * 2).tanh(), x + 1]),
+        lambda x: (x * 2, x.shape, 7, None),
+        lambda x: {"a": [x.sin(), 3], "b": (x,)},
+        lambda x: torch.linalg.inv(x + 3 * torch.eye(4)),
+        lambda x: (x * 1).unsqueeze_(0) + x,
+        lambda x: nn.functional.adaptive_avg_pool2d(x.reshape(1, 4, 2, 2).to(memory_format=torch.channels_last), 1),
+        lambda x: nn.functional.layer_norm(x.detach().clone(), (4,)).sort()[0],
+    ],
+)  # fmt: skip
+def test_results_are_those_of_eager_in_every_order_that_edges_allow(function: Callable[..., Any]) -> None:
+    captured = capture_forward(function, torch.eye(4))
+    for seed in range(5):
+        x = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
+        wanted = function(x.clone())
+        for plan in range(8):
+            order = arrange(make_random_plan(captured.graph, (0, 1, 2), seed=plan), captured.graph).order
+            found = captured.run(x.clone(), order=order)
+            assert type(found) is type(wanted)
+            torch.testing.assert_close(found, wanted)
+
+
+def test_a_tensor_given_twice_and_one_that_is_also_closed_over_are_told_apart_later() -> None:
+    x, y, z = torch.ones(3), torch.arange(3.0), torch.full((3,), 5.0)
+    difference = capture_forward(lambda a, b: (a - b).tanh(), x, x)
+    torch.testing.assert_close(difference.run(y, z), (y - z).tanh())
+    added = capture_forward(lambda a: a * 2 + x, x)
+    torch.testing.assert_close(added.run(z), z * 2 + 1)
+    model = nn.BatchNorm1d(3)
+    summed = capture_forward(lambda a: a * 2 + model.running_mean, model.running_mean)
+    torch.testing.assert_close(summed.run(z), z * 2)
+
+
+def test_what_an_operator_checks_is_checked_in_every_run() -> None:
+    captured = capture_forward(torch.linalg.inv, torch.eye(3))
+    with pytest.raises(torch.linalg.LinAlgError):
+        captured.run(torch.zeros(3, 3))
+
+
+def filled(x: Tensor) -> Tensor:
+    flag = torch.tensor(0.0)
+    torch._foreach_add_([flag], [x.sum()])
+    return x if flag > 0 else -x
+
+
+def reseeded(x: Tensor) -> Tensor:
+    torch.manual_seed(7)
+    return x + torch.rand(4, 4)
+
+
+def changed_late(x: Tensor) -> Tensor:
+    y = x * 1
+    total = y.sum(0)
+    return y.unsqueeze_(0) + total
+
+
+SHARED = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: (x * 1).apply_(lambda value: value + 1), "cannot capture"),
+        (lambda x: torch.from_dlpack(x) * 2, "cannot capture"),
+        (lambda x: x * (2 if x.data_ptr() % 16 == 0 else 3), "cannot capture"),
+        (lambda x: Held(x * 2), "a Held is returned"),
+        (lambda x: UserDict(a=x * 2), "a UserDict is returned"),
+        (lambda x: {x * 2}, "a set is returned"),
+        (lambda x: x[:2, :3] * SHARED.t_().shape[0], "t_"),
+        (changed_late, "unsqueeze_"),
+        (lambda x: (x * 1).detach().unsqueeze_(0), "unsqueeze_"),
+        (lambda x: (x * 1).view(16).unsqueeze_(0), "unsqueeze_"),
+        (lambda x: x.detach().t_(), "t_"),
+        (lambda x: setattr(x, "data", x * 3) or x + 1, "exchanged"),
+        (filled, "cannot capture"),
+        (reseeded, "generator's state is set"),
+        (lambda x: x * random.random(), "Python or NumPy"),
+        (lambda x: x * np.random.rand(), "Python or NumPy"),
+        (lambda x: torch.sparse.mm(torch.eye(4).to_sparse(), x), "cannot capture"),
+        (lambda x: x, "nothing is computed"),
+    ],
+)  # fmt: skip
+def test_what_a_graph_cannot_repeat_is_refused(function: Callable[..., Any], reason: str) -> None:
+    x = torch.eye(4)
+    with pytest.raises(CaptureError, match=reason):
+        capture_forward(function, x)
+    assert (x.tolist(), SHARED.shape) == (torch.eye(4).tolist(), (2, 3))
+
+
+class Cached(nn.Module):
+    """Fills a cache in its first call, as rotary embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.factors is None:
+            self.factors = torch.arange(4.0).cos()
+        return x * self.factors
+
+
+class Counting(nn.Module):
+    """Keeps something in each call, in the way that it is told."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.calls, self.seen = how, 0, list[Tensor]()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "number":
+            self.calls += 1
+        elif self.how == "list":
+            self.seen.append(x)
+        elif self.how == "buffer":
+            self.count = self.count + 1
+        return x * 2
+
+
+def test_a_cache_that_the_first_call_fills_is_left_empty_and_captured_once_full() -> None:
+    model = Cached()
+    with pytest.raises(ModuleChanged, match=r"Cached\.factors is set"):
+        capture_forward(model, torch.ones(4))
+    assert model.factors is None
+    model(torch.ones(4))
+    captured = capture_forward(model, torch.ones(4))
+    torch.testing.assert_close(captured.run(torch.full((4,), 3.0)), 3 * torch.arange(4.0).cos())
+
+
+@pytest.mark.parametrize(("how", "what"), [("number", "calls"), ("list", "seen"), ("buffer", "count is exchanged")])
+def test_a_module_that_keeps_something_in_every_call_is_refused_and_left_alone(how: str, what: str) -> None:
+    model = Counting(how)
+    with pytest.raises(CaptureError, match=what):
+        capture_forward(model, torch.ones(4))
+    assert (model.calls, model.seen, type(model.count)) == (0, [], Tensor)
+    model(torch.ones(4))
+
+
+class Recomputed(nn.Module):
+    def __init__(self, chance: float) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Dropout(chance)) if chance else nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def test_recomputation_is_captured_but_not_with_random_numbers() -> None:
+    def captured(chance: float) -> object:
+        model = Recomputed(chance)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return capture_training(model, nn.functional.mse_loss, optimizer, (torch.ones(2, 4),), torch.zeros(2, 4))
+
+    assert captured(0.0)
+    with pytest.raises(CaptureError, match="generator's state is set"):
+        captured(0.5)
+
+
+def test_parameters_of_the_optimizer_alone_are_not_forgotten() -> None:
+    model, other = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*model.parameters(), other], lr=0.1)
+    unused = capture_training(model, nn.functional.mse_loss, optimizer, (torch.ones(2, 4),), torch.zeros(2, 4))
+    assert unused.run(((torch.ones(2, 4),), torch.zeros(2, 4)))
+    with pytest.raises(CaptureError, match="parameters that are not the model's"):
+        capture_training(model, lambda y, t: ((y - t) * other).sum(), optimizer, (torch.ones(2, 4),), torch.zeros(2, 4))

@@ -1,0 +1,56 @@
+"""Sockets in a folder of the test's own; processes and an arbiter that end with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.malleable.processes import Running
+from threadcast.core import read_machine
+from threadcast.malleable.arbiter import Arbiter
+
+
+@pytest.fixture(autouse=True)
+def own_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(*command: str) -> Running:
+        running.append(Running(*command))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.end()
+
+
+@pytest.fixture
+def arbitrate(tmp_path: Path) -> Iterator[Callable[[], Callable[[], None]]]:
+    """Starts an arbiter in a thread, and gives what stops it."""
+    stops: list[Callable[[], None]] = []
+
+    def begin() -> Callable[[], None]:
+        arbiter = Arbiter(read_machine(), tmp_path / "threadcast" / "arbiter.sock")
+        serving = threading.Thread(target=arbiter.serve)
+        serving.start()
+
+        def stop() -> None:
+            if serving.is_alive():
+                arbiter.stop()
+                serving.join()
+                arbiter.close()
+
+        stops.append(stop)
+        return stop
+
+    yield begin
+    for stop in stops:
+        stop()

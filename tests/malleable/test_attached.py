@@ -1,0 +1,328 @@
+"""Real processes, attached: their threads follow what they are given, and an arbiter divides the cores among them."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.malleable.processes import COMMAND, CORES, EXECUTED, PER_CORE, Running, needs_two_cores
+from tests.waiting import eventually
+from threadcast import malleable
+from threadcast.core import read_machine
+from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
+from threadcast.malleable.attach import attach
+from threadcast.malleable.messages import line
+from threadcast.malleable.sockets import ask, connect, listen, socket_of
+from threadcast.threads.memory import KEEPING
+
+
+@needs_two_cores
+def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> None:
+    one = start()
+    path = socket_of(one.process.pid)
+    assert len(ask(path, {"resize": 1})["cores"]) == 1
+    assert eventually(lambda: one.uses(1))
+    assert len(ask(path, {"resize": None})["cores"]) == CORES
+    assert eventually(lambda: one.uses(CORES))
+    last = [list(core.cpus) for core in read_machine().cores][-1:]
+    assert ask(path, {"resize": last})["cores"] == last
+    assert eventually(lambda: one.now()["masks"] == last)
+    assert "at least 1 core" in ask(path, {"resize": 0})["error"]
+    assert "this machine has" in ask(path, {"resize": 100_000})["error"]
+    assert "may use CPUs" in ask(path, {"resize": [[4096]]})["error"]
+    for nonsense in ("two", 1.5, True, {}, [1]):
+        assert "must be" in ask(path, {"resize": nonsense})["error"]
+    assert "cores" in ask(path, {"resize": 1})
+    with connect(path) as rude:
+        rude.sendall(b"nonsense\n")
+        assert rude.recv(100) == b""
+    with connect(path) as deep:
+        deep.sendall(b"[" * 60_000 + b"\n")
+        assert deep.recv(100) == b""
+    assert len(ask(path, {"resize": None})["cores"]) == CORES
+
+
+@needs_two_cores
+def test_signals_take_and_give_a_core(start: Callable[..., Running]) -> None:
+    one = start()
+    one.process.send_signal(signal.SIGUSR1)
+    assert eventually(lambda: one.uses(CORES - 1))
+    one.process.send_signal(signal.SIGUSR2)
+    assert eventually(lambda: one.uses(CORES))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"weight": -1}, {"least": 0}, {"least": 2, "most": 1}, {"deadline": (0, 5)}, {"deadline": (5, math.nan)}],
+    ids=str,
+)
+def test_terms_that_no_arbiter_would_take_are_refused_and_leave_nothing(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        attach(**wrong)
+    assert not socket_of(os.getpid()).exists()
+
+
+def test_signals_are_refused_elsewhere_than_in_the_main_thread() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InvalidInput, match="main thread"):
+        pool.submit(attach, signals=True).result()
+    assert not socket_of(os.getpid()).exists()
+
+
+@needs_two_cores
+@pytest.mark.parametrize("command", [(), EXECUTED], ids=["attach", "exec"])
+def test_libraries_use_the_cores_from_the_start(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    one = start(*command)
+    assert eventually(lambda: one.uses(CORES))
+
+
+def test_the_socket_goes_with_the_process(start: Callable[..., Running]) -> None:
+    one = start()
+    path = socket_of(one.process.pid)
+    assert path.exists()
+    assert one.process.stdin is not None
+    one.process.stdin.close()
+    one.process.wait(10)
+    assert not path.exists()
+
+
+@needs_two_cores
+def test_processes_share_while_both_are_there_and_all_is_given_back(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    first = start()
+    assert eventually(lambda: first.uses(CORES))
+    second = start()
+    assert eventually(lambda: len(first.now()["masks"][0]) + len(second.now()["masks"][0]) == CORES * PER_CORE)
+    mine, others = first.now()["masks"], second.now()["masks"]
+    assert not set(mine[0]) & set(others[0])
+    assert first.now("train")["threads"] * PER_CORE == len(mine[0])
+    shown = ask(tmp_path / "threadcast" / "arbiter.sock", {"who": "all"})
+    assert {one["process"] for one in shown["processes"]} == {first.process.pid, second.process.pid}
+    second.process.kill()
+    assert eventually(lambda: first.uses(CORES))
+
+
+@needs_two_cores
+def test_a_process_that_expects_nothing_of_more_cores_gets_no_more(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    program = "import threadcast; from threadcast.core.steps import expect; threadcast.attach()\n"
+    program += "expect({1: 10.0, 2: 8.0}); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3],
+    ) as one:  # fmt: skip
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+        try:
+            assert eventually(lambda: len(os.sched_getaffinity(one.pid)) == PER_CORE)
+        finally:
+            one.kill()
+
+
+FORKING = """
+import os, sys, threadcast
+threadcast.attach()
+sys.stdin.readline()
+child = os.fork()
+if child:
+    print(child, flush=True)
+sys.stdin.readline()
+"""
+
+
+UNSEEN = FORKING.replace("import os", "import ctypes, os").replace("os.fork()", "ctypes.CDLL(None).fork()")
+"""None of Python's hooks runs."""
+
+
+@pytest.mark.parametrize("program", [FORKING, UNSEEN], ids=["by Python", "by a library"])
+def test_cores_come_back_from_a_process_whose_forked_child_lives_on(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path, program: str
+) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3],
+    ) as parent:  # fmt: skip
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert eventually(lambda: len(ask(path, {"who": "all"})["processes"]) == 1)
+        parent.stdin.write("fork\n")
+        parent.stdin.flush()
+        child = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
+            os.kill(child, 0)  # it is still there
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+@needs_two_cores
+def test_processes_outlive_their_arbiter_and_come_back_to_the_next(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    stop = arbitrate()
+    first, second = start(), start()
+    assert eventually(lambda: first.uses(CORES // 2) or second.uses(CORES // 2))
+    assert eventually(lambda: not set(first.now()["masks"][0]) & set(second.now()["masks"][0]))
+    before = first.now()["masks"]
+    stop()
+    assert first.now()["masks"] == before
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    assert eventually(lambda: len(ask(path, {"who": "all"})["processes"]) == 2)
+    time.sleep(0.5)
+    assert first.now()["masks"] == before
+
+
+@needs_two_cores
+def test_exec_attaches_a_program_that_knows_nothing_of_it(
+    start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in KEEPING:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
+    one = start(sys.executable, "-c", COMMAND, "exec", "--weight", "2", "--", sys.executable)
+    assert len(ask(socket_of(one.process.pid), {"resize": 1})["cores"]) == 1
+    assert eventually(lambda: one.uses(1))
+    seen = Path(f"/proc/{one.process.pid}/environ").read_bytes()
+    assert (tmp_path / "seen").exists(), "the sitecustomize that was there before has run too"
+    assert b"MALLOC_TRIM_THRESHOLD_=-1" in seen
+    assert b"THREADCAST_MALLEABLE_WEIGHT=2" in seen
+
+
+def test_an_arbiter_is_found_from_wherever_a_program_goes(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arbitrate()
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    program = "import os; os.chdir('/'); import numpy; input()"
+    command = ["exec", "--arbiter", "threadcast/arbiter.sock", "--", sys.executable, "-c", program]
+    with subprocess.Popen([sys.executable, "-c", COMMAND, *command], stdin=subprocess.PIPE, cwd=tmp_path) as one:
+        path = tmp_path / "threadcast" / "arbiter.sock"
+        try:
+            assert eventually(lambda: [each["process"] for each in ask(path, {"who": "all"})["processes"]] == [one.pid])
+        finally:
+            one.kill()
+
+
+@pytest.mark.parametrize(
+    ("argument", "attached"), [("train", True), ("threadcast.runtime.planning", False)], ids=["user", "own"]
+)
+def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str, attached: bool) -> None:
+    inject = Path(malleable.__file__).parent / "inject"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inject), str(Path(__file__).parents[3])])}
+    program = "import numpy, sys, time; time.sleep(2); print('threadcast.malleable.attach' in sys.modules)"
+    command = [sys.executable, "-c", program, argument]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (said.stdout.strip(), said.stderr) == (str(attached), "")
+
+
+def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    for wrong in (
+        b"nonsense\n", b"[]\n", b'{"steps": 1}\n', b'{"join": 3}\n', b'{"join": {"weight": 0, "holds": []}}\n',
+        b'{"join": {"holds": [[true]]}}\n', b'{"join": {"holds": [], "most": "x"}}\n', b"x" * 70_000,
+        b'{"join": {"holds": []}}\n{"bounds": 3}\n', b'{"join": {"holds": []}}\n{"bounds": {"most": 0}}\n',
+        b'{"join": {"holds": [], "most": Infinity}}\n', b"[" * 60_000 + b"\n",
+        b'{"join": {"holds": [], "progress": {"1": 1, "99999999999999999999": 2}}}\n',
+        b'{"join": {"holds": [], "progress": {"1": 1e308, "2": 1.7e308}}}\n',
+    ):  # fmt: skip
+        with connect(path) as rude:
+            rude.sendall(wrong)
+            answer = rude.recv(1000)
+            assert b"error" in answer or answer == b""
+    with connect(path) as joined:
+        joined.sendall(line({"join": {"holds": [], "name": "x"}}))
+        assert b"cores" in joined.recv(1000)
+        joined.sendall(line({"join": {"holds": []}}))
+        assert b"joined already" in joined.recv(1000)
+    assert eventually(lambda: ask(path, {"who": "all"})["processes"] == [])
+
+
+def test_who_does_not_read_answers_cannot_join(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with connect(path) as deaf:
+        deaf.sendall(line({"who": "all"}) * 1_000 + line({"join": {"holds": []}}))
+        time.sleep(0.5)
+        assert ask(path, {"who": "all"})["processes"] == []
+
+
+def test_hundreds_of_processes_are_told_of(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with ExitStack() as closing:
+        for number in range(300):
+            joined = closing.enter_context(connect(path))
+            joined.sendall(line({"join": {"holds": [], "name": "ü" * 1_000, "weight": number + 1}}))
+            assert eventually(lambda joined=number + 1: len(ask(path, {"who": "all"})["processes"]) == joined)
+        slow = closing.enter_context(connect(path))
+        slow.sendall(line({"who": "all"}) * 5)  # more than fits into a socket, and nobody reads
+        found = ask(path, {"who": "all"})
+        assert len(found["processes"]) == 300
+        slow.settimeout(60)
+        got = sum(len(data) for data in iter(lambda: slow.recv(1 << 20), b""))  # up to where it was dropped
+        assert 0 < got < 2 * len(line(found))
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_an_arbiter_that_refuses_a_process_is_not_asked_again_at_once(
+    start: Callable[..., Running], tmp_path: Path, heard: bool
+) -> None:
+    asked = 0
+    with listen(tmp_path / "threadcast" / "arbiter.sock") as arbiter:
+        start()
+        until_s = time.monotonic() + 2.5
+        while time.monotonic() < until_s:
+            with suppress(BlockingIOError):
+                made, _ = arbiter.accept()
+                asked += 1
+                with made:
+                    if heard:
+                        made.recv(1 << 16)
+                    made.sendall(line({"error": "not you"}))
+            time.sleep(0.01)
+    assert 1 <= asked <= 3  # after 1 and 2 more seconds
+
+
+def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+    stop = arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with pytest.raises(InvalidInput, match="in use"):
+        listen(path)
+    stop()
+    with pytest.raises(NotFound):
+        ask(path, {"who": "all"})
+    left = listen(path)
+    left.close()  # as after kill -9: the file stays, and nobody listens
+    with pytest.raises(ServiceUnavailable):
+        ask(path, {"who": "all"})
+    listen(path).close()
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(InvalidInput, match="open to all"):
+        listen(tmp_path / "open" / "x.sock")

@@ -1,0 +1,172 @@
+"""What attached processes have started: it stays on their cores, or is attached itself; launchers take no part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.malleable.processes import COMMAND, CORES, PER_CORE, needs_two_cores
+from tests.waiting import eventually
+from threadcast.malleable.family import ancestors, descendants
+from threadcast.malleable.sockets import ask, socket_of
+
+EXEC = (sys.executable, "-c", COMMAND, "exec", "--")
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def running(program: str, *before: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python that runs `program` until its stdin is closed, and what it has started."""
+    process = subprocess.Popen(
+        [*before, sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        for one in (*descendants(process.pid), process.pid):
+            os.kill(one, 9)
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def masks(process: int) -> set[int]:
+    """How many CPUs each thread may run on."""
+    return {len(os.sched_getaffinity(int(task))) for task in os.listdir(f"/proc/{process}/task")}
+
+
+PARENT = """
+import os, subprocess, sys, threadcast
+threadcast.attach()
+two = "import threading; threading.Thread(target=input).start(); input()"
+child = subprocess.Popen([sys.executable, "-c", two])
+pinned = subprocess.Popen([sys.executable, "-c", "input()"])
+os.sched_setaffinity(pinned.pid, {max(os.sched_getaffinity(0))})
+print(child.pid, pinned.pid, flush=True)
+child.wait()
+"""
+
+
+@needs_two_cores
+def test_children_follow_the_cores_of_their_parent() -> None:
+    with running(PARENT) as parent:
+        child, pinned = map(int, line(parent).split())
+        path, all_cores = socket_of(parent.pid), CORES * PER_CORE
+        assert eventually(lambda: len(os.listdir(f"/proc/{child}/task")) == 2)
+        ask(path, {"resize": 1})
+        assert eventually(lambda: masks(child) == {PER_CORE})
+        ask(path, {"resize": None})
+        assert eventually(lambda: masks(child) == {all_cores})
+        assert masks(pinned) == {1}, "what has pinned itself stays so"
+
+
+def test_ancestors_and_descendants_are_found() -> None:
+    with running(PARENT) as parent:
+        child = int(line(parent).split()[0])
+        assert child in descendants(parent.pid)
+        assert list(ancestors(child))[:2] == [parent.pid, os.getpid()]
+
+
+GRANDCHILD = """
+import subprocess, sys, threadcast
+threadcast.attach().resize(1)
+subprocess.run([sys.executable, "-c", "import threadcast; threadcast.attach(); print('ready', flush=True); input()"])
+"""
+
+
+@needs_two_cores
+def test_an_attached_child_is_not_limited_to_what_its_parent_has_just_now() -> None:
+    with running(GRANDCHILD) as parent:
+        assert line(parent) == "ready"
+        (child,) = descendants(parent.pid)
+        assert eventually(lambda: masks(child) == {CORES * PER_CORE})
+        assert masks(parent.pid) == {PER_CORE}
+
+
+LAUNCHER = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "import numpy; print('ready', flush=True); input()"])
+"""
+
+
+def test_a_launcher_is_not_attached_and_what_it_starts_is(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with running(LAUNCHER, *EXEC) as launcher:
+        assert line(launcher) == "ready"
+        (child,) = descendants(launcher.pid)
+        assert eventually(lambda: [one["process"] for one in ask(path, {"who": "all"})["processes"]] == [child])
+        assert not socket_of(launcher.pid).exists()
+
+
+def test_what_computes_without_any_library_is_attached_too() -> None:
+    with running("print('ready', flush=True)\nwhile True: pass", *EXEC) as busy:
+        assert line(busy) == "ready"
+        assert not socket_of(busy.pid).exists()
+        assert eventually(socket_of(busy.pid).exists, within_s=60)
+
+
+FORKING = """
+import os
+import signal
+print("ready", flush=True)
+if os.fork() == 0:
+    import numpy
+input()
+"""
+
+
+def test_a_forked_child_of_a_launcher_is_attached_for_itself() -> None:
+    with running(FORKING, *EXEC) as launcher:
+        assert line(launcher) == "ready"
+        assert eventually(lambda: any(socket_of(child).exists() for child in descendants(launcher.pid)))
+        assert not socket_of(launcher.pid).exists()
+
+
+@needs_two_cores
+def test_signals_reach_a_program_that_has_not_begun_to_compute() -> None:
+    with running("print('ready', flush=True); input()", *EXEC) as idle:
+        assert line(idle) == "ready"
+        idle.send_signal(signal.SIGUSR1)
+        assert eventually(lambda: masks(idle.pid) == {(CORES - 1) * PER_CORE})
+
+
+THREADED = """
+import sys, threading, torch, threadcast
+member, said = threadcast.attach(), []
+model, x = torch.nn.Linear(4, 4), torch.ones(4)
+def work():
+    while len(said) < 3:
+        model(x)
+        if not said or said[-1] != torch.get_num_threads():
+            said.append(torch.get_num_threads())
+            print(said[-1], flush=True)
+torch.set_num_threads(2)
+thread = threading.Thread(target=work)
+thread.start()
+for size in (1, 2):
+    sys.stdin.readline()
+    member.resize(size)
+thread.join()
+"""
+
+
+@needs_two_cores
+def test_thread_counts_follow_in_other_threads_too() -> None:
+    with running(THREADED) as process:
+        assert process.stdin is not None
+        assert line(process) == "2"
+        for size in ("1", "2"):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert line(process) == size

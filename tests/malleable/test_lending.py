@@ -1,0 +1,253 @@
+"""Cores of a process that waits are others' until it works again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.malleable.processes import CORES, Running, needs_two_cores
+from tests.waiting import eventually
+from threadcast.core import Machine
+from threadcast.malleable.activity import COMPUTES_S, LONGEST_WAIT_S, WAITS_S, Activity
+from threadcast.malleable.division import Claim
+from threadcast.malleable.family import descendants, seen
+from threadcast.malleable.ledger import Ledger
+from threadcast.malleable.sockets import ask
+
+EVERY_S = 0.05
+
+
+class Seen:
+    """A process that is looked at again and again."""
+
+    def __init__(self) -> None:
+        self.activity, self.now_s, self.cpu_s = Activity(), 0.0, 0.0
+
+    def goes_on(self, seconds: float, share: float, state: str = "S") -> str:
+        for _ in range(round(seconds / EVERY_S)):
+            self.now_s += EVERY_S
+            self.cpu_s += share * EVERY_S
+            self.activity.look(self.cpu_s, state, self.now_s)
+        return self.activity.state
+
+
+def test_a_process_computes_once_it_has_for_a_while_and_waits_once_it_has() -> None:
+    process = Seen()
+    assert process.goes_on(COMPUTES_S / 2, 1.0) == "new"
+    assert process.goes_on(COMPUTES_S, 1.0) == "computes"
+    assert process.goes_on(WAITS_S / 2, 0.0) == "computes"
+    assert process.goes_on(WAITS_S, 0.0) == "waits"
+    assert process.goes_on(2 * EVERY_S, 1.0) == "new"
+
+
+def test_now_and_then_a_little_work_is_none() -> None:
+    assert Seen().goes_on(5.0, 0.05) == "waits"
+    process = Seen()
+    for _ in range(10):
+        process.goes_on(EVERY_S, 1.0)
+        process.goes_on(0.5, 0.0)
+    assert process.activity.state == "new"
+
+
+def test_a_process_that_could_run_but_is_left_no_time_does_not_wait() -> None:
+    assert Seen().goes_on(5.0, 0.02, "R") == "computes"
+
+
+def test_one_that_keeps_on_coming_back_lends_less_and_less_often() -> None:
+    process, waited = Seen(), []
+    for _ in range(8):
+        process.goes_on(0.2, 1.0)
+        before_s = process.now_s
+        while process.goes_on(EVERY_S, 0.0) != "waits":
+            pass
+        waited.append(process.now_s - before_s)
+    assert waited[0] < 2 * WAITS_S
+    assert all(later > before - 2 * EVERY_S for before, later in pairwise(waited))
+    assert waited[-1] == pytest.approx(LONGEST_WAIT_S, rel=0.1)
+    process.goes_on(10 * LONGEST_WAIT_S, 0.0)
+    process.goes_on(0.2, 1.0)
+    assert process.goes_on(2 * WAITS_S, 0.0) == "waits"
+
+
+def test_a_stopped_process_waits_at_once_and_is_back_at_once() -> None:
+    process = Seen()
+    process.goes_on(1.0, 1.0)
+    assert process.goes_on(EVERY_S, 0.0, "T") == "waits"
+    assert process.goes_on(EVERY_S, 0.0) == "new"
+
+
+def obey(ledger: Ledger) -> None:
+    while orders := ledger.orders():
+        for name, order in orders.items():
+            ledger.confirmed(name, order.number, order.cores)
+
+
+def two_with_one_waiting() -> Ledger:
+    ledger = Ledger(Machine.uniform("four", 4))
+    for name in ("a", "b"):
+        ledger.join(name, Claim(), (), 0.0)
+    obey(ledger)
+    ledger.active("b", "waits", 1.0)
+    obey(ledger)
+    assert not ledger.parties["b"].lends, "nobody computes"
+    ledger.active("a", "computes", 1.0)
+    return ledger
+
+
+def test_cores_of_one_that_waits_are_used_by_one_that_computes_until_it_works_again() -> None:
+    ledger = two_with_one_waiting()
+    own = ledger.parties["b"].holds
+    (order,) = ledger.orders().values()
+    assert order.cores == (0, 1, 2, 3)
+    ledger.confirmed("a", order.number, order.cores)
+    assert ledger.parties["b"].holds == own
+    ledger.active("b", "new", 9.0)
+    orders = ledger.orders()
+    assert orders.keys() == {"a"}, "b goes on where it was, and hears of nothing"
+    assert set(orders["a"].cores) == {0, 1, 2, 3} - own
+
+
+def test_what_is_lent_comes_back_when_nobody_computes() -> None:
+    ledger = two_with_one_waiting()
+    obey(ledger)
+    ledger.active("a", "waits", 5.0)
+    obey(ledger)
+    assert [len(party.holds) for party in ledger.parties.values()] == [2, 2]
+    assert not ledger.parties["a"].holds & ledger.parties["b"].holds
+
+
+def test_one_that_waits_among_more_processes_than_cores_leaves_the_others_a_core_each() -> None:
+    ledger = Ledger(Machine.uniform("two", 2))
+    for name in "abc":
+        ledger.join(name, Claim(), (), 0.0)
+    obey(ledger)
+    ledger.active("a", "waits", 1.0)
+    ledger.active("b", "computes", 1.0)
+    ledger.active("c", "computes", 1.0)
+    obey(ledger)
+    assert len(ledger.parties["b"].holds | ledger.parties["c"].holds) == 2
+    ledger.active("a", "new", 2.0)
+    obey(ledger)
+    assert all(len(party.holds) == 1 for party in ledger.parties.values())
+
+
+def test_steps_that_were_not_made_while_waiting_are_no_progress() -> None:
+    ledger = two_with_one_waiting()
+    obey(ledger)
+    rates = ledger.parties["b"].progress.rates
+    for now_s, steps in ((10.0, 0), (12.0, 20), (14.0, 40)):
+        ledger.report("b", steps, now_s)
+    before = dict(rates)
+    ledger.active("b", "new", 100.0)
+    obey(ledger)
+    ledger.report("b", 45, 101.0)
+    ledger.report("b", 55, 102.5)
+    assert before
+    assert ledger.parties["b"].progress.rates == {2: pytest.approx(10.0, rel=0.5)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_only_what_is_lent_is_used_twice_and_nothing_is_lost(seed: int) -> None:
+    rng = random.Random(seed)
+    ledger = Ledger(Machine.uniform("m", 6, group_size=3))
+    used: dict[str, frozenset[int]] = {}
+    mail: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    back: set[str] = set()
+
+    def deliver(name: str) -> None:
+        if mail[name]:
+            number, cores = mail[name].pop(0)
+            used[name] = frozenset(cores)
+            ledger.confirmed(name, number, cores)
+
+    def send() -> None:
+        for name, order in ledger.orders().items():
+            mail[name].append((order.number, order.cores))
+
+    for step in range(200):
+        action = rng.random()
+        if action < 0.15 and len(used) < 6:
+            used[f"p{step}"], mail[f"p{step}"] = frozenset(), []
+            ledger.join(f"p{step}", Claim(rng.choice([0.5, 1, 3]), rng.randint(1, 2)), (), step)
+        elif action < 0.22 and used:
+            name = rng.choice(list(used))
+            del used[name], mail[name]
+            ledger.leave(name, step)
+        elif action < 0.6 and used:
+            name = rng.choice(list(used))
+            lent = {one for one, party in ledger.parties.items() if party.lends}
+            ledger.active(name, rng.choice(["waits", "computes", "new"]), step)
+            back |= {one for one in lent if not ledger.parties[one].lends}
+        elif used:
+            deliver(rng.choice(list(used)))
+        send()
+        if not any(mail.values()) and len(used) <= 6:
+            back.clear()
+        others = [core for name in used if not ledger.parties[name].lends and name not in back for core in used[name]]
+        assert len(set(others)) == len(others), f"step {step}: {used}"
+        for _ in range(30 if step % 10 == 9 else 0):
+            for name in used:
+                deliver(name)
+            send()
+        if step % 10 == 9:
+            back.clear()
+            present = [name for name in used if not ledger.parties[name].lends]
+            mine = [core for name in present for core in used[name]]
+            assert len(mine) == len(set(mine))
+            assert not present or len(mine) == 6, "no core is lost"
+
+
+@needs_two_cores
+def test_a_process_that_waits_for_input_lends_its_cores_until_it_works(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    busy, waiting = start(), start()
+    assert eventually(lambda: not cpus(busy) & cpus(waiting))
+    own = cpus(waiting)
+    busy.now("begin")
+    assert eventually(lambda: busy.uses(CORES))
+    assert cpus(waiting) == own
+    assert {one["process"]: one["lends"] for one in ask(path, {"who": "all"})["processes"]} == {
+        busy.process.pid: False, waiting.process.pid: True
+    }  # fmt: skip
+    waiting.now("begin")
+    assert eventually(lambda: not cpus(busy) & cpus(waiting))
+
+
+@needs_two_cores
+def test_a_stopped_process_holds_no_cores_until_it_goes_on(
+    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]]
+) -> None:
+    arbitrate()
+    busy, stopped = start(), start()
+    assert eventually(lambda: not cpus(busy) & cpus(stopped))
+    for one in (busy, stopped):
+        one.now("begin")
+    stopped.process.send_signal(signal.SIGSTOP)
+    assert eventually(lambda: busy.uses(CORES))
+    stopped.process.send_signal(signal.SIGCONT)
+    assert eventually(lambda: not cpus(busy) & cpus(stopped))
+
+
+def cpus(one: Running) -> set[int]:
+    return os.sched_getaffinity(one.process.pid)
+
+
+def test_a_process_is_seen_with_what_it_has_started(start: Callable[..., Running]) -> None:
+    one = start("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh", sys.executable)
+    child = next(iter(descendants(one.process.pid)))
+    assert descendants(one.process.pid, without=[child].__contains__) == []
+    look = seen(child)
+    assert look is not None
+    assert look.cpu_s > 0
+    assert seen(2**22 + 1) is None
+    os.kill(child, signal.SIGKILL)

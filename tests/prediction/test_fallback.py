@@ -1,0 +1,89 @@
+"""Where the service does not answer somebody does, and is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.prediction.predicting import MACHINE, OPS, SerialShare, local
+from threadcast.core import Case, Curve, Edge, Machine, Measurement, Op, OpGraph, Sample, Source
+from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.prediction.fallback import ROOFLINE, FirstOf, roofline
+from threadcast.prediction.predictor import LocalPredictor, Predictor
+from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
+from threadcast.scheduler import Problem, plan
+
+NOBODY = "http://127.0.0.1:9"
+
+
+class Ignorant(SerialShare):
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        raise ModelError("nothing was measured")
+
+
+def ignorant() -> LocalPredictor:
+    return LocalPredictor(Ignorant(), MACHINE, {}, version="ignorant@1")
+
+
+def test_the_first_who_can_tell_answers_and_is_named() -> None:
+    first = FirstOf([ignorant(), local(0.3, version="spare@7"), roofline(MACHINE)])
+    assert isinstance(first, Predictor)
+    assert first.curves(OPS).model == "spare@7"
+
+
+def test_where_nobody_can_tell_the_first_says_why() -> None:
+    with pytest.raises(ModelError, match="nothing was measured"):
+        FirstOf([ignorant(), ignorant()]).curves(OPS)
+
+
+def test_predictors_of_two_machines_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"predicts for four-4c.*not for five-5c"):
+        FirstOf([local(), roofline(Machine.uniform("five", 5))])
+
+
+def test_a_roofline_can_tell_of_any_op_on_any_machine() -> None:
+    for machine in (MACHINE, Machine.uniform("one", 1), Machine.uniform("many", 272, group_size=2)):
+        table = roofline(machine).curves([*OPS, Op("nothing", cost=(0, 0)), Op("much", cost=(1e15, 1e15))])
+        assert table.cases == machine.cases()
+        assert np.all(np.isfinite(table.seconds))
+        assert np.all((table.low > 0) & (table.low < table.seconds) & (table.seconds < table.high))
+        assert {Source.EXTRAPOLATED} == {source for i in range(len(table)) for source in table[i].source}
+
+
+def test_a_roofline_gives_what_was_measured_as_it_was() -> None:
+    measured = Measurement(OPS[0], MACHINE, Case(2), (Sample(0.5),))
+    curve = roofline(MACHINE, {OPS[0].key: [measured]}).curves(OPS)[0]
+    assert curve.at(Case(2)) == 0.5
+    assert curve.source[1] is Source.MEASURED
+
+
+def test_a_large_product_is_guessed_within_the_interval_of_common_cores() -> None:
+    """4096^3 float32: 137 Gflop take 0.4 to 70 s on cores from 2 to 300 Gflop/s."""
+    product = Op("mm", cost=(2 * 4096.0**3, 3 * 4 * 4096.0**2))
+    curve = roofline(Machine.uniform("one", 1)).curves([product])[0]
+    assert curve.low[0] < 0.9
+    assert curve.high[0] > 10
+
+
+def test_a_plan_comes_without_service_and_model_and_says_whose_curves_it_has() -> None:
+    graph = OpGraph(("a", "b", "c"), tuple(OPS), edges=(Edge(0, 1),))
+    predictor = RemotePredictor(NOBODY, MACHINE, fallback=ignorant())
+    made = plan(Problem(graph, predictor.curves(graph.ops), MACHINE))
+    assert made.curves_from == ROOFLINE + FALLBACK_MARK
+    assert predictor.status.source_of_curves == "fallback"
+
+
+def test_the_client_with_its_last_resort_needs_only_the_base_install() -> None:
+    program = (
+        "import sys\n"
+        "from threadcast.core import Machine, Op\n"
+        "from threadcast.prediction.remote import RemotePredictor\n"
+        f"RemotePredictor({NOBODY!r}, Machine.uniform('two', 2)).curves([Op('mm')])\n"
+        "print(sys.modules.keys() & {'torch', 'sklearn', 'scipy', 'sqlalchemy', 'pandas'})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,138 @@
+"""Curves in process and over HTTP: the same, kept, and never waited for beyond the deadline."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
+from threadcast.core import Case, Machine, Measurement, Op, Sample, Source, TensorSpec
+from threadcast.core.errors import InvalidInput
+from threadcast.prediction.predictor import LocalPredictor, Predictor
+from threadcast.prediction.remote import RemotePredictor
+
+
+def test_local_predictor_is_a_predictor() -> None:
+    assert isinstance(local(), Predictor)
+
+
+def test_local_curves_are_the_models_own_over_the_machines_cases() -> None:
+    table = local(0.25).curves(OPS)
+    assert table.cases == MACHINE.cases()
+    assert table.model == "serial_share@1"
+    for i, op in enumerate(OPS):
+        expected = SerialShare(0.25).predict(op, [], MACHINE.cases(), machine=MACHINE)
+        np.testing.assert_array_equal(table[i].seconds, expected.seconds)
+
+
+def test_local_predictor_asks_the_model_once_for_an_op() -> None:
+    model = SerialShare()
+    predictor = LocalPredictor(model, MACHINE, {})
+    predictor.curves([OPS[0], OPS[1], OPS[0]])
+    predictor.curves([OPS[1], OPS[2]])
+    assert model.asked == 3
+
+
+def test_local_predictor_passes_this_machines_measurements_on_and_leaves_others_out() -> None:
+    case, elsewhere = Case(2), Machine.uniform("other", 4)
+    observed = {
+        OPS[0].key: [
+            Measurement(OPS[0], MACHINE, case, (Sample(0.5),)),
+            Measurement(OPS[0], elsewhere, Case(3), (Sample(9.0),)),
+        ]
+    }
+    curve = LocalPredictor(SerialShare(), MACHINE, observed).curves(OPS)[0]
+    assert curve.at(case) == 0.5
+    assert [source is Source.MEASURED for source in curve.source] == [False, True, False, False]
+
+
+def test_forget_lets_new_measurements_count() -> None:
+    observed: dict[str, list[Measurement]] = {}
+    predictor = LocalPredictor(SerialShare(), MACHINE, observed)
+    before = predictor.curves(OPS[:1])[0].at(Case(1))
+    observed[OPS[0].key] = [Measurement(OPS[0], MACHINE, Case(1), (Sample(0.25),))]
+    assert predictor.curves(OPS[:1])[0].at(Case(1)) == before
+    predictor.forget()
+    assert predictor.curves(OPS[:1])[0].at(Case(1)) == 0.25
+
+
+def test_cases_are_columns_of_the_whole_curve_in_the_order_asked() -> None:
+    predictor = local()
+    whole, part = predictor.curves(OPS), predictor.curves(OPS, cases=[Case(4), Case(1)])
+    np.testing.assert_array_equal(part.seconds, whole.seconds[:, [3, 0]])
+
+
+@pytest.mark.parametrize("cases", [[Case(5)], [Case(1, "spread")], []])  # type: ignore[arg-type]
+def test_cases_that_the_machine_does_not_have_are_refused(cases: list[Case]) -> None:
+    with pytest.raises(InvalidInput, match="not among the 4 of the machine: 1 compact"):
+        local().curves(OPS, cases=cases)
+
+
+def test_no_op_gives_an_empty_table() -> None:
+    assert local().curves([]).seconds.shape == (0, 4)
+
+
+def test_threads_get_the_same_curves_from_one_local_predictor() -> None:
+    predictor, expected = local(), local().curves(OPS)
+    with ThreadPoolExecutor(8) as pool:
+        for table in pool.map(lambda i: predictor.curves(OPS[i % 3 :] + OPS[: i % 3]), range(64)):
+            assert sorted(table.seconds[:, 0]) == sorted(expected.seconds[:, 0])
+
+
+def test_remote_curves_are_the_local_ones_to_the_last_bit(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S)
+    assert isinstance(remote, Predictor)
+    table = remote.curves(OPS)
+    assert_same(table, local().curves(OPS))
+    assert table.model == "serial_share@1"
+
+
+@given(share=st.floats(0, 1), sizes=st.lists(st.integers(0, 2**40), min_size=1, max_size=5))
+def test_an_answer_survives_its_way_through_json(share: float, sizes: list[int]) -> None:
+    from threadcast.prediction.answers import max_answer_bytes, read_curves
+
+    ops = [Op("copy", (TensorSpec((n,)),), cost=(n * 1.1, n)) for n in sizes]
+    table = local(share).curves(ops)
+    keys = [op.key for op in ops]
+    content = json.dumps({**table.to_json(), "machine": MACHINE.fingerprint, "ops": keys}).encode()
+    assert len(content) <= max_answer_bytes(len(ops), len(table.cases))
+    assert_same(read_curves(content, keys=keys, cases=table.cases, machine=MACHINE), table)
+
+
+def test_remote_predictor_asks_once_for_an_op_and_for_whole_curves(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S)
+    remote.curves([OPS[0], OPS[0], OPS[1]], cases=[Case(2)])
+    remote.curves(OPS[:2])
+    remote.curves(OPS)
+    asked = [[Op.from_json(op).key for op in question["ops"]] for question in service.questions]
+    assert asked == [[OPS[0].key, OPS[1].key], [OPS[2].key]]
+    assert all(len(question["cases"]) == 4 for question in service.questions)
+    assert (remote.status.fetched, remote.status.cached) == (2, 1)
+
+
+def test_curves_of_an_older_model_are_dropped_and_never_mixed(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S)
+    remote.curves(OPS[:2])
+    service.predictor = local(0.5, version="serial_share@2")
+    table = remote.curves(OPS)
+    assert table.model == "serial_share@2"
+    assert_same(table, local(0.5).curves(OPS))
+
+
+def test_the_model_asked_for_is_sent(service: Service) -> None:
+    RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, model="champion").curves(OPS)
+    assert service.questions[0]["model"] == "champion"
+
+
+def test_threads_share_one_remote_predictor(service: Service) -> None:
+    remote, expected = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S), local().curves(OPS)
+    with ThreadPoolExecutor(8) as pool:
+        for table in pool.map(lambda _: remote.curves(OPS), range(32)):
+            assert_same(table, expected)
+    status = remote.status
+    assert status.fetched + status.cached == 32

@@ -1,0 +1,165 @@
+"""A forked process goes on with what its parent kept, on connections and threads of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local
+from tests.waiting import eventually
+from threadcast.prediction.breaker import LIMIT
+from threadcast.prediction.fork_lock import ForkLock
+from threadcast.prediction.predictor import LocalPredictor
+from threadcast.prediction.remote import RemotePredictor
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+
+
+def in_a_child(check: Callable[[], bool]) -> None:
+    """Fork; the child ends by itself after PATIENT_S and reports whether `check()` held."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(PATIENT_S))  # a child that hangs is killed
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def holding(lock: ForkLock) -> tuple[threading.Thread, threading.Event]:
+    """A thread that holds the lock until the event is set."""
+    held, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            end.wait(PATIENT_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(PATIENT_S)
+    return thread, end
+
+
+@pytest.mark.parametrize(
+    "lock_of",
+    [
+        lambda remote: remote._lock,
+        lambda remote: remote._kept._lock,
+        lambda remote: remote._refresher._lock,
+        lambda remote: remote._client._breaker._lock,
+        lambda remote: remote._client._http._lock,
+    ],
+    ids=["status", "curves", "refresher", "breaker", "exchanges"],
+)
+def test_no_lock_is_found_held(service: Service, lock_of: Callable[[RemotePredictor], ForkLock]) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0, last_resort=False)
+    remote.curves(OPS[:1])
+    thread, end = holding(lock_of(remote))
+    in_a_child(lambda: len(remote.curves(OPS)) == 3 and len(remote.curves(OPS)) == 3)
+    end.set()
+    thread.join()
+
+
+def test_a_local_predictor_has_no_lock_that_is_found_held() -> None:
+    predictor: LocalPredictor = local()
+    thread, end = holding(predictor._cache._lock)
+    in_a_child(lambda: len(predictor.curves(OPS)) == 3)
+    end.set()
+    thread.join()
+
+
+def test_the_parents_curves_are_there_and_nobody_is_asked(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S)
+    remote.curves(OPS)
+    in_a_child(lambda: remote.curves(OPS).model == "serial_share@1")
+    assert len(service.questions) == 1
+
+
+def test_a_request_of_the_parent_goes_on_and_the_child_makes_its_own(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
+    asked, answered = threading.Event(), threading.Event()
+    service.before = lambda: (asked.set(), answered.wait(PATIENT_S)) if len(service.questions) == 1 else None
+    tables = []
+    thread = threading.Thread(target=lambda: tables.append(remote.curves(OPS)))
+    thread.start()
+    assert asked.wait(PATIENT_S)
+    in_a_child(lambda: len(remote.curves(OPS)) == 3)
+    answered.set()
+    thread.join()
+    assert len(tables[0]) == 3
+
+
+def test_the_child_does_not_hold_the_parents_connections(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
+    asked, answered = threading.Event(), threading.Event()
+    service.before = lambda: (asked.set(), answered.wait(PATIENT_S))
+    before = _sockets()
+    thread = threading.Thread(target=lambda: remote.curves(OPS))
+    thread.start()
+    assert asked.wait(PATIENT_S)
+    held = before + 1  # the test's own server holds the other end
+    in_a_child(lambda: _sockets() == held)
+    answered.set()
+    thread.join()
+
+
+def test_the_helper_thread_starts_anew_in_the_child(service: Service) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0)
+    remote.curves(OPS)
+    asked, answered = threading.Event(), threading.Event()
+    service.before = lambda: (asked.set(), answered.wait(PATIENT_S)) if len(service.questions) == 2 else None
+    remote.curves(OPS)
+    assert asked.wait(PATIENT_S)
+
+    def check() -> bool:
+        remote.curves(OPS)
+        eventually(lambda: remote.status.refreshed)
+        return True
+
+    in_a_child(check)
+    answered.set()
+    eventually(lambda: remote.status.refreshed)
+    remote.close()
+
+
+def test_requests_of_the_parent_do_not_count_against_the_childs(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.prediction.bounded_request.MAX_EXCHANGES", 1)
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
+    asked, answered = threading.Event(), threading.Event()
+    service.before = lambda: (asked.set(), answered.wait(PATIENT_S)) if len(service.questions) == 1 else None
+    thread = threading.Thread(target=lambda: remote.curves(OPS))
+    thread.start()
+    assert asked.wait(PATIENT_S)
+    remote.curves(OPS)
+    assert "1 requests to" in str(remote.status.last_error)
+    in_a_child(lambda: remote.curves(OPS).model == "serial_share@1")
+    answered.set()
+    thread.join()
+
+
+def test_a_service_that_the_parent_leaves_alone_the_child_does_too(service: Service) -> None:
+    service.status = 500
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
+    for _ in range(LIMIT):
+        remote.curves(OPS)
+    in_a_child(lambda: remote.curves(OPS).model.startswith("serial_share@1 (local"))
+    assert len(service.questions) == LIMIT
+
+
+def _sockets() -> int:
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+        except OSError:  # the listing's own
+            continue
+    return found

@@ -1,0 +1,75 @@
+"""The machine to run plans on, and teams of it that a file's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import threadcast
+from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.small_training import Net, net, sgd
+from threadcast.capture.capture import Captured
+from threadcast.core import Machine, Plan, read_machine
+from threadcast.runtime.engine import Engine
+from threadcast.runtime.executors import Executors
+from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.optimize import OptimizedStep
+from threadcast.runtime.python_engine import PythonEngine
+
+
+@pytest.fixture(autouse=True)
+def plans_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of kept plans, empty."""
+    directory = tmp_path / "plans"
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(directory))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def machine() -> Machine:
+    """At most two cores of this machine: the more teams, the longer the tests."""
+    found = read_machine()
+    return found.limited_to([core.id for core in found.cores[:2]])
+
+
+@pytest.fixture(scope="module")
+def executors(machine: Machine) -> Iterator[Executors]:
+    made = Executors(machine)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["python", "native"])
+def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Executors) -> Callable[..., Engine]:
+    """What makes an engine that replays a plan of a captured graph."""
+
+    def make(captured: Captured, plan: Plan) -> Engine:
+        if request.param == "native":
+            skip_without_compiler()
+            return NativeEngine(captured, plan, machine)
+        return PythonEngine(captured, plan, machine, executors=executors)
+
+    return make
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Kernels of one thread add up in one order, so that results can be compared closely."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def trained(one_thread: None) -> Iterator[tuple[OptimizedStep, Net, torch.optim.Optimizer, Net, torch.optim.Optimizer]]:
+    """An optimised step with its model and optimizer, and the same model and optimizer for eager training."""
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+        yield step, mine, my_optimizer, eager, eager_optimizer

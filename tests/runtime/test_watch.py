@@ -1,0 +1,216 @@
+"""What a graph takes for granted of a model and its optimizer, with the native library's quick look and without."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from tests.runtime.compiler import needs_compiler
+from threadcast.runtime import watch
+from threadcast.runtime.native.library import native_library
+from threadcast.runtime.watch import Watch
+
+Optimizer = torch.optim.Optimizer
+
+
+class Model(nn.Module):
+    """A parameter in a layer below, a buffer, and one that is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("unset", None)
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
+        self.table = torch.zeros(2)
+        self.alpha = 0.1
+
+
+@pytest.fixture(params=["quick", pytest.param("slow", id="without the library")])
+def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Model, Optimizer, Watch]:
+    """A model and an optimizer with state, after a first look."""
+    library = native_library()
+    if request.param == "quick" and not library.tagged:
+        pytest.skip("this Python has no quick look")
+    monkeypatch.setattr(watch, "loaded_library", lambda: library if request.param == "quick" else None)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.layer(torch.ones(3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    found = Watch(model, optimizer)
+    assert found.look() is not None
+    return model, optimizer, found
+
+
+def _add_group(model: Model, optimizer: Optimizer) -> None:
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+MOVES: dict[str, Callable[[Model, Optimizer], Any]] = {
+    "another parameter": lambda m, o: setattr(m.layer, "weight", nn.Parameter(torch.ones(3, 3))),
+    "another buffer": lambda m, o: setattr(m, "mean", torch.ones(3)),
+    "another layer": lambda m, o: setattr(m, "layer", nn.Linear(3, 3)),
+    "a further layer": lambda m, o: setattr(m, "more", nn.Linear(3, 3)),
+    "no buffer": lambda m, o: delattr(m, "mean"),
+    "other memory": lambda m, o: setattr(m.layer.weight, "data", torch.ones(3, 3)),
+    "other strides": lambda m, o: setattr(m.layer.weight, "data", m.layer.weight.data.t()),
+    "fewer elements": lambda m, o: setattr(m.layer.weight, "data", m.layer.weight.data[:2]),
+    "a forward of its own": lambda m, o: setattr(m.layer, "forward", torch.sin),
+    "other state": lambda m, o: o.load_state_dict(o.state_dict()),
+    "another plain tensor": lambda m, o: setattr(m, "table", torch.ones(2)),
+    "no state": lambda m, o: o.state.clear(),
+}
+HOOKS: dict[str, Callable[[Model, Optimizer], Any]] = {
+    "a forward hook": lambda m, o: m.layer.register_forward_hook(print),
+    "a backward hook": lambda m, o: m.layer.register_full_backward_hook(print),
+    "a parameter's hook": lambda m, o: m.layer.weight.register_hook(lambda grad: grad),
+    "a hook after accumulating": lambda m, o: m.layer.weight.register_post_accumulate_grad_hook(print),
+    "an optimizer's hook": lambda m, o: o.register_step_post_hook(print),
+    "a hook of all optimizers": lambda m, o: register_optimizer_step_post_hook(print),
+    "a hook of all modules": lambda m, o: nn.modules.module.register_module_forward_hook(print),
+}
+SETTINGS: dict[str, Callable[[Model, Optimizer], Any]] = {
+    "evaluation": lambda m, o: m.eval(),
+    "one layer's mode": lambda m, o: m.layer.eval(),
+    "a frozen parameter": lambda m, o: m.layer.bias.requires_grad_(False),
+    "another momentum": lambda m, o: o.param_groups[0].update(momentum=0.5),
+    "another group": _add_group,
+    "a number": lambda m, o: setattr(m, "alpha", 0.5),
+    "a tuple": lambda m, o: setattr(m.layer, "sides", (1, 2)),
+    "other parameters in a group": lambda m, o: o.param_groups[0]["params"].reverse(),
+    "a setting that cannot be hashed": lambda m, o: o.param_groups[0].update(betas=[0.5, 0.9]),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", MOVES.values(), ids=list(MOVES))
+def test_what_lies_elsewhere_is_seen(watched: tuple[Model, Optimizer, Watch], change: Callable[..., Any]) -> None:
+    model, optimizer, found = watched
+    assert not found.look().moved
+    change(model, optimizer)
+    assert found.look().moved
+    assert found.look().moved  # and stays so, until it is taken for granted
+    found.renew()
+    assert not found.look().moved
+
+
+@needs_compiler
+@pytest.mark.parametrize("register", HOOKS.values(), ids=list(HOOKS))
+def test_hooks_are_seen_and_that_they_have_gone(
+    watched: tuple[Model, Optimizer, Watch], register: Callable[..., Any]
+) -> None:
+    model, optimizer, found = watched
+    assert found.look().hooked is None
+    handle = register(model, optimizer)
+    assert found.look().hooked is not None
+    handle.remove()
+    assert found.look().hooked is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", SETTINGS.values(), ids=list(SETTINGS))
+def test_other_settings_are_seen(watched: tuple[Model, Optimizer, Watch], change: Callable[..., Any]) -> None:
+    model, optimizer, found = watched
+    before = found.look().settings
+    change(model, optimizer)
+    assert found.look().settings != before
+    assert isinstance(hash(found.look().settings), int)
+
+
+@needs_compiler
+def test_training_and_another_rate_change_nothing(watched: tuple[Model, Optimizer, Watch]) -> None:
+    model, optimizer, found = watched
+    before = found.look()
+    optimizer.param_groups[0]["lr"] = 0.5
+    with torch.no_grad():
+        model.layer.weight.add_(1)
+        model.mean.copy_(torch.ones(3))
+    now = found.look()
+    assert (now.moved, now.hooked, now.settings) == (before.moved, before.hooked, before.settings)
+
+
+@needs_compiler
+def test_what_changes_after_a_rate_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
+    model, optimizer, found = watched
+    before = found.look().settings
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert found.look().settings == before
+    optimizer.param_groups[0]["weight_decay"] = 0.25
+    assert (decayed := found.look().settings) != before
+    optimizer.param_groups[0]["lr"] = 0.25
+    model.layer.register_forward_hook(print)
+    assert found.look().hooked is not None
+    assert found.look().settings == decayed
+
+
+def test_a_hook_that_only_counts_steps_is_none(watched: tuple[Model, Optimizer, Watch]) -> None:
+    _, _, found = watched
+
+    class Counter:
+        only_counts = True
+
+        def __call__(self, *_: object) -> None: ...
+
+    counting, other = register_optimizer_step_post_hook(Counter()), None
+    try:
+        assert found.look().hooked is None
+        other = register_optimizer_step_post_hook(print)
+        assert found.look().hooked is not None
+    finally:
+        counting.remove()
+        if other is not None:
+            other.remove()
+
+
+def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
+    model, _, found = watched
+    model.layer._forward_hooks = OrderedDict()
+    assert found.look().hooked is None
+    model.layer.register_forward_hook(print)
+    assert found.look().hooked is not None
+
+
+@needs_compiler
+def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have_gone() -> None:
+    model = Model()
+    untouched = native_library().Untouched([], [], [model.layer.weight])
+    other = nn.Parameter(torch.ones(3, 3))
+    try:
+        torch.utils.swap_tensors(model.layer.weight, other)
+    except RuntimeError:
+        assert untouched.holds()  # torch refuses: somebody else holds the tensor
+    else:
+        assert not untouched.holds()
+
+
+@needs_compiler
+def test_a_look_at_what_was_not_touched_is_the_last_one() -> None:
+    if not native_library().tagged:
+        pytest.skip("this Python has no quick look")
+    found = Watch(Model())
+    assert found.look() is found.look()
+
+
+@needs_compiler
+def test_writes_are_counted() -> None:
+    tensors = [torch.ones(2), torch.ones(3)]
+    unwritten = native_library().Unwritten(tensors)
+    assert unwritten.holds()
+    tensors[1].add_(1)
+    assert not unwritten.holds()
+
+
+@needs_compiler
+def test_only_dictionaries_lists_and_tensors_are_watched() -> None:
+    if not native_library().tagged:
+        pytest.skip("this Python has no quick look")
+    for wrong in (([3], [], []), ([], [()], []), ([], [], [3])):
+        with pytest.raises(ValueError, match="not a"):
+            native_library().Untouched(*wrong)

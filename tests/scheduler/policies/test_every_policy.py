@@ -1,0 +1,109 @@
+"""The contract that every registered policy keeps, on random graphs of three shapes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scheduler.random_problems import problems
+from threadcast.core import Placement, Plan, Trace
+from threadcast.scheduler.bounds.lower_bounds import lower_bounds
+from threadcast.scheduler.interference.core_sharing import CoreSharing
+from threadcast.scheduler.planner import plan
+from threadcast.scheduler.policies import Policy, Problem, create, names
+from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.policies.testing import PolicyContract, Watched, shares_cores
+from threadcast.scheduler.simulation.checker import check_schedule
+from threadcast.scheduler.simulation.simulator import simulate
+
+OPTIONS = {"uniform": {"inter": 2, "intra": 3}}
+OVERSUBSCRIBING = {"uniform", "manual_grid"}
+
+
+def made(name: str, problem: Problem) -> Policy:
+    return create(name, problem, **OPTIONS.get(name, {}))
+
+
+def by_name(op: Placement) -> str:
+    return op.id
+
+
+def order_on(core: int, schedule: Plan | Trace) -> list[str]:
+    """Ops that take time on the first hardware thread of a core, in order."""
+    used = [op for op in schedule.ops if core in op.cores and op.hardware_thread == 0 and op.duration_s]
+    return [op.id for op in sorted(used, key=lambda op: op.start_s)]
+
+
+@pytest.mark.parametrize("name", names())
+@settings(max_examples=25, deadline=None)
+@given(problem=problems())
+def test_its_schedules_are_legal_and_never_beat_the_bound(name: str, problem: Problem) -> None:
+    trace = simulate(Watched(made(name, problem)))
+    check_schedule(problem.graph, trace, machine=problem.machine, oversubscribed=name in OVERSUBSCRIBING)
+    bounds = lower_bounds(problem)
+    gain = CoreSharing(problem.machine).core_throughput if shares_cores(trace) else 1.0
+    assert bounds.best_s <= trace.makespan_s * gain * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", names())
+@settings(max_examples=10, deadline=None)
+@given(problem=problems())
+def test_its_plan_survives_json_and_its_replay_is_never_later(name: str, problem: Problem) -> None:
+    planned = plan(problem, policy=name, **OPTIONS.get(name, {}))
+    again = Plan.from_json(planned.to_json())
+    assert again == planned
+    replayed = simulate(Watched(PlanReplay(problem, plan=again)))
+    check_schedule(problem.graph, replayed, machine=problem.machine, oversubscribed=True)
+    for op, ran in zip(sorted(planned.ops, key=by_name), sorted(replayed.ops, key=by_name), strict=True):
+        assert (ran.id, ran.cores, ran.threads, ran.hardware_thread) == (
+            op.id,
+            op.cores,
+            op.threads,
+            op.hardware_thread,
+        )
+        assert shares_cores(planned) or ran.finish_s <= op.finish_s * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), name=st.sampled_from(names()), seed=st.integers(1, 7))
+def test_a_replay_keeps_cores_and_order_when_ops_take_other_times(problem: Problem, name: str, seed: int) -> None:
+    planned = plan(problem, policy=name, **OPTIONS.get(name, {}))
+    scale = [(i * seed % 5 + 1) / 2 for i in range(len(problem.graph))]
+    table = problem.curves
+    seconds = table.seconds * [[factor] for factor in scale]
+    true_curves = type(table)(table.cases, seconds, seconds, seconds, table.source)
+    trace = simulate(Watched(PlanReplay(problem, plan=planned)), true_curves=true_curves)
+    check_schedule(problem.graph, trace, machine=problem.machine, oversubscribed=True)
+    for ran in trace.ops:
+        assert ran.cores == planned.by_id()[ran.id].cores
+    for core in range(planned.cores):
+        assert order_on(core, trace) == order_on(core, planned)
+
+
+class TestFifo(PolicyContract):
+    """The suite that third parties subclass; the properties above cover the other built-in policies."""
+
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("fifo", problem)
+
+
+class TestManualGrid(TestFifo):
+    oversubscribes = True
+
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("manual_grid", problem)
+
+
+class TestStrategies(TestFifo):
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("strategies", problem)
+
+
+class TestCriticalPath(TestFifo):
+    @classmethod
+    def make_policy(cls, problem: Problem) -> Policy:
+        return create("critical_path", problem, light_executor=len(problem.machine) > 1)

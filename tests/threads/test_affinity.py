@@ -1,0 +1,205 @@
+"""Pinning and thread teams: what they change, and that they put it back."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+
+from threadcast.core.errors import InvalidInput
+from threadcast.threads.affinity import LedTeam, ThreadTeam, pinned, thread_ids, torch_threads
+from threadcast.threads.openmp import end_idle_workers
+
+CPUS = sorted(os.sched_getaffinity(0))
+FORBIDDEN = max(CPUS) + 4096
+needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two cpus")
+
+
+def parallel_region() -> None:
+    torch.ones(1 << 17).add_(1.0)
+
+
+def test_pinning_holds_the_calling_thread_and_is_undone():
+    with pinned(CPUS[:1]):
+        assert os.sched_getaffinity(0) == {CPUS[0]}
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+def test_pinning_is_undone_after_an_error():
+    with pytest.raises(KeyError), pinned(CPUS[:1]):
+        raise KeyError
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+def test_pinning_holds_a_thread_that_exists_already():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        with pinned(CPUS[:1], threads=[thread.native_id or 0]):
+            assert os.sched_getaffinity(thread.native_id or 0) == {CPUS[0]}
+            assert os.sched_getaffinity(0) == set(CPUS)
+        assert os.sched_getaffinity(thread.native_id or 0) == set(CPUS)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_pinning_survives_the_end_of_a_pinned_thread():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    with pinned(CPUS[:1], threads=[0, thread.native_id or 0]):
+        stop.set()
+        thread.join()
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+@pytest.mark.parametrize("cpus", [[], [FORBIDDEN], [CPUS[0], FORBIDDEN], [-1]])
+def test_pinning_to_cpus_that_are_not_ours_changes_nothing(cpus):
+    with pytest.raises(InvalidInput, match="cannot be used"), pinned(cpus):
+        pass
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+def test_torch_threads_are_set_and_put_back():
+    before = torch.get_num_threads()
+    with torch_threads(before + 2):
+        assert torch.get_num_threads() == before + 2
+    assert torch.get_num_threads() == before
+    with pytest.raises(InvalidInput, match="threads=0"), torch_threads(0):
+        pass
+
+
+def test_a_team_of_one_runs_on_its_cpu_with_one_thread():
+    with ThreadTeam(CPUS[-1:]) as team:
+        assert team.run(lambda: os.sched_getaffinity(0)) == {CPUS[-1]}
+        assert team.run(torch.get_num_threads) == 1
+        assert len(team.threads) == 1
+
+
+@needs_two_cpus
+def test_each_worker_of_a_team_has_its_own_cpu():
+    with ThreadTeam(CPUS[:2]) as team:
+        assert team.run(torch.get_num_threads) == 2
+        leader, worker = team.threads
+        assert os.sched_getaffinity(leader) == set(CPUS[:2])
+        assert os.sched_getaffinity(worker) == {CPUS[1]}
+        assert team.run(threading.get_native_id) == leader
+
+
+@needs_two_cpus
+def test_a_team_leaves_nothing_behind():
+    before = torch.get_num_threads()
+    with ThreadTeam(CPUS[:2]):
+        pass  # torch makes a pool of its own, once for the process, when the thread count first grows
+    threads = set(thread_ids())
+    with ThreadTeam(CPUS[:2]) as team:
+        members = set(team.threads)
+        assert members <= set(thread_ids())
+    assert not members & set(thread_ids())
+    assert set(thread_ids()) <= threads
+    assert os.sched_getaffinity(0) == set(CPUS)
+    with ThreadTeam(CPUS[:1]) as team:
+        pass
+    assert torch.get_num_threads() == before
+
+
+@needs_two_cpus
+def test_workers_that_openmp_makes_later_are_found_and_do_not_pile_up_on_one_cpu():
+    with ThreadTeam(CPUS[:2]) as team:
+        leader, first = team.threads
+
+        def region_of(size: int) -> None:
+            torch.set_num_threads(size)
+            parallel_region()
+            team.place()
+
+        team.run(lambda: region_of(3))
+        assert team.threads[:2] == (leader, first)
+        assert len(team.threads) == 3
+        assert os.sched_getaffinity(team.threads[2]) == set(CPUS[:2])
+        third = team.threads[2]
+        team.run(lambda: region_of(2))
+        while third in thread_ids():  # OpenMP is ending it
+            pass
+        team.place()
+        assert team.threads == (leader, first)
+        assert os.sched_getaffinity(first) == {CPUS[1]}
+
+
+@needs_two_cpus
+def test_threads_of_others_are_no_part_of_a_team():
+    stop = threading.Event()
+    with ThreadTeam(CPUS[:2]) as team:
+        other = threading.Thread(target=stop.wait)
+        other.start()
+        try:
+            team.place()
+            assert len(team.threads) == 2
+            assert os.sched_getaffinity(other.native_id or 0) == set(CPUS)
+        finally:
+            stop.set()
+            other.join()
+
+
+@needs_two_cpus
+def test_further_threads_of_a_team_share_its_cpus_in_turn():
+    masks: list[set[int]] = []
+
+    def lead() -> None:
+        with LedTeam(CPUS[:2], size=5) as team:
+            assert torch.get_num_threads() == 5
+            masks.extend(os.sched_getaffinity(worker) for worker in team.threads[1:])
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    thread.join()
+    assert masks == [{CPUS[1]}, {CPUS[0]}, {CPUS[1]}, {CPUS[0]}]
+    with pytest.raises(InvalidInput, match="size=1"):
+        LedTeam(CPUS[:2], size=1)
+
+
+@needs_two_cpus
+def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
+    def region_makes() -> set[int]:
+        known = set(thread_ids())
+        parallel_region()
+        return set(thread_ids()) - known
+
+    def wait_for_end_of(threads: set[int]) -> None:
+        while threads & set(thread_ids()):  # joined; the kernel is tidying up
+            pass
+
+    with torch_threads(2):
+        end_idle_workers()
+        (worker,) = region_makes()
+        assert not region_makes()
+        end_idle_workers()
+        wait_for_end_of({worker})
+        (worker,) = region_makes()
+        with ThreadTeam(CPUS[:2]):
+            wait_for_end_of({worker})
+        assert len(region_makes()) == 1
+        end_idle_workers()
+
+
+def test_an_error_in_a_team_reaches_the_caller_and_the_team_lives():
+    def fail() -> None:
+        raise ZeroDivisionError("in the op")
+
+    with ThreadTeam(CPUS[:1]) as team:
+        with pytest.raises(ZeroDivisionError, match="in the op"):
+            team.run(fail)
+        assert team.run(lambda: 5) == 5
+
+
+@pytest.mark.parametrize("cpus", [[], [CPUS[0], CPUS[0]], [FORBIDDEN]])
+def test_a_team_refuses_cpus_that_it_cannot_have(cpus):
+    threads, ours = len(thread_ids()), threading.active_count()
+    with pytest.raises(InvalidInput, match="cpus="), ThreadTeam(cpus):
+        pass
+    assert len(thread_ids()) <= threads + 1
+    assert threading.active_count() == ours

@@ -1,0 +1,1 @@
+"""Turns a program into an operator graph that can be executed."""

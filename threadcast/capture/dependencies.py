@@ -1,0 +1,122 @@
+"""Ordering edges: which ops must keep their order although no value flows between them.
+
+Two ops must when one writes memory that the other reads or writes, under whatever name (views, in-place results,
+parameters, running statistics), or when both draw random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from threadcast.capture.program import Input, Node
+from threadcast.capture.values import Ref, find_refs
+from threadcast.core.cost import VIEW_KINDS
+from threadcast.core.graph import Edge
+
+UNDECLARED_WRITES = {"aten::native_batch_norm": ("running_mean", "running_var")}
+"""Arguments that an operator writes although its schema does not say so."""
+UNDECLARED_VIEWS = dict.fromkeys(
+    ("aten::_unsafe_view", "aten::_reshape_alias", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
+     "aten::unsafe_chunk"), "self",
+)  # fmt: skip
+"""Arguments whose memory an operator returns although its schema does not say so."""
+RANDOM_STATE = -1
+"""Stands for the random generator among the memories that ops write."""
+
+
+def edges(nodes: Sequence[Node], inputs: Sequence[Input]) -> tuple[Edge, ...]:
+    """Data and ordering edges of a program; an ordering edge that a data edge repeats is left out."""
+    n = len(inputs)
+    data = {(ref.slot - n, i) for i, node in enumerate(nodes) for ref in node.refs() if ref.slot >= n}
+    ordering = ordered(nodes, inputs) - data
+    return tuple(Edge(*pair) for pair in sorted(data)) + tuple(Edge(*pair, True) for pair in sorted(ordering))
+
+
+def writes(node: Node) -> list[Ref]:
+    """The values whose memory the node changes."""
+    return [ref for name, value, written in _arguments(node) if written for ref in find_refs(value)]
+
+
+def is_random(node: Node) -> bool:
+    """Whether the node draws from the random generator."""
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, int]]:
+    """Pairs of nodes of which the second must wait for the first because of memory or random state."""
+    memory = memories(nodes, inputs)
+    last_write: dict[int, int] = {}
+    reads_since: dict[int, list[int]] = {}
+    found: set[tuple[int, int]] = set()
+    for index, node in enumerate(nodes):
+        written = {memory[ref.slot] for ref in writes(node)} | ({RANDOM_STATE} if is_random(node) else set())
+        read = set() if _is_view(node) else {memory[ref.slot] for ref in node.refs()} - written
+        for place in read:
+            if place in last_write:
+                found.add((last_write[place], index))
+            reads_since.setdefault(place, []).append(index)
+        for place in written:
+            found.update((reader, index) for reader in reads_since.pop(place, []))
+            if place in last_write:
+                found.add((last_write[place], index))
+            last_write[place] = index
+    return found
+
+
+def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
+    """For every slot the lowest slot whose memory it may share."""
+    n_inputs = len(inputs)
+    memory = list(range(n_inputs + len(nodes)))
+    for slot, entry in enumerate(inputs):
+        if entry.shares is not None:
+            memory[slot] = entry.shares
+
+    def lowest(slot: int) -> int:
+        while memory[slot] != slot:
+            slot = memory[slot]
+        return slot
+
+    for index, node in enumerate(nodes):
+        together = {lowest(ref.slot) for ref in _returned(node)} | {n_inputs + index}
+        for slot in together:
+            memory[slot] = min(together)
+    return [lowest(slot) for slot in memory]
+
+
+def _is_view(node: Node) -> bool:
+    return _schema_name(node).removeprefix("aten::") in VIEW_KINDS
+
+
+def _schema_name(node: Node) -> str:
+    return node.target._schema.name if isinstance(node.target, OpOverload) else ""
+
+
+def _arguments(node: Node) -> Iterable[tuple[str, Any, bool]]:
+    """(name, value, whether the operator writes it) of each argument given."""
+    if not isinstance(node.target, OpOverload):
+        return
+    undeclared = UNDECLARED_WRITES.get(_schema_name(node), ())
+    for position, argument in enumerate(node.target._schema.arguments):
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        yield argument.name, value, declared or argument.name in undeclared
+
+
+def _returned(node: Node) -> list[Ref]:
+    """Values whose memory the node's result may share."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    returned = [result.alias_info for result in node.target._schema.returns if result.alias_info is not None]
+    aliased = {name for info in returned for name in info.before_set}
+    shared: list[Ref] = []
+    for argument, (name, value, _) in zip(node.target._schema.arguments, _arguments(node)):
+        given = argument.alias_info
+        # "Tensor(a -> *)" stands for what is returned in a list: split, chunk, unbind.
+        declared = given is not None and (given.before_set & aliased or (returned and "*" in given.after_set))
+        if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
+            shared.extend(find_refs(value))
+    return shared

@@ -1,0 +1,202 @@
+"""From recorded calls to ops and a program: names, costs, splitting, and leaving out what nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from threadcast.capture.argument_json import encode
+from threadcast.capture.dependencies import edges, is_random, writes
+from threadcast.capture.program import Input, Node, Phase, Program
+from threadcast.capture.recording import Recorded, Recording, Result
+from threadcast.capture.simplify import Simplifier
+from threadcast.capture.splitting import Part, split_call
+from threadcast.capture.values import Ref, find_refs, map_refs
+from threadcast.core.graph import OpGraph
+from threadcast.core.op import Op
+from threadcast.core.tensor import TensorSpec
+
+aten = torch.ops.aten
+
+KINDS = {
+    "addmm_": "addmm",
+    "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm_inference",
+    "native_batch_norm_backward": "batch_norm_backward",
+    "native_layer_norm": "layer_norm",
+    "_log_softmax": "log_softmax",
+    "_softmax": "softmax",
+    "_log_softmax_backward_data": "log_softmax_backward",
+    "_softmax_backward_data": "softmax_backward",
+    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "scaled_dot_product_attention_backward",
+    "_fused_sgd_": "sgd_update",
+    "_fused_adam_": "adam_update",
+    "_fused_adamw_": "adamw_update",
+}
+"""The field's names where PyTorch's operators are called otherwise; all others keep PyTorch's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A graph and its program; `constants` are tensors that the callable had closed over, by input slot."""
+
+    graph: OpGraph
+    program: Program
+    constants: Mapping[int, Tensor]
+
+
+@dataclass(slots=True)
+class _Call:
+    """An operator call on its way: its id, and what it returns."""
+
+    name: str
+    part: Part
+    phase: Phase
+    result: Result
+
+
+def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
+    """Turn recorded calls into an op graph and its program.
+
+    `inputs` name the arguments in order, `values` are what they stood for. `split` separates the gradients that one
+    operator computes.
+    """
+    builder = _Builder(recording, inputs, values, split)
+    for call in recording.calls:
+        builder.add(call)
+    return builder.finish(recording)
+
+
+class _Builder:
+    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool) -> None:
+        self.split = split
+        names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
+        self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
+        self.inputs = _sharing(names, [*given, *self.constants.values()])
+        self.n_inputs = len(self.inputs)
+        slots = [*range(len(inputs)), *recording.constants]
+        self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
+        """What the recording's refs mean here; None for a result that a mask told its operator to leave out."""
+        self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
+        self.calls: list[_Call] = []
+
+    def add(self, call: Recorded) -> None:
+        """Take a call, or the parts of a split one."""
+        args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
+        parts = split_call(call.target, args, kwargs) if self.split else []
+        if not parts:
+            slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
+            for item, spec in _items(call.result):
+                self._define(Ref(call.number, item), Ref(slot, item), spec)
+            return
+        assert isinstance(call.result, list)
+        for item, spec in _items(call.result):
+            self._define(Ref(call.number, item), None, spec)
+        for part in parts:
+            kept = [spec if i in part.members else None for i, spec in enumerate(call.result)]
+            returned = kept if part.single is None else kept[part.single]
+            slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, returned))
+            for item in part.members:
+                mine = Ref(slot, item if part.single is None else None)
+                self._define(Ref(call.number, item), mine, call.result[item])
+
+    def _append(self, call: _Call) -> int:
+        self.calls.append(call)
+        return self.n_inputs + len(self.calls) - 1
+
+    def _define(self, recorded: Ref, ref: Ref | None, spec: TensorSpec | None) -> None:
+        self.values[recorded] = ref
+        if ref is not None and spec is not None:
+            self.specs[ref] = spec
+
+    def _meant(self, ref: Ref) -> Any:
+        return self.values[ref]
+
+    def finish(self, recording: Recording) -> Lowered:
+        """What the calls come to once those that nobody needs are left out."""
+        outputs = map_refs(self._meant, recording.outputs)
+        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
+        simpler.run()
+        for call, part in zip(self.calls, simpler.parts, strict=True):
+            call.part = part
+        nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
+        keep = _needed(nodes, self.n_inputs, simpler.outputs)
+        slots = {slot: slot for slot in range(self.n_inputs)}
+        slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
+
+        def renumber(ref: Ref) -> Ref:
+            return Ref(slots[ref.slot], ref.item)
+
+        renumbered = tuple(
+            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase)
+            for n in (nodes[i] for i in keep)
+        )
+        distinct: dict[str, Op] = {}
+        made = (self._op(self.calls[i]) for i in keep)
+        ops = tuple(distinct.setdefault(op.key, op) for op in made)
+        kept = tuple(map_refs(renumber, simpler.outputs))
+        program = Program(tuple(self.inputs), renumbered, kept, recording.structure)
+        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
+        return Lowered(graph, program, self.constants)
+
+    def _op(self, call: _Call) -> Op:
+        refs = list(dict.fromkeys(find_refs((call.part.args, call.part.kwargs))))
+        positions = {ref: i for i, ref in enumerate(refs)}
+        arguments = {
+            "target": str(call.part.target),
+            "args": [encode(arg, positions) for arg in call.part.args],
+            "kwargs": {name: encode(value, positions) for name, value in sorted(call.part.kwargs.items())},
+        }
+        inputs = tuple(self.specs[ref] for ref in refs)
+        outputs = tuple(spec for _, spec in _items(call.result) if spec is not None)
+        return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
+
+
+def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:
+    """The inputs, each with the first whose memory it shares, by their values."""
+    first: dict[int, int] = {}
+    found = []
+    for slot, (entry, value) in enumerate(zip(inputs, values, strict=True)):
+        storage = value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+        shares = first.setdefault(storage, slot) if storage else slot  # empty tensors have no memory
+        found.append(entry if shares == slot else replace(entry, shares=shares))
+    return found
+
+
+def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
+    """The field's name of what an operator call does."""
+    if target is aten.convolution.default:
+        return "convolution_transposed" if args[6] else "convolution"
+    if not isinstance(target, OpOverload):
+        return getattr(target, "__name__", str(target))
+    name = target._schema.name.split("::")[-1]
+    return KINDS.get(name, name)
+
+
+def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
+    """Nodes that the outputs need, that write, draw random numbers or check something, and what these need."""
+    needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        if index in needed or is_random(node) or writes(node) or _checks(node):
+            needed.add(index)
+            needed.update(ref.slot - n_inputs for ref in node.refs())
+    return sorted(index for index in needed if index >= 0)
+
+
+def _checks(node: Node) -> bool:
+    """Whether the node is there for what it does or raises, not for a result."""
+    returns = isinstance(node.target, OpOverload) and node.target._schema.returns
+    return not returns or node.target is aten._linalg_check_errors.default
+
+
+def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:
+    """Results with their numbers among several; the one result of an operator that returns one has none."""
+    return list(enumerate(result)) if isinstance(result, list) else [(None, result)]

@@ -1,0 +1,137 @@
+"""Fewer, larger calls: views that say nothing new are left out, and sums of matrix products become products that add.
+
+A weight that is used at every time step gets its gradient as a chain of sums of products. Each sum reads and writes as
+much memory as the weight has; `addmm_` adds while it multiplies, and keeps one buffer where the chain had one a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from threadcast.capture.dependencies import memories, writes
+from threadcast.capture.program import Input, Node
+from threadcast.capture.recording import Result
+from threadcast.capture.splitting import Part
+from threadcast.capture.values import Ref, find_refs, map_refs
+from threadcast.core.tensor import TensorSpec
+
+aten = torch.ops.aten
+
+_VIEWS = {
+    aten.t.default, aten.view.default, aten.permute.default, aten.transpose.int, aten.unsqueeze.default,
+    aten.squeeze.dim, aten.slice.Tensor, aten.select.int, aten.expand.default, aten._unsafe_view.default,
+}  # fmt: skip
+"""Operators that only describe memory: two alike on one value are one."""
+
+_PRODUCTS = {aten.mm.default, aten.addmm.default}
+"""Operators whose result is a matrix of its own, which may be written where nobody else reads it."""
+
+
+class Simplifier:
+    """Parts of a traced program in order, value by value: input slots first, then one a part.
+
+    `results[i]` is what part i returns. Parts keep their positions; those that nothing refers to any
+    more are for whoever removes unneeded ones.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], results: Sequence[Result], inputs: Sequence[Input], outputs: Sequence[Any]
+    ) -> None:
+        self.parts, self.outputs = list(parts), list(outputs)
+        self._results, self._inputs, self._n_inputs = results, inputs, len(inputs)
+        self._sums: set[int] = set()  # parts that this pass has made sums of products
+
+    def run(self) -> None:
+        """Change `parts` and `outputs`."""
+        self._leave_out_views()
+        self._add_in_products()
+
+    def _leave_out_views(self) -> None:
+        same: dict[Ref, Ref] = {}
+        seen: dict[Hashable, Ref] = {}
+
+        def swapped(ref: Ref) -> Ref:
+            return same.get(ref, ref)
+
+        for i, part in enumerate(self.parts):
+            args, kwargs = map_refs(swapped, part.args), map_refs(swapped, part.kwargs)
+            part = self.parts[i] = replace(part, args=args, kwargs=kwargs)
+            if part.target not in _VIEWS:
+                continue
+            mine = Ref(self._n_inputs + i)
+            base = self._part_of(part.args[0])
+            if base is not None and base.target is part.target is aten.t.default:
+                same[mine] = base.args[0]
+                continue
+            known = seen.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
+            if known != mine:
+                same[mine] = known
+        self.outputs = map_refs(swapped, self.outputs)
+
+    def _add_in_products(self) -> None:
+        uses = self._uses()
+        nodes = [Node(part.target, part.args, part.kwargs, "forward") for part in self.parts]
+        memory = memories(nodes, self._inputs)
+        written: defaultdict[int, list[int]] = defaultdict(list)
+        for i, node in enumerate(nodes):
+            for ref in writes(node):
+                written[memory[ref.slot]].append(i)
+
+        def unchanged(product: Ref, until: int) -> bool:
+            """Whether the factors are the same when the sum is made as when the product was."""
+            made = product.slot - self._n_inputs
+            factors = [memory[factor.slot] for factor in find_refs(self.parts[made].args)]
+            return not any(made < at < until for factor in factors for at in written[factor])
+
+        for i, part in enumerate(self.parts):
+            if part.target is not aten.add.Tensor or part.kwargs or not uses[self._n_inputs + i]:
+                continue
+            for total, product in (part.args, part.args[::-1]):
+                if (
+                    self._may_be_added_to(total, uses)
+                    and self._is_lone_product(product, uses, like=total)
+                    and unchanged(product, i)
+                ):
+                    factors = self.parts[product.slot - self._n_inputs].args
+                    self.parts[i] = Part(aten.addmm_.default, (total, *factors), {})
+                    self._sums.add(i)
+                    break
+
+    def _may_be_added_to(self, total: Any, uses: Counter[int]) -> bool:
+        part = self._part_of(total)
+        if part is None or uses[total.slot] != 1:
+            return False
+        return part.target in _PRODUCTS or total.slot - self._n_inputs in self._sums
+
+    def _is_lone_product(self, product: Any, uses: Counter[int], *, like: Ref) -> bool:
+        part = self._part_of(product)
+        if part is None or part.target is not aten.mm.default or uses[product.slot] != 1 or product == like:
+            return False
+        found, wanted = self._results[product.slot - self._n_inputs], self._results[like.slot - self._n_inputs]
+        return (
+            isinstance(found, TensorSpec)
+            and isinstance(wanted, TensorSpec)
+            and (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+            and getattr(torch, found.dtype).is_floating_point
+        )
+
+    def _part_of(self, value: Any) -> Part | None:
+        """What makes a value; None for inputs and members of several."""
+        if not isinstance(value, Ref) or value.item is not None or value.slot < self._n_inputs:
+            return None
+        return self.parts[value.slot - self._n_inputs]
+
+    def _uses(self) -> Counter[int]:
+        """How often each value is referred to by parts that are not left out, and by the outputs."""
+        uses = Counter(ref.slot for ref in find_refs(self.outputs))
+        for i in range(len(self.parts) - 1, -1, -1):
+            part = self.parts[i]
+            if part.target in _VIEWS and not uses[self._n_inputs + i]:
+                continue
+            uses.update(ref.slot for ref in find_refs((part.args, part.kwargs)))
+        return uses

@@ -1,0 +1,102 @@
+"""Attaches the Python that starts with this folder on its path (`threadcast exec`) once it computes.
+
+Launchers, which only wait for what they have started, take no part. It runs before anything else of every Python, and
+imports nothing of ours until it has to. Then it runs the sitecustomize that it stands before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_HELPERS = (
+    "multiprocessing.resource_tracker", "multiprocessing.spawn", "multiprocessing.forkserver",
+    "threadcast.runtime", "threadcast_native",
+)  # fmt: skip
+_LOOK_S = 0.1
+_STEERED = ("torch", "numpy", "scipy")
+"""A process that has imported one of these computes with threads that follow its cores, or soon will."""
+_SHARE, _SPAN_S, _SPANS = 0.2, 1.0, 3
+"""CPU time, as a share of the time that passes, and in how many spans on end, from which on any process computes: to
+start takes some too, and others may leave it little."""
+
+_waiting = False
+
+
+def _is_helper() -> bool:
+    """Whether this is a child of a process that is attached itself: its cores are its parent's to share."""
+    return any(name in part for part in sys.orig_argv for name in _HELPERS)
+
+
+def _wait() -> None:
+    global _waiting
+    _waiting = True
+    _begin(_look)
+
+
+def _wait_in_child() -> None:
+    if _waiting:  # the parent is not attached, whose cores it would share
+        _wait()
+
+
+def _begin(function: Callable[..., None], *arguments: int) -> None:
+    threading.Thread(target=function, args=arguments, name="threadcast-waiting", daemon=True).start()
+
+
+def _look() -> None:
+    since_s, used_s, spans = time.monotonic(), time.process_time(), 0
+    while not any(map(_is_there, _STEERED)) and spans < _SPANS:
+        time.sleep(_LOOK_S)
+        if (took_s := time.monotonic() - since_s) >= _SPAN_S:
+            spans = spans + 1 if time.process_time() - used_s >= _SHARE * took_s else 0
+            since_s, used_s = time.monotonic(), time.process_time()
+    _attached()
+
+
+def _is_there(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
+def _on_signal(number: int, _: FrameType | None) -> None:
+    _begin(_step, 1 if number == signal.SIGUSR2 else -1)  # elsewhere: locks may be held here
+
+
+def _step(by: int) -> None:
+    if (member := _attached()) is not None:
+        member.step(by)
+
+
+def _attached() -> Any:
+    global _waiting
+    try:
+        from threadcast.malleable.attach import attach
+
+        member = attach()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user's program has to run
+        if threading.main_thread().is_alive():
+            print(f"threadcast: this process is not attached: {error}", file=sys.stderr)  # noqa: T201
+        return None
+    _waiting = False
+    return member
+
+
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+if not _is_helper():
+    for _number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(_number, _on_signal)
+    os.register_at_fork(after_in_child=_wait_in_child)
+    _wait()
+
+_own = sys.modules.pop("sitecustomize")
+with contextlib.suppress(ModuleNotFoundError):
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+sys.modules.setdefault("sitecustomize", _own)

@@ -1,0 +1,145 @@
+"""Unix sockets by which processes, the arbiter and the command line reach each other."""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
+from threadcast.core.settings_table import user_runtime_dir
+from threadcast.malleable.messages import LONGEST_ANSWER, Lines, line
+
+ANSWER_S = 2.0
+"""Longest wait for an answer."""
+_LONGEST_PATH = 107
+"""Bytes of a socket's path, at most (unix(7))."""
+
+
+def socket_of(process: int) -> Path:
+    """Where the process of this number listens once it is attached."""
+    return user_runtime_dir() / f"{process}.sock"
+
+
+def listen(path: Path, *, group: str | None = None) -> socket.socket:
+    """A socket at `path` that this user, and the members of `group`, may connect to.
+
+    One that nobody listens on any more is replaced. Members of `group` may enter the folder too, where it is the usual
+    one or made here; any other keeps its permissions. InvalidInput where somebody listens, where another file is
+    there, where the folder is another user's, for an unknown group, or for a path that is too long.
+    """
+    ours = path.parent == user_runtime_dir() or not path.parent.exists()
+    _own_folder(path.parent)
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    if len(os.fsencode(draft)) > _LONGEST_PATH:
+        raise InvalidInput(f"{path} is too long for a socket; choose a shorter path")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        draft.unlink(missing_ok=True)  # of a process of the same number that was killed
+        made.bind(str(draft))
+        os.chmod(draft, 0o660 if group else 0o600)
+        if group:
+            try:
+                number = grp.getgrnam(group).gr_gid
+            except KeyError:
+                raise InvalidInput(f"there is no group {group!r}") from None
+            os.chown(draft, -1, number)
+            if ours:
+                os.chown(path.parent, -1, number)
+                os.chmod(path.parent, 0o750)
+        made.listen(128)
+        with _alone_in(path.parent):
+            _refuse_used(path)
+            draft.rename(path)  # appears only when it is ready, in place of one that was left behind
+    except BaseException:
+        made.close()
+        draft.unlink(missing_ok=True)
+        raise
+    return made
+
+
+def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
+    """A connection to whoever listens at `path`; NotFound or ServiceUnavailable where nobody does."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.settimeout(timeout_s)
+    try:
+        made.connect(str(path))
+    except FileNotFoundError:
+        made.close()
+        raise NotFound(f"nobody listens at {path}") from None
+    except OSError as error:
+        made.close()
+        raise ServiceUnavailable(f"{path} cannot be reached: {error.strerror or error}") from error
+    return made
+
+
+def ask(path: Path, message: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    """Send one message and return the answer; NotFound or ServiceUnavailable without one."""
+    lines = Lines(LONGEST_ANSWER)
+    with connect(path, timeout_s) as connection:
+        try:
+            connection.sendall(line(message))
+            while data := connection.recv(1 << 16):
+                for answer in lines.feed(data):
+                    return answer
+        except OSError as error:
+            raise ServiceUnavailable(f"{path} gave no answer: {error.strerror or error}") from error
+    raise ServiceUnavailable(f"{path} closed the connection without an answer")
+
+
+def peer(connection: socket.socket) -> int:
+    """The number of the process at the other end, as the kernel says."""
+    process, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(process)
+
+
+def is_alive(path: Path) -> bool:
+    """Whether somebody listens there."""
+    try:
+        connect(path, 0.2).close()
+    except NotFound:
+        return False
+    except ServiceUnavailable as error:  # one that is stopped has no room for more, and listens nevertheless
+        return not isinstance(error.__cause__, ConnectionRefusedError)
+    return True
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else who looks for a socket there that is left behind does so meanwhile."""
+    opened, until_s = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), time.monotonic() + ANSWER_S
+    try:
+        while time.monotonic() < until_s:  # one that was stopped meanwhile must not stop everybody
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:  # some file systems have no locks
+                break
+        yield
+    finally:
+        os.close(opened)
+
+
+def _refuse_used(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise InvalidInput(f"{path} is no socket; choose another path")
+        if is_alive(path):
+            raise InvalidInput(f"{path} is in use by another process")
+
+
+def _own_folder(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o002:
+        raise InvalidInput(f"{path} is another user's, or open to all; set XDG_RUNTIME_DIR to a folder of your own")

@@ -1,0 +1,1 @@
+"""Forecasts in process or over HTTP, behind one interface: caches, deadlines, fallbacks."""

@@ -1,0 +1,228 @@
+"""One HTTP exchange that never keeps its caller past a total deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import TypeVar
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
+
+from threadcast.core.errors import DeadlineExceeded, InvalidInput, NotAsked, ServiceError, ServiceUnavailable
+from threadcast.core.secret import Secret
+from threadcast.prediction.fork_lock import ForkLock
+from threadcast.prediction.http_answer import Answer, read_answer
+
+T = TypeVar("T")
+
+DEADLINE_HEADER = "X-Deadline-S"
+"""Tells the service after how many seconds nobody waits for the answer any more."""
+
+MAX_EXCHANGES = 64
+"""Requests of one client under way at most. A thread that resolves a name cannot be ended, so this bounds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A POST of JSON to `path`, whose answer needs at most `max_answer_bytes`.
+
+    `safe`: it changes nothing there, so that it may be repeated. `etag`: of an answer that is held already, so that the
+    service may answer that it still holds.
+    """
+
+    path: str
+    body: bytes
+    max_answer_bytes: int
+    safe: bool
+    etag: str | None = None
+
+
+class BoundedClient:
+    """Posts JSON to one service; each exchange ends, for its caller, by its deadline.
+
+    A socket's time-out bounds one read, so a server that sends a byte now and then outlasts any of them. Here a
+    thread of its own does the exchange (name lookup, connect, TLS, request, answer, parsing) while the caller waits
+    on a clock; when that runs out, the socket is shut down, which ends the thread. One connection an exchange: the
+    caller asks seldom and for much. Redirects are not followed, so `key` goes to this service alone. Certificates are
+    checked, by `ssl_context` where one is given. Safe to use from threads and after a fork.
+    """
+
+    def __init__(self, url: str, *, key: Secret | None = None, ssl_context: ssl.SSLContext | None = None) -> None:
+        try:
+            parsed = parse_url(url)
+        except LocationParseError:
+            parsed = parse_url("")
+        if parsed.auth is not None or "@" in url:
+            raise InvalidInput("url must not hold a name or password, which would be shown; give a key in its place")
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise InvalidInput(f"url={url!r} must be http://host[:port] or https://host[:port]")
+        self._secure = parsed.scheme == "https"
+        self._host, self._port = parsed.host.strip("[]"), parsed.port
+        self._prefix = (parsed.path or "").rstrip("/")
+        self._context = ssl_context or (ssl.create_default_context() if self._secure else None)
+        self._key = key
+        self._lock = ForkLock()
+        self._live: frozenset[_Exchange] = frozenset()
+        self._process = os.getpid()
+        self._closed = False
+        self.url = url.rstrip("/")
+
+    def post(self, request: Request, read: Callable[[Answer], T], *, deadline_s: float) -> T:
+        """Make the request and return `read(answer)`, all within `deadline_s` seconds from now.
+
+        Raises DeadlineExceeded when time is up, NotAsked when the request is not made, ServiceUnavailable when there is
+        no whole HTTP answer, ServiceRefused when its status is not 200 (or 304, with an etag), ServiceError when it is
+        too long or `read` raises one.
+        """
+        exchange = _Exchange(self._connect, self._prefix, request, self._key, time.monotonic() + deadline_s)
+        self._admit(exchange)
+        answer: Future[T] = Future()
+        worker = threading.Thread(
+            target=self._run, args=(exchange, read, answer), name="threadcast-bounded-request", daemon=True
+        )
+        try:
+            worker.start()
+        except RuntimeError as error:  # no more threads, or the process is ending
+            self._dismiss(exchange)
+            raise NotAsked(f"the service cannot be asked: {error}") from error
+        try:
+            if wait([answer], timeout=exchange.remaining_s()).not_done:
+                raise DeadlineExceeded(f"{self.url}{request.path} did not answer within {deadline_s:g} s")
+            return answer.result()
+        finally:
+            exchange.abort()
+
+    def close(self) -> None:
+        """End the exchanges under way, whose callers get ServiceUnavailable, and make no more."""
+        self._closed = True
+        for exchange in self._live:
+            exchange.abort()
+
+    def _run(self, exchange: _Exchange, read: Callable[[Answer], T], answer: Future[T]) -> None:
+        try:
+            exchange.run(read, answer)
+        finally:
+            self._dismiss(exchange)
+
+    def _admit(self, exchange: _Exchange) -> None:
+        with self._lock:
+            if self._process != os.getpid():  # the parent's, whose threads are not here
+                self._live, self._process = frozenset(), os.getpid()
+            if self._closed:
+                raise NotAsked(f"this client of {self.url} is closed")
+            if len(self._live) >= MAX_EXCHANGES:
+                raise NotAsked(f"{MAX_EXCHANGES} requests to {self.url} are under way; no more are made")
+            self._live |= {exchange}
+
+    def _dismiss(self, exchange: _Exchange) -> None:
+        with self._lock:
+            self._live -= {exchange}
+
+    def _connect(self, timeout_s: float) -> HTTPConnection:
+        if self._secure:
+            return HTTPSConnection(self._host, self._port, timeout=timeout_s, ssl_context=self._context)
+        return HTTPConnection(self._host, self._port, timeout=timeout_s)
+
+
+class _Exchange:
+    """A request under way, which another thread may abort."""
+
+    def __init__(
+        self,
+        connect: Callable[[float], HTTPConnection],
+        prefix: str,
+        request: Request,
+        key: Secret | None,
+        until_s: float,
+    ) -> None:
+        self._connect, self._prefix, self._request, self._key = connect, prefix, request, key
+        self._until_s = until_s
+        self._lock = ForkLock()
+        self._socket: socket.socket | None = None
+        self._aborted = False
+        _EXCHANGES.add(self)
+
+    def remaining_s(self) -> float:
+        return max(self._until_s - time.monotonic(), 0.0)
+
+    def run(self, read: Callable[[Answer], T], answer: Future[T]) -> None:
+        """Do the exchange and settle `answer`."""
+        try:
+            answer.set_result(read(self._fetch()))
+        except BaseException as error:  # noqa: BLE001 - carried to the caller, who raises it
+            answer.set_exception(error)
+
+    def _fetch(self) -> Answer:
+        request = self._request
+        connection = self._connect(max(self.remaining_s(), 1e-3))
+        try:
+            connection.connect()
+            with self._lock:
+                self._socket = connection.sock
+                if self._aborted:
+                    raise DeadlineExceeded("time was up before the connection stood")
+            path = self._prefix + request.path
+            connection.request("POST", path, request.body, self._headers(), preload_content=False)
+            with contextlib.closing(connection.getresponse()) as response:
+                return read_answer(
+                    response, max_bytes=request.max_answer_bytes, conditional=request.etag is not None, secret=self._key
+                )
+        except ServiceError:
+            raise
+        except urllib3.exceptions.NewConnectionError as error:  # a TimeoutError to urllib3
+            raise ServiceUnavailable(f"the service cannot be reached: {error}") from error
+        except (urllib3.exceptions.TimeoutError, TimeoutError) as error:
+            raise DeadlineExceeded(f"the service did not answer in time: {error}") from error
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError, AttributeError) as error:
+            # http.client raises the last two on a socket that is shut down under it
+            raise ServiceUnavailable(f"the service broke off: {error!r}") from error
+        finally:
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "gzip",
+            "Connection": "close", DEADLINE_HEADER: f"{max(self.remaining_s(), 1e-3):.3f}",
+        }  # fmt: skip
+        if self._request.etag is not None:
+            headers["If-None-Match"] = self._request.etag
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key.reveal()}"
+        return headers
+
+    def abort(self) -> None:
+        """Wake the exchange out of whatever it waits for on its socket."""
+        with self._lock:
+            self._aborted = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # already closed
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def let_go(self) -> None:
+        """Close this process's hold on a connection that its parent uses on."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._socket.detach())
+
+
+_EXCHANGES: weakref.WeakSet[_Exchange] = weakref.WeakSet()
+
+
+def _let_all_go() -> None:
+    for exchange in _EXCHANGES:
+        exchange.let_go()
+
+
+os.register_at_fork(after_in_child=_let_all_go)

@@ -1,0 +1,46 @@
+"""Who answers where the service does not: a model in this process, and where that cannot either, a roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.prediction.predictor import LocalPredictor, Predictor
+
+if TYPE_CHECKING:
+    from threadcast.store import Store
+
+ROOFLINE = "roofline (nominal)"
+"""`table.model` of a guess from the machine's cores alone."""
+
+
+class FirstOf:
+    """Asks predictors of one machine in turn and gives the first whole table; `table.model` says whose it is."""
+
+    def __init__(self, predictors: Sequence[Predictor]) -> None:
+        if not predictors:
+            raise InvalidInput("there is no predictor to ask")
+        self.machine = predictors[0].machine
+        strange = [p.machine.fingerprint for p in predictors if p.machine != self.machine]
+        if strange:
+            raise InvalidInput(f"the fallback predicts for {self.machine.fingerprint}, not for {strange[0]}")
+        self._predictors = tuple(predictors)
+
+    def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
+        """Return one row an op; ModelError, the first one's, when none of them can tell."""
+        first: ModelError | None = None
+        for predictor in self._predictors:
+            try:
+                return predictor.curves(ops, cases=cases)
+            except ModelError as error:
+                first = first or error
+        raise first or ModelError("nobody was asked")
+
+
+def roofline(machine: Machine, observed: Mapping[str, Sequence[Measurement]] | Store | None = None) -> LocalPredictor:
+    """A predictor that can always tell, if badly: `models.nominal_roofline`, and the points in `observed`."""
+    from threadcast.models.nominal_roofline import NominalRoofline
+
+    return LocalPredictor(NominalRoofline(machine), machine, {} if observed is None else observed, version=ROOFLINE)

@@ -1,0 +1,83 @@
+"""Questions for curves, as the service takes them: in parts, and "has this changed?" where that was asked before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from threadcast.core import CurveTable, Machine, Op
+from threadcast.prediction.answers import max_answer_bytes, read_curves
+from threadcast.prediction.bounded_request import Request
+from threadcast.prediction.http_answer import Answer
+
+PATH = "/v1/predictions"
+
+PART_OPS, PART_POINTS = 5_000, 500_000
+"""Ops and points (ops times cases) of one request: a quarter of what a service allows by default."""
+
+REMEMBERED = 64
+"""Answers of which it is known how to ask whether they have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An answer that the service can be asked about: its tag, and the model that gave it."""
+
+    etag: str
+    model: str
+
+
+class Questions:
+    """Questions to `model` (None: the service's default) for whole curves on one machine. Safe to use from threads."""
+
+    def __init__(self, machine: Machine, model: str | None) -> None:
+        self._machine, self._cases, self._model = machine, machine.cases(), model
+        self._known: dict[bytes, Known] = {}
+
+    def parts(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+        """`ops` in parts that one request each can ask for."""
+        size = max(1, min(PART_OPS, PART_POINTS // len(self._cases)))
+        return (ops[start : start + size] for start in range(0, len(ops), size))
+
+    def body(self, ops: Sequence[Op]) -> bytes:
+        """The question for these ops."""
+        question = {
+            "machine": self._machine.to_json(),
+            "ops": [op.to_json() for op in ops],
+            "cases": [{"threads": case.threads, "affinity": case.affinity.value} for case in self._cases],
+        }
+        if self._model is not None:
+            question["model"] = self._model
+        return json.dumps(question, separators=(",", ":")).encode()
+
+    def request(self, body: bytes, ops: int, *, etag: str | None = None) -> Request:
+        """A prediction changes nothing at the service, so it may be asked for again."""
+        return Request(PATH, body, max_answer_bytes(ops, len(self._cases)), safe=True, etag=etag)
+
+    def known(self, body: bytes) -> Known | None:
+        """What was remembered of the answer to this question."""
+        return self._known.get(_digest(body))
+
+    def remember(self, body: bytes, known: Known) -> None:
+        """Remember it; the oldest is forgotten."""
+        digest = _digest(body)
+        kept = {key: value for key, value in self._known.items() if key != digest}
+        self._known = dict([*kept.items(), (digest, known)][-REMEMBERED:])
+
+    def reader(self, ops: Sequence[Op]) -> Callable[[Answer], tuple[CurveTable | None, str | None]]:
+        """What reads an answer about these ops: the table, None where it says that nothing has changed, and its tag."""
+        keys = [op.key for op in ops]
+
+        def read(answer: Answer) -> tuple[CurveTable | None, str | None]:
+            if answer.content is None:
+                return None, answer.etag
+            table = read_curves(answer.content, keys=keys, cases=self._cases, machine=self._machine)
+            return table, answer.etag
+
+        return read
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()

@@ -1,0 +1,55 @@
+"""A helper thread that asks for curves anew while nobody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from threadcast.core import Op
+from threadcast.prediction.fork_lock import ForkLock
+
+
+class Refresher:
+    """Calls `work` with the ops wanted, in one thread at most, which starts when there is something to do and ends when
+    there is no more.
+
+    Ops wanted while it works are its next call's. After a fork the child starts a thread of its own when it wants
+    something. A daemon: it keeps no process from ending.
+    """
+
+    def __init__(self, work: Callable[[Sequence[Op]], None]) -> None:
+        self._work = work
+        self._lock = ForkLock()
+        self._wanted: Mapping[str, Op] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def want(self, ops: Sequence[Op]) -> None:
+        """Have `work` called with these before long."""
+        with self._lock:
+            if self._closed:
+                return
+            self._wanted = {**self._wanted, **{op.key: op for op in ops}}
+            if self._thread is not None and self._thread.is_alive():
+                return
+            thread = threading.Thread(target=self._run, name="threadcast-refresh", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the process is ending, or has no thread left: stale ones do
+                thread.start()
+                self._thread = thread
+
+    def close(self, *, timeout_s: float) -> None:
+        """Begin nothing more, and wait for what is being done."""
+        with self._lock:
+            self._closed, self._wanted, thread = True, {}, self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                ops, self._wanted = self._wanted, {}
+                if not ops:
+                    self._thread = None
+                    return
+            self._work(list(ops.values()))

@@ -1,0 +1,87 @@
+"""Requests to the service: several attempts, a circuit breaker, one deadline over all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Literal, TypeVar
+
+from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused
+from threadcast.prediction.bounded_request import BoundedClient, Request
+from threadcast.prediction.breaker import Breaker
+from threadcast.prediction.http_answer import Answer
+from threadcast.prediction.retries import wait_s
+
+T = TypeVar("T")
+
+ITS_OWN_FAULT = frozenset({400, 404, 405, 409, 413, 415, 422})
+"""Statuses that are about one request: the service itself is well."""
+
+
+class ServiceClient:
+    """Asks one service, at most ATTEMPTS times a call, and not at all while the breaker is open. Safe to use from
+    threads and after a fork."""
+
+    def __init__(
+        self,
+        http: BoundedClient,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        random: Random | None = None,
+    ) -> None:
+        self._http, self._clock, self._sleep = http, clock, sleep
+        self._random = random or Random()
+        self._breaker = Breaker(clock=clock, random=self._random)
+
+    @property
+    def phase(self) -> Literal["closed", "open", "half-open"]:
+        """Of the breaker."""
+        return self._breaker.phase
+
+    def ask(self, request: Request, read: Callable[[Answer], T], *, until_s: float) -> T:
+        """Return `read(answer)` before `until_s` (of the clock); only a request that is `safe` is repeated.
+
+        Raises what the last attempt raised: ServiceError and its kinds.
+        """
+        self._breaker.enter(until_s)
+        attempt = 1
+        while True:
+            try:
+                answer = self._attempt(request, read, until_s)
+            except ServiceError as error:
+                pause_s = wait_s(attempt, error, self._random) if request.safe else None
+                if pause_s is None or self._clock() + pause_s >= until_s:
+                    raise
+                self._sleep(pause_s)
+                try:
+                    self._breaker.enter(until_s)
+                except NotAsked:
+                    raise error from None
+                attempt += 1
+            else:
+                self._breaker.succeeded()
+                return answer
+
+    def close(self) -> None:
+        """End the requests under way."""
+        self._http.close()
+
+    def _attempt(self, request: Request, read: Callable[[Answer], T], until_s: float) -> T:
+        remaining_s = until_s - self._clock()
+        if remaining_s <= 0:
+            raise DeadlineExceeded(f"no time is left to ask {self._http.url}")
+        try:
+            return self._http.post(request, read, deadline_s=remaining_s)
+        except ServiceRefused as error:
+            if error.status in ITS_OWN_FAULT:
+                self._breaker.succeeded()
+            else:
+                self._breaker.failed(retry_after_s=error.retry_after_s)
+            raise
+        except NotAsked:
+            raise
+        except ServiceError:
+            self._breaker.failed()
+            raise

@@ -1,0 +1,91 @@
+"""Curves of a service by op key and model version, with their age."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from threadcast.core import Case, CurveTable
+from threadcast.prediction.curve_cache import HeldCurves, empty_table
+from threadcast.prediction.fork_lock import ForkLock
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A table of one model version, how old its oldest curve is, and the positions of what is to be asked for anew:
+    curves older than allowed, and all of them where a newer model answers by now."""
+
+    table: CurveTable
+    age_s: float
+    stale: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    held: HeldCurves
+    since_s: Mapping[str, float]
+
+    def get(self, keys: Sequence[str], now_s: float, fresh_s: float) -> Kept | None:
+        table = self.held.get(keys)
+        if table is None:
+            return None
+        ages = [now_s - self.since_s[key] for key in keys]
+        return Kept(table, max(ages, default=0.0), tuple(i for i, age_s in enumerate(ages) if age_s > fresh_s))
+
+
+class KeptCurves:
+    """Whole curves of the two latest model versions. Those of the older one answer, as stale, until the newer one's
+    are there; a table never mixes two.
+
+    Curves count as fresh for `fresh_s` seconds of `clock` and are kept as long as this object: an old curve is better
+    than a guess. Safe to use from threads and after a fork.
+    """
+
+    def __init__(self, cases: Sequence[Case], *, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fresh_s, self._clock = fresh_s, clock
+        self._lock = ForkLock()
+        self._none = _Version(HeldCurves(empty_table(cases), {}), {})
+        self._versions = (self._none, self._none)
+
+    @property
+    def model(self) -> str:
+        """The model version that answered last; empty before the first."""
+        return self._versions[0].held.table.model
+
+    def get(self, keys: Sequence[str]) -> Kept | None:
+        """One row a key, in order; None if neither version has all of them."""
+        now_s = self._clock()
+        newer, older = self._versions
+        kept = newer.get(keys, now_s, self._fresh_s)
+        if kept is None and (kept := older.get(keys, now_s, self._fresh_s)) is not None:
+            return Kept(kept.table, kept.age_s, tuple(range(len(keys))))
+        return kept
+
+    def missing(self, keys: Sequence[str]) -> list[int]:
+        """Position of the first appearance of each key of which the newer version has no curve."""
+        return self._versions[0].held.missing(keys)
+
+    def add(self, keys: Sequence[str], table: CurveTable) -> None:
+        """Keep row i of `table`, which is now what the service answers, as the curve of the i-th key."""
+        with self._lock:
+            newer, older = self._versions
+            if table.model != newer.held.table.model:
+                before = older if table.model == older.held.table.model else self._none
+                newer, older = before, newer
+            since_s = {**newer.since_s, **dict.fromkeys(keys, self._clock())}
+            self._versions = (_Version(newer.held.joined(keys, table), since_s), older)
+
+    def has(self, model: str, keys: Sequence[str]) -> bool:
+        """Whether `model` answered last, and all these are kept of it."""
+        held = self._versions[0].held
+        return held.table.model == model and not held.missing(keys)
+
+    def confirm(self, keys: Sequence[str], model: str) -> None:
+        """The service says that `model` would answer these keys as before: they are fresh."""
+        with self._lock:
+            newer, older = self._versions
+            if newer.held.table.model == model and not newer.held.missing(keys):
+                self._versions = (
+                    _Version(newer.held, {**newer.since_s, **dict.fromkeys(keys, self._clock())}), older
+                )  # fmt: skip

@@ -1,0 +1,74 @@
+"""The whole-model backends that are installed, as contenders for inference."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from threadcast.core.errors import CaptureError, ExecutionError
+from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.screening import screened
+from threadcast.runtime.backends.ways import ways
+from threadcast.runtime.native.library import loaded_library
+from threadcast.runtime.tuning import Contender
+
+BACKENDS = ("onnxruntime", "openvino", "torch.compile")
+
+_logger = logging.getLogger("threadcast")
+
+
+def contenders(
+    module: nn.Module,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    cores: int,
+    *,
+    among: Sequence[str] = BACKENDS,
+) -> Iterator[Contender]:
+    """The fastest of the backends `among` these for `module` on such arguments, made one by one.
+
+    They take its parameters and buffers as constants: a contender `holds` until one of them is changed in a way that
+    torch notices (`.data` and NumPy views it does not). A module in training mode has none; backends that cannot serve
+    are left out, with a message.
+    """
+    if any(part.training for part in module.modules()):
+        return
+    try:
+        flat = FlatModule(module, arguments)
+        holds = _unchanged(module)
+    except (CaptureError, RuntimeError) as error:
+        _logger.info("no backends: %s", error)
+        return
+    with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
+        file = Path(folder, "model.onnx")
+        try:
+            found = screened(flat, cores, file, among)
+        except (ExecutionError, OSError) as error:
+            _logger.warning("backends are left out: %s", error)
+            return
+        for what, reason in found.failed.items():
+            _logger.info("%s does not run this model: %s", what, reason)
+        makes = dict(ways(flat, cores, file if file.exists() else None))
+        for way in found.ways:
+            try:
+                run = makes[way]()
+                flat.check(run)
+            except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
+                _logger.info("%s does not run this model: %s", way, str(error).splitlines()[:1])
+                continue
+            yield Contender(str(way), flat.call(run), holds)
+
+
+def _unchanged(module: nn.Module) -> Callable[[], bool]:
+    """Whether parameters and buffers still have the values that they have now; RuntimeError where torch cannot tell."""
+    plain = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    tensors = [*module.parameters(), *module.buffers(), *plain]
+    before = [tensor._version for tensor in tensors]
+    if (library := loaded_library()) is not None:
+        holds: Callable[[], bool] = library.Unwritten(tensors).holds
+        return holds
+    return lambda: [tensor._version for tensor in tensors] == before

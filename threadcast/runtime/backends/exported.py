@@ -1,0 +1,40 @@
+"""A module as files: a program of PyTorch's, for another process, and an ONNX file, for the runtimes that read one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.frozen import FlatModule
+
+
+def write_program(module: FlatModule, path: Path) -> None:
+    """Write `module` and its example to `path`; CaptureError where it cannot be exported."""
+    with _as_capture_errors("cannot be exported", path):
+        torch.export.save(torch.export.export(module, tuple(module.tensors(module.example))), path)
+
+
+def write_onnx(program: ExportedProgram, path: Path) -> None:
+    """Write `program` to `path`, and beside it what is too large; CaptureError where an operator has no ONNX form."""
+    args, _ = program.example_inputs
+    names = [f"input{i}" for i in range(len(args))]
+    with _as_capture_errors("cannot be exported to ONNX", path):
+        torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False)
+
+
+@contextmanager
+def _as_capture_errors(what: str, path: Path) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        # The exporters raise a dozen kinds of errors; each means that this module has no such form.
+        path.unlink(missing_ok=True)
+        raise CaptureError(f"{what}: {type(error).__name__}") from error

@@ -1,0 +1,30 @@
+"""OpenVINO, on all threads for one request, or on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from threadcast.runtime.backends.frozen import TensorCall
+
+
+def requests(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
+    """Makes a call, for each setting in which to run the model at `path`."""
+    return {f"{threads} threads": partial(_request, path, threads) for threads in sorted({1, cores})}
+
+
+def _request(path: Path, threads: int) -> TensorCall:
+    import openvino
+
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
+
+    def run(tensors: Sequence[Tensor]) -> list[Tensor]:
+        found = request.infer([tensor.detach().numpy() for tensor in tensors], share_inputs=True)
+        return [torch.from_numpy(value.copy()) for value in found.values()]  # the request's own memory is used again
+
+    return run

@@ -1,0 +1,246 @@
+"""Which operators to make one: point-wise ones of one shape, without making anybody wait for himself.
+
+Every op has a level: the most changes, on any path to it, between ops that cannot be one. Point-wise ops of one shape
+and one level that feed each other become one. A path that leaves such a group goes through a change, so it cannot come
+back to it: the graph of groups has no cycle, and finding them takes one pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch._ops import OpOverload
+
+from threadcast.capture.capture import Captured
+from threadcast.capture.dependencies import memories, ordered, writes
+from threadcast.capture.program import Node
+from threadcast.capture.values import Ref, find_refs
+from threadcast.core.tensor import TensorSpec
+from threadcast.runtime.fusion.pointwise import CONDITIONS, formula, literal, named
+
+aten = torch.ops.aten
+
+MAX_NODES = 24
+"""Operators in one group: beyond, a loop has more values than a core has registers, several times over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A point-wise call: a formula, and what stands for each of its names: a value, or an expression of none."""
+
+    formula: str
+    operands: Mapping[str, Ref | str]
+    in_place: frozenset[int] = frozenset()
+    """Nodes whose results it computes itself: conditions and constants."""
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        """The values that it reads."""
+        return tuple(value for value in self.operands.values() if isinstance(value, Ref))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Positions of nodes that become one, in the program's order; `concatenated` are those that put others together."""
+
+    nodes: tuple[int, ...]
+    concatenated: tuple[int, ...] = ()
+
+
+class Clusters:
+    """The groups of a captured program, and the terms of their nodes.
+
+    `before[i]` are the nodes that node i waits for, `readers[slot]` those that read a slot, once groups are made;
+    `unneeded` are those that nobody needs then.
+    """
+
+    def __init__(self, captured: Captured) -> None:
+        self.program, self.graph = captured.program, captured.graph
+        self.n_inputs = len(captured.program.inputs)
+        self.specs = self._all_specs()
+        self.before = [set(predecessors) for predecessors in captured.graph.predecessors]
+        nodes, inputs = captured.program.nodes, captured.program.inputs
+        self._memory = memories(nodes, inputs)
+        self._written = {self._memory[ref.slot] for node in nodes for ref in writes(node)}
+        self._ordered: defaultdict[int, set[int]] = defaultdict(set)
+        for first, second in ordered(nodes, inputs):
+            self._ordered[first].add(second)
+            self._ordered[second].add(first)
+        self.terms: dict[int, Term] = {}
+        for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
+            if len(op.outputs) != 1 or op.outputs[0].dtype != "float32":
+                continue
+            if (term := self._expressed(node, i)) is not None:
+                self.terms[i] = term
+                self._compute_in_place(i, term)
+        self._levels = self._all_levels()
+        self.groups = self._found()
+        self.readers, self.unneeded = self._read_by()
+
+    def _all_specs(self) -> dict[Ref, TensorSpec]:
+        specs: dict[Ref, TensorSpec] = {}
+        for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
+            specs.update(zip(dict.fromkeys(find_refs((node.args, node.kwargs))), op.inputs))
+            if len(op.outputs) == 1:
+                specs[Ref(self.program.slot_of(i))] = op.outputs[0]
+        return specs
+
+    def _maker(self, ref: Ref) -> int:
+        """The node that makes a value whole; -1 where none does."""
+        return ref.slot - self.n_inputs if ref.item is None and ref.slot >= self.n_inputs else -1
+
+    def _expressed(self, node: Node, reader: int) -> Term | None:
+        """The node as a formula of float32 values; None where it is none."""
+        if not isinstance(node.target, OpOverload):
+            return None
+        arguments = named(node.target, node.args, node.kwargs)
+        found = CONDITIONS.get(node.target) or formula(node.target, arguments)
+        if found is None:
+            return None
+        operands: dict[str, Ref | str] = {}
+        in_place: set[int] = set()
+        for name, given in arguments.items():
+            if "{" + name + "}" not in found:
+                continue
+            if isinstance(given, bool | int | float):
+                operands[name] = literal(float(given))
+                continue
+            if not isinstance(given, Ref):
+                return None
+            maker = self._maker(given)
+            constant = self._constant(maker)
+            if constant is not None and name != "condition":
+                operands[name] = literal(constant)
+                in_place.add(maker)
+            elif name == "condition":
+                condition = self._condition(maker, reader)
+                if condition is None:
+                    return None
+                renamed = {part: f"{name}_{part}" for part in condition.operands}
+                operands.update({renamed[part]: value for part, value in condition.operands.items()})
+                inner = condition.formula.format_map({part: "{" + new + "}" for part, new in renamed.items()})
+                found = found.replace("{" + name + "}", f"({inner})")
+                in_place |= {maker} | condition.in_place
+            elif (spec := self.specs.get(given)) is not None and spec.dtype == "float32":
+                operands[name] = given
+            else:
+                return None
+        reads = any(isinstance(value, Ref) for value in operands.values())
+        return Term(found, operands, frozenset(in_place)) if reads else None
+
+    def _constant(self, maker: int) -> float | None:
+        """The number that a node makes a tensor of; None where it does not."""
+        if maker < 0 or self._is_written(maker) or self.program.nodes[maker].target is not aten.scalar_tensor.default:
+            return None
+        value, spec = self.program.nodes[maker].args[0], self.graph.ops[maker].outputs[0]
+        return float(value) if isinstance(value, bool | int | float) and spec.dtype == "float32" else None
+
+    def _is_written(self, node: int) -> bool:
+        """Whether anybody writes to what the node makes."""
+        return self._memory[self.program.slot_of(node)] in self._written
+
+    def _condition(self, maker: int, reader: int) -> Term | None:
+        """The condition that a node computes, where `reader` may compute it instead: nothing is written in between."""
+        if maker < 0 or self._is_written(maker):
+            return None
+        node = self.program.nodes[maker]
+        if node.target not in CONDITIONS or any(maker < other <= reader for other in self._ordered[maker]):
+            return None
+        return self._expressed(node, reader)
+
+    def _compute_in_place(self, i: int, term: Term) -> None:
+        """Let node i wait for what the nodes that it computes itself wait for, and others for it as for those."""
+        if not term.in_place:
+            return
+        self.before[i] -= term.in_place
+        self.before[i] |= {maker for ref in term.refs if (maker := ref.slot - self.n_inputs) >= 0}
+        for made in term.in_place:
+            for other in self._ordered[made]:
+                if other < made:
+                    self.before[i].add(other)
+                else:
+                    self.before[other].add(i)
+
+    def _all_levels(self) -> list[int]:
+        """By node. Whoever follows a node that cannot be one with it is a level higher."""
+        levels = [0] * len(self.program.nodes)
+        for i in range(len(levels)):
+            one = set(self._same(i))
+            levels[i] = max((levels[p] + (p not in one) for p in self.before[i]), default=0)
+        return levels
+
+    def _same(self, i: int) -> list[int]:
+        """The nodes that node i reads and could be one with."""
+        term = self.terms.get(i)
+        makers = [self._maker(ref) for ref in term.refs] if term is not None else []
+        return [maker for maker in makers if maker in self.terms and self._shape(maker) == self._shape(i)]
+
+    def _shape(self, i: int) -> tuple[int, ...]:
+        return self.graph.ops[i].outputs[0].shape
+
+    def _found(self) -> tuple[Group, ...]:
+        together = _Together(len(self.program.nodes))
+        for i in self.terms:
+            for maker in self._same(i):
+                if self._levels[maker] == self._levels[i]:
+                    together.join(maker, i)
+        cats = {i: makers for i in range(len(self.program.nodes)) if (makers := self._concatenated(i))}
+        for makers in cats.values():  # groups of one level cannot wait for each other
+            for maker in makers:
+                together.join(makers[0], maker)
+        members: defaultdict[int, list[int]] = defaultdict(list)
+        for i in self.terms:
+            members[together.first(i)].append(i)
+        groups = []
+        for nodes in members.values():
+            for begin in range(0, len(nodes), MAX_NODES):
+                part = tuple(nodes[begin : begin + MAX_NODES])
+                joined = tuple(i for i, makers in cats.items() if set(makers) <= set(part))
+                if len(part) + len(joined) > 1 or self.terms[part[0]].in_place:
+                    groups.append(Group(part, joined))
+        return tuple(groups)
+
+    def _concatenated(self, i: int) -> list[int]:
+        """The nodes whose results this one puts together, where they are of one shape and level; else none."""
+        node = self.program.nodes[i]
+        if node.target is not aten.cat.default or self.graph.ops[i].outputs[0].strides is not None:
+            return []
+        makers = [self._maker(ref) for ref in node.args[0]]
+        alike = all(maker in self.terms for maker in makers) and self.before[i] <= set(makers)
+        kinds = {(self._levels[maker], self._shape(maker)) for maker in makers} if alike else set()
+        return makers if len(kinds) == 1 else []
+
+    def _read_by(self) -> tuple[dict[int, set[int]], frozenset[int]]:
+        grouped = {i for group in self.groups for i in group.nodes}
+        readers: defaultdict[int, set[int]] = defaultdict(set)
+        outputs = {ref.slot for ref in find_refs(self.program.outputs)}
+        optional = {made for term in self.terms.values() for made in term.in_place}
+        unneeded = set()
+        for i in range(len(self.program.nodes) - 1, -1, -1):
+            node, slot = self.program.nodes[i], self.program.slot_of(i)
+            if i in optional and slot not in outputs and not readers[slot]:
+                unneeded.add(i)
+                continue
+            for ref in self.terms[i].refs if i in grouped else node.refs():
+                readers[ref.slot].add(i)
+        return readers, frozenset(unneeded)
+
+
+class _Together:
+    """Disjoint sets of numbers, each known by its lowest."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def first(self, i: int) -> int:
+        while self._above[i] != i:
+            self._above[i] = self._above[self._above[i]]
+            i = self._above[i]
+        return i
+
+    def join(self, one: int, other: int) -> None:
+        low, high = sorted((self.first(one), self.first(other)))
+        self._above[high] = low

@@ -1,0 +1,131 @@
+"""Compiles loops on first use, once for each, and defines the operators that run them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from threadcast.core.errors import ExecutionError
+from threadcast.core.settings import Settings
+from threadcast.runtime.fusion.kernels import PRELUDE, Kernel
+from threadcast.runtime.native.library import DRAFT, compiler, make_file, native_library
+
+_ISA_FLAGS = {
+    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
+    "AVX512": ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma"),
+}
+"""What each of the instruction sets that PyTorch's own kernels are made for needs."""
+
+
+_logger = logging.getLogger("threadcast")
+
+
+class FusedOperators:
+    """The operators of kernels, in this process."""
+
+    def __init__(self) -> None:
+        self._defined: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def of(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """An operator of the dispatcher for each; compiles those that no process before has. ExecutionError if not."""
+        with self._lock:
+            self._define([kernel for kernel in kernels if kernel.name not in self._defined])
+        return [self._defined[kernel.name] for kernel in kernels]
+
+    def _define(self, kernels: Sequence[Kernel]) -> None:
+        if not kernels:
+            return
+        native = native_library()
+        folder = compiled(kernels)
+        for kernel in kernels:
+            if kernel.name in self._defined:
+                continue
+            path = folder / f"{kernel.symbol}.so"
+            try:
+                _define(native, kernel, path)
+            except RuntimeError as error:  # damaged: made anew once
+                _logger.warning("%s cannot be loaded and is made anew: %s", path, error)
+                path.unlink(missing_ok=True)
+                compiled([kernel])
+                try:
+                    _define(native, kernel, path)
+                except RuntimeError as again:
+                    raise ExecutionError(f"{path} cannot be loaded: {again}") from again
+            self._defined[kernel.name] = getattr(torch.ops.threadcast, kernel.name).default
+
+
+def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
+    native.define_fused(
+        schema=kernel.schema, name=f"threadcast::{kernel.name}", path=str(path), symbol=kernel.symbol,
+        sizes=list(kernel.shape), inputs=len(kernel.inputs),
+        outputs=[(list(spec.shape), list(spec.laid_out)) for spec in kernel.outputs],
+        stores=[(s.output, s.offset, list(s.strides)) for s in kernel.stores],
+    )  # fmt: skip
+
+
+def compiled(kernels: Iterable[Kernel]) -> Path:
+    """The folder that has a shared object for each kernel's symbol, made where there was none, all in one go."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = _flags(capability)
+    digest = hashlib.sha256(repr((flags, PRELUDE, torch.__version__, torch.version.git_version)).encode()).hexdigest()
+    cache: Path = Settings.read()["engine.cache"]
+    folder = cache / f"fused-{torch.__version__}-{digest[:16]}"
+    missing = {k.symbol: k.source for k in kernels if not (folder / f"{k.symbol}.so").is_file()}
+    if missing:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _clear_up(folder)
+            with tempfile.TemporaryDirectory(prefix=DRAFT, dir=folder, ignore_cleanup_errors=True) as draft:
+                _compile(missing, Path(draft), folder, flags)
+        except OSError as error:
+            raise ExecutionError(f"{folder} cannot be written: {error.strerror}; set engine.cache") from error
+    return folder
+
+
+def _clear_up(folder: Path) -> None:
+    """Remove what processes left that were killed as they compiled: drafts that are older than compiling may take."""
+    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
+    for draft in folder.glob(f"{DRAFT}*"):
+        with suppress(FileNotFoundError):  # its maker is done with it
+            if draft.stat().st_mtime < time.time() - timeout_s:
+                shutil.rmtree(draft, ignore_errors=True)
+
+
+def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:
+    """One shared object, known by the name of each loop in it."""
+    command = compiler()
+    from torch.utils import cpp_extension
+
+    _logger.warning("compiling %d fused operators into %s, once; this takes some seconds", len(sources), folder)
+    (draft / "fused.cpp").write_text(PRELUDE + "".join(sources.values()))
+    included = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
+    linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"  # its vector functions
+    built = draft / "fused.so"
+    command += [*flags, *included, str(draft / "fused.cpp"), *linked, "-o", str(built)]
+    make_file(command, built, "fused operators")
+    for symbol in sources:
+        try:
+            os.link(built, draft / f"{symbol}.so")
+        except OSError:  # not every file system has hard links
+            shutil.copyfile(built, draft / f"{symbol}.so")
+        os.replace(draft / f"{symbol}.so", folder / f"{symbol}.so")
+
+
+def _flags(capability: str) -> tuple[str, ...]:
+    # Without contraction: PyTorch's own kernels round every product and sum too.
+    capability = capability if capability in _ISA_FLAGS else "DEFAULT"
+    common = ("-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", f"-DCPU_CAPABILITY={capability}")
+    return (*common, f"-DCPU_CAPABILITY_{capability}", *_ISA_FLAGS.get(capability, ()))

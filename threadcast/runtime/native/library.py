@@ -1,0 +1,208 @@
+"""Compiles the C++ part on first use, once for each version of it, of torch and of Python, and loads it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from threadcast.core.errors import ExecutionError
+from threadcast.core.given_cpus import follow, given, know_pinned
+from threadcast.core.settings import Settings
+from threadcast.threads.memory import return_freed_memory
+
+NAME = "threadcast_native"
+SOURCES = Path(__file__).parent / "src"
+FLAGS = ("-O2",)
+
+_TAIL_LINES = 12
+"""Lines of a compiler's output that an error shows: the last ones say what is wrong."""
+
+DRAFT = "build-"
+"""How folders are named in which a library is being made."""
+
+_END_S = 5.0
+"""Seconds that compilers have to end when they are asked to."""
+
+_logger = logging.getLogger("threadcast")
+
+
+_loading = threading.Lock()
+
+
+def native_library() -> ModuleType:
+    """The loaded library, compiled if it was not: about 40 s on 2 cores, with a message at level WARNING.
+
+    ExecutionError says why there is none: no compiler, one that failed or took longer than the setting
+    `engine.compile_timeout_s`, a cache that cannot be written, or a torch whose OpenMP is another than libgomp.
+    From then on torch's tensors of the whole process lie in a region of their own.
+    """
+    with _loading:
+        return _library()
+
+
+@cache
+def _library() -> ModuleType:
+    built = _cache_folder() / f"{NAME}.so"
+    if not built.is_file():
+        _build(built)
+    module = _loaded(built)
+    obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    if obstacle:
+        raise ExecutionError(f"the native engine cannot serve torch's OpenMP: {obstacle}")
+    follow(lambda cpus: module.set_home(sorted(cpus)))
+    if (now := given()) is not None:
+        module.set_home(sorted(now))
+    know_pinned(module)
+    if not module.install_arena():
+        _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
+    return module
+
+
+def loaded_library() -> ModuleType | None:
+    """The library where this process has it already."""
+    return native_library() if _library.cache_info().currsize else None
+
+
+def return_free_memory() -> None:
+    """Give what is free now back to the system, once, from malloc and from the tensors' region.
+
+    For when another pattern of use begins; what is used again is faulted in again.
+    """
+    if (library := loaded_library()) is not None:
+        library.trim_arena()
+    return_freed_memory()
+
+
+def _cache_folder() -> Path:
+    """One for each set of sources, flags, torch and Python."""
+    digest = hashlib.sha256(repr((FLAGS, torch.__version__, torch.version.git_version)).encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    version = f"{torch.__version__}-{sysconfig.get_config_var('SOABI')}-{digest.hexdigest()[:16]}"
+    folder: Path = Settings.read()["engine.cache"]
+    return folder / version
+
+
+def _build(built: Path) -> None:
+    compiler()
+    try:
+        built.parent.mkdir(parents=True, exist_ok=True)
+        lock = (built.parent / "lock").open("w")
+    except OSError as error:
+        raise ExecutionError(f"{built.parent} cannot be written: {error.strerror}; set engine.cache") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
+        if built.is_file():
+            return  # another process has just made it
+        for left in built.parent.glob(f"{DRAFT}*"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
+        with tempfile.TemporaryDirectory(prefix=DRAFT, dir=built.parent, ignore_cleanup_errors=True) as folder:
+            _compile(Path(folder))
+            os.replace(Path(folder, built.name), built)
+
+
+def _compile(folder: Path) -> None:
+    command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", *map(str, sorted(SOURCES.glob("*.cpp")))]
+    make_file(command, folder / f"{NAME}.so", "the native engine")
+
+
+def compiler() -> list[str]:
+    """The C++ compiler's command; ExecutionError where there is none."""
+    command = shlex.split(os.environ.get("CXX", "c++"))
+    if not command or shutil.which(command[0]) is None:
+        raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
+    return command
+
+
+def make_file(command: Sequence[str], built: Path, what: str) -> None:
+    """Run what makes `built` in a process group of its own, which ends with this, or with this process.
+
+    ExecutionError where it does not make it, or not in time.
+    """
+    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", _GUARD, str(os.getpid()), *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            output, _ = running.communicate(timeout=timeout_s)
+        except BaseException as error:
+            _end(running)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ExecutionError(
+                    f"{what}: not made within {timeout_s:g} s; raise engine.compile_timeout_s"
+                ) from None
+            raise
+    if running.returncode != 0 or not built.is_file():
+        tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
+        raise ExecutionError(f"{what} cannot be made:\n{tail}")
+
+
+def _end(running: subprocess.Popen[str]) -> None:
+    """End its process group: with what ninja has started, which are groups of their own, if it takes the signal."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, ending)
+        with suppress(subprocess.TimeoutExpired):
+            running.communicate(timeout=_END_S)  # until none of them holds the output any more
+            return
+
+
+# Its own end, with the thread that called, and a signal of the caller end its group; a handler is not inherited.
+_GUARD = """
+import ctypes, os, signal, subprocess, sys
+def end(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+signal.signal(signal.SIGTERM, end)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+caller, *command = sys.argv[1:]
+if os.getppid() != int(caller):
+    sys.exit("nobody waits for this")
+try:
+    running = subprocess.Popen(command)
+except OSError as error:
+    sys.exit(f"{command[0]}: {error.strerror}")
+sys.exit(running.wait() != 0)
+"""
+
+_SCRIPT = """
+import sys
+from torch.utils import cpp_extension
+name, folder, *rest = sys.argv[1:]
+cut = rest.index("--")
+cpp_extension.load(name, rest[cut + 1:], extra_cflags=rest[:cut], build_directory=folder, is_python_module=False)
+"""
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise ExecutionError(f"{path} cannot be loaded: {error}; delete it to have it made anew") from error
+    return module

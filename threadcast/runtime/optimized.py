@@ -1,0 +1,241 @@
+"""A function or a training step that finds out on its caller's own steps what runs it fastest, and runs it so."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from threadcast.capture.capture import Captured, ModuleChanged
+from threadcast.capture.recording import PLAIN
+from threadcast.core import Core, Machine
+from threadcast.core.errors import CaptureError
+from threadcast.core.settings import Settings
+from threadcast.core.steps import one_step
+from threadcast.runtime.layout import Layout, Layouts, layouts_of
+from threadcast.runtime.plan_store import PlanStore
+from threadcast.runtime.sizes import Sizes
+from threadcast.runtime.tuning import Contender, Report, Tuning
+from threadcast.runtime.watch import Seen, Watch
+
+MAX_SIGNATURES = 8
+"""Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
+
+
+class Optimized:
+    """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
+
+    `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
+    counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
+    caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
+    contenders, `among` says which. `name` tells calls apart between processes. `most` cores are used, if more come.
+    """
+
+    def __init__(
+        self,
+        default: Callable[..., Any],
+        capture: Callable[[tuple[Any, ...], Layout], Captured],
+        machine: Machine,
+        *,
+        name: str,
+        watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
+        rivals: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
+        among: str = "",
+        most: int | None = None,
+    ) -> None:
+        self.machine = machine
+        self._default, self._capture, self._rivals = default, capture, rivals
+        model, optimizer = watched
+        self._model = model
+        self._watch = Watch(model, optimizer) if model is not None else None
+        self._layouts = Layouts(model, optimizer) if model is not None else None
+        self._tunings: dict[Any, Tuning | str] = {}
+        """By kind of arguments; why there is none, where there cannot be."""
+        self._last: tuple[Any, Tuning | str] | None = None
+        """The entry of the last call: comparing with it is quicker than looking it up."""
+        settings = Settings.read()
+        self._fuse = settings["engine.fuse"]
+        self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
+        self._name = name
+        self._lock = RLock()
+        self._warned: set[str] = set()
+        self._changing: set[Hashable] = set()
+        """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
+        self.sizes = Sizes(machine, self._resized, most=most)  # last: cores may change from here on
+
+    def __call__(self, *arguments: Any) -> Any:
+        with self._lock, one_step():
+            found = self.prepare(*arguments)
+            if found is None:
+                return self._default(*arguments)
+            return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
+
+    def prepare(self, *arguments: Any) -> Tuning | str | None:
+        """Capture what these arguments need, if it was not, and return what runs them, or why nothing can.
+
+        None where that shows after a first call by the default.
+        """
+        leaves, structure = _flattened(arguments)
+        seen = self._seen(self._watch) if self._watch is not None else None
+        reason = self._fallback(leaves, seen)
+        if reason is not None:
+            return reason
+        described = _described(leaves), structure
+        settings = seen.settings if seen is not None else None
+        held = self._watch.storages if self._watch else frozenset()
+        key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
+        if self._last is not None and self._last[0] == key:
+            self._last = key, self._last[1]  # settings that are the same object compare at once
+            return self._last[1] if self.sizes.whole else self._with_other_cores(self._last[1])
+        if not self.sizes.whole:
+            found = self._with_other_cores(self._tunings.get(key, ""))
+            if found is not None:
+                return found
+        if key not in self._tunings:
+            if len(self._tunings) >= MAX_SIGNATURES:
+                return f"more than {MAX_SIGNATURES} kinds of arguments were given"
+            tuning = self._tuning(arguments, described)
+            if tuning is None:
+                return None
+            self._tunings[key] = tuning
+            if isinstance(tuning, Tuning):
+                self.sizes.tell(tuning.resize)
+        self._last = key, self._tunings[key]
+        return self._tunings[key]
+
+    @property
+    def reports(self) -> list[Report]:
+        """What runs each kind of arguments, in the order in which they first came."""
+        return [Report(runs="default", reason=t) if isinstance(t, str) else t.report for t in self._tunings.values()]
+
+    @property
+    def kept(self) -> list[Contender]:
+        """What ran fastest when last compared, of each kind of arguments that could be captured."""
+        return [tuning.kept for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
+
+    def close(self) -> None:
+        """End all threads; later calls measure anew. Parameters lie in memory as they were given."""
+        with self._lock:
+            for tuning in self._tunings.values():
+                if not isinstance(tuning, str):
+                    tuning.close()
+            self._tunings.clear()
+            self._last = None
+            self._lie("as given")
+
+    def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
+        """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
+        if isinstance(found, Tuning) and found.follows and not self.sizes.grown:
+            return found
+        if found and isinstance(found, str):
+            return found
+        others = [tuning for tuning in self._tunings.values() if isinstance(tuning, Tuning) and tuning.follows]
+        if self.sizes.steady and (self.sizes.grown or not others):
+            self.close()
+            self.machine = self.sizes.adopt()
+            return None
+        if isinstance(found, Tuning) and found.follows:
+            return found
+        return "it has other cores than it was measured on, and they may go as soon as they came"
+
+    def _resized(self, cores: Sequence[Core]) -> None:
+        for tuning in list(self._tunings.values()):
+            if isinstance(tuning, Tuning):
+                tuning.resize(cores)
+
+    def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
+        layouts = layouts_of(self._model, arguments)
+        try:
+            return Tuning(
+                self._default,
+                lambda layout: self._captured(arguments, layout),
+                self._lie,
+                layouts,
+                self.machine,
+                call=(self._name, described),
+                plans=PlanStore(self._folder, self.machine, among=self._among),
+                rivals=self._rivals(arguments, len(self.machine)),
+                fuse=self._fuse,
+            )
+        except ModuleChanged as error:
+            if described in self._changing:
+                return str(error)
+            self._changing.add(described)
+            return None
+        except CaptureError as error:
+            return str(error)
+
+    def _captured(self, arguments: tuple[Any, ...], layout: Layout) -> Captured:
+        self._lie(layout)
+        captured = self._capture(arguments, layout)
+        if self._watch is not None:
+            self._watch.renew()  # capturing makes an optimizer's missing state
+        return captured
+
+    def _seen(self, watch: Watch) -> Seen:
+        """What there is of model and optimizer; where tensors are others than the graphs hold, these are let go."""
+        seen = watch.look()
+        if seen.moved:
+            self.close()
+            self._layouts = Layouts(watch.model, watch.optimizer)
+            watch.renew()
+            seen = watch.look()
+        return seen
+
+    def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
+        if torch.is_autocast_enabled("cpu"):
+            return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+        if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
+            return "an argument is a sparse tensor"
+        if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+            return "an argument requires a gradient, which a captured step does not compute"
+        strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
+        if strange is not None:
+            return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
+        if seen is None or seen.hooked is None:
+            return None
+        return f"{seen.hooked} has hooks, which a captured step does not call"
+
+    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
+        return self._default(*arguments)
+
+    def _lie(self, layout: Layout) -> None:
+        if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
+            self._watch.renew()
+
+
+def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
+    """The leaves of arguments, and what tells how they were nested: quickly where they are tensors, one by one."""
+    plain = arguments
+    if len(arguments) == 2 and [type(part) for part in arguments] == [tuple, dict] and not arguments[1]:
+        plain = arguments[0]  # of a call without keywords
+    if all(isinstance(value, Tensor) for value in plain):
+        return list(plain), (plain is arguments, len(plain))
+    return pytree.tree_flatten(arguments)
+
+
+def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
+    """Shapes, types and strides of tensors, and all other arguments."""
+    return tuple(
+        [
+            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+            for leaf in leaves
+        ]
+    )
+
+
+def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
+    """Which tensors share memory: for each the first that does, and what of the model's does. Empty ones share none."""
+    places: dict[int, int] = {}
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
+    return tuple([(places.setdefault(at, len(places)), at if at in held else None) for at in storages])

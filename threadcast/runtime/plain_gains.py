@@ -1,0 +1,292 @@
+"""What a user of plain PyTorch would gain by settings alone: malloc that keeps memory, memory format, thread count.
+
+Every setting has a process of its own (how malloc works cannot be changed back), and they run in turns, so that a
+machine that changes its pace changes all. `scheduler.runtime.plain_step` is what runs in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from threadcast.core import errors, usable_cores
+from threadcast.core.errors import InvalidInput, MeasurementError, NetworkError, ThreadcastError
+from threadcast.core.sysfs import read_text
+from threadcast.threads.memory import KEEPING
+
+if TYPE_CHECKING:
+    from threadcast.capture.workloads import Mode, OptimizerName
+
+STEPS = 3
+"""Timed steps of a turn. One step before them, which finds caches and thread teams cold, is not timed."""
+
+ROUNDS = 10
+"""Rounds of turns, at least: of 10 ratios without a difference the lower quartile is above 1 in 1 of 20 cases."""
+
+WORTH = 1.02
+"""Ratio that the lower quartile must reach: what is less is not worth a line of advice."""
+
+TIMEOUT_S = 300.0
+"""Longest wait for the start of a process or for one turn of it."""
+
+_ENDING_S = 5.0
+"""Longest wait for the exit code of a process that has closed its pipes."""
+
+_KEEPING = " ".join(f"{name}={value}" for name, value in KEEPING.items())
+_MALLOC = f"start Python with {_KEEPING} in its environment: freed memory stays in the process"
+_LAYOUT = (
+    "model.to(memory_format=torch.channels_last) once, x = x.to(memory_format=torch.channels_last) for input images"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the same step, and how to get it in plain PyTorch (None: as it is run now)."""
+
+    name: str
+    advice: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    channels_last: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """Those of two or more values."""
+        low, middle, high = quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSetting:
+    """How long steps took at a setting, and how many times faster than as it is run now, turn by turn."""
+
+    setting: Setting
+    seconds: Spread
+    gain: Spread
+    faults: float
+    """Page faults in one step, on average."""
+    peak_bytes: int
+    """The most memory that the process has had."""
+    gains: bool
+    """Whether it is faster by more than noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainGains:
+    """The settings of one network's step, as it is run now first, and why others could not be run."""
+
+    network: str
+    size: str
+    batch: int
+    mode: Mode
+    threads: int
+    """PyTorch's own number of threads."""
+    rounds: int
+    timed: tuple[TimedSetting, ...]
+    failed: Mapping[str, str]
+
+
+def measure_plain_gains(
+    network: str,
+    *,
+    size: str | None = None,
+    batch: int | None = None,
+    mode: Mode | None = None,
+    optimizer: OptimizerName = "sgd",
+    rounds: int = ROUNDS,
+    timeout_s: float = TIMEOUT_S,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> PlainGains:
+    """Time the step of `network` (as `load_spec` takes it) in plain PyTorch as it is run now and at other settings.
+
+    Those are freed memory kept, channels last and both (of networks that convolve images), 1 thread and all usable
+    cores where PyTorch would take another number. The network is in memory once for each. `progress` hears of turns.
+    A setting at which the network raises is told in `failed`. Raises NetworkError where it raises as it is run now,
+    MeasurementError where a process ends or does not answer within `timeout_s`, or memory is too small for all;
+    processes end in any case.
+    """
+    if rounds < ROUNDS:
+        raise InvalidInput(f"rounds={rounds}: telling a gain from noise takes {ROUNDS} or more")
+    request = {"network": network, "size": size, "batch": batch, "mode": mode, "optimizer": optimizer}
+    with ExitStack() as ends:
+
+        def start(setting: Setting) -> _Process:
+            return ends.enter_context(_Process(setting, request, timeout_s))
+
+        usual = start(Setting("as run now"))
+        usual.get_ready()
+        info = usual.ready
+        others = list(_others(info["threads"], images=info["images"]))
+        _refuse_too_large(info["needs_bytes"], len(others))
+        processes = [usual, *map(start, others)]
+        for process in processes[1:]:
+            process.get_ready()
+        _take_turns(processes, rounds, progress)
+    failed = {p.setting.name: _said(p.failure) for p in processes if p.failure is not None}
+    timed = tuple(_summary(p, usual) for p in processes if p.failure is None)
+    described = {name: info[name] for name in ("size", "batch", "mode", "threads")}
+    return PlainGains(network, **described, rounds=len(usual.turns), timed=timed, failed=failed)
+
+
+def _others(threads: int, *, images: bool) -> Iterator[Setting]:
+    yield Setting("memory kept", _MALLOC, KEEPING)
+    if images:
+        yield Setting("channels last", _LAYOUT, channels_last=True)
+        yield Setting("both", f"{_LAYOUT}; {_MALLOC}", KEEPING, channels_last=True)
+    for count in sorted({1, usable_cores().cores} - {threads}):
+        name = f"{count} thread{'s' if count > 1 else ''}"
+        yield Setting(name, f"torch.set_num_threads({count}) or OMP_NUM_THREADS={count}", threads=count)
+
+
+def _take_turns(processes: list[_Process], rounds: int, progress: Callable[[int, int], None]) -> None:
+    for done in range(rounds):
+        for i, process in enumerate(processes):
+            process.take_turn()
+            progress(done * len(processes) + i + 1, rounds * len(processes))
+
+
+def _summary(process: _Process, usual: _Process) -> TimedSetting:
+    seconds = [s for turn in process.turns for s in turn["seconds"]]
+    pairs = zip(usual.turns, process.turns, strict=True)
+    gain = Spread.of([median(before["seconds"]) / median(turn["seconds"]) for before, turn in pairs])
+    faults = _faults(process)
+    memory_alone = process.setting.advice == _MALLOC  # gains by page faults or not at all
+    gains = gain.low >= WORTH and (faults < _faults(usual) or not memory_alone)
+    return TimedSetting(process.setting, Spread.of(seconds), gain, faults, process.turns[-1]["peak_bytes"], gains)
+
+
+def _faults(process: _Process) -> float:
+    """Page faults of one step, on average."""
+    faults: int = sum(turn["faults"] for turn in process.turns)
+    return faults / (STEPS * len(process.turns))
+
+
+class _Process:
+    """A process that runs the step at one setting: `turns` are its answers, `failure` what the network raised."""
+
+    def __init__(self, setting: Setting, request: Mapping[str, Any], timeout_s: float) -> None:
+        self.setting = setting
+        self.ready: dict[str, Any] = {}
+        self.turns: list[dict[str, Any]] = []
+        self.failure: dict[str, str] | None = None
+        self._request = {**request, "threads": setting.threads, "channels_last": setting.channels_last}
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        pipe = subprocess.PIPE
+        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        command = [sys.executable, "-m", "threadcast.runtime.plain_step"]
+        environment = {**os.environ, **self.setting.environment}
+        # A session of its own: Ctrl-C is for the caller, who then ends the process and what it may have started.
+        self._running = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=environment, start_new_session=True
+        )
+        try:
+            self._tell(self._request)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._running.returncode is None:  # while it is not reaped, the number is its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.communicate()
+        self._errors.close()
+
+    def get_ready(self) -> None:
+        """Wait until the step is made and warm."""
+        self.ready = self._answer()
+
+    def take_turn(self) -> None:
+        """Time some steps, unless the network has failed."""
+        if self.failure is None:
+            self._tell(STEPS)
+            self.turns.append(self._answer())
+
+    def _tell(self, what: object) -> None:
+        requests = self._running.stdin
+        if requests is not None:
+            with contextlib.suppress(BrokenPipeError):  # then there is no answer, which tells more
+                requests.write(json.dumps(what).encode() + b"\n")
+
+    def _answer(self) -> dict[str, Any]:
+        answers = self._running.stdout
+        if answers is None:  # never: it was asked for
+            raise MeasurementError("the process has no pipes")
+        poll = select.poll()
+        poll.register(answers, select.POLLIN)
+        if not poll.poll(self._timeout_s * 1e3):
+            raise MeasurementError(
+                f"steps {self._named} took longer than {self._timeout_s:g} s; choose a smaller size or batch"
+            )
+        line = answers.readline()
+        if not line.endswith(b"\n"):
+            raise MeasurementError(f"the process that ran steps {self._named} ended: {self._end()}")
+        answer: dict[str, Any] = json.loads(line)
+        self.failure = answer.get("error")
+        if self.failure is not None and self.setting.advice is None:
+            raise _raised(self._request["network"], self.failure)
+        return answer
+
+    @property
+    def _named(self) -> str:
+        return "as run now" if self.setting.advice is None else f"with {self.setting.name}"
+
+    def _end(self) -> str:
+        """How it ended, by its own account where it gave one."""
+        try:
+            code = self._running.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            return "it gave no answer"
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        memory = ["memory may have run out: choose a smaller size or batch"] if code == -signal.SIGKILL else []
+        return ", ".join([how, *last, *memory])
+
+
+def _refuse_too_large(needs_bytes: int, more: int) -> None:
+    """Refuse to load so many more networks as one, which needs `needs_bytes`, where they cannot fit."""
+    found = re.search(r"^MemAvailable: +(\d+) kB$", read_text(Path("/proc/meminfo")) or "", re.MULTILINE)
+    available_bytes = int(found[1]) << 10 if found else None
+    if available_bytes is not None and more * needs_bytes > available_bytes:
+        raise MeasurementError(
+            f"{more} more processes with {needs_bytes / 2**30:.1f} GiB each do not fit into the "
+            f"{available_bytes / 2**30:.1f} GiB of memory that are free; choose a smaller size or batch"
+        )
+
+
+def _raised(network: str, failure: Mapping[str, str]) -> ThreadcastError:
+    """What the network raised as it is run now, as if it had been here."""
+    kind = getattr(errors, failure["type"], None)
+    if isinstance(kind, type) and issubclass(kind, ThreadcastError):
+        return kind(failure["message"])
+    return NetworkError(f"a step of {network} raised {_said(failure)}")
+
+
+def _said(failure: Mapping[str, str]) -> str:
+    return f"{failure['type']}: {failure['message']}"

@@ -1,0 +1,107 @@
+"""A network's step in plain PyTorch, in a process of its own at one setting: it is made once and timed when told to.
+
+`scheduler.runtime.plain_gains` has the caller's end. The first line that it reads is the request, each after it a
+number of steps; each is answered by one line of JSON: what the step is like, then how long the steps took, or
+`{"error": {"type", "message"}}`, which is the last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+from threadcast.core.parent_process import end_with_parent
+from threadcast.threads.memory import peak_bytes
+
+if TYPE_CHECKING:
+    from threadcast.networks import Workload
+
+WARM_UP = 3
+"""Steps before the first that is timed: allocators, kernel caches and thread teams come into being in them."""
+
+
+def answers_to(requests: TextIO) -> Iterator[dict[str, Any]]:
+    """What to answer to each line of `requests`, up to the first error."""
+    try:
+        import torch  # noqa: F401 - its memory is not the network's
+
+        before_bytes = peak_bytes()
+        step, info = _made(json.loads(requests.readline()))
+        for _ in range(WARM_UP):
+            step()
+        yield {**info, "needs_bytes": peak_bytes() - before_bytes}
+        for line in requests:
+            yield _timed(step, int(line))
+    except Exception as error:  # noqa: BLE001 - a user's network may raise anything; the caller is told
+        yield {"error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def _made(request: dict[str, Any]) -> tuple[Callable[[], object], dict[str, Any]]:
+    import torch
+
+    from threadcast.capture.workloads import default_mode, eager_step
+    from threadcast.networks import load_spec
+    from threadcast.runtime.layout import layouts_of
+
+    if request["threads"] is not None:
+        torch.set_num_threads(request["threads"])
+    workload = load_spec(request["network"], size=request["size"], batch=request["batch"])
+    mode = request["mode"] or default_mode(workload)
+    info = {"threads": torch.get_num_threads(), "mode": mode, "size": workload.size, "batch": workload.batch,
+            "images": len(layouts_of(workload.model, workload.inputs)) > 1}  # fmt: skip
+    if request["channels_last"]:
+        workload = _channels_last(workload)
+    return eager_step(workload, mode, optimizer=request["optimizer"]), info
+
+
+def _channels_last(workload: Workload) -> Workload:
+    """The workload as a user would change it: the model once, its inputs in each step, as new ones come."""
+    import torch
+
+    from threadcast.networks.plain_callable import PlainCallable
+    from threadcast.runtime.layout import converted
+
+    model: Any = workload.model
+    model.to(memory_format=torch.channels_last)
+    changed = PlainCallable(lambda *inputs: model(*converted(inputs)))
+    changed.add_module("model", model)  # its parameters are trained
+    return replace(workload, model=changed)
+
+
+def _timed(step: Callable[[], object], steps: int) -> dict[str, Any]:
+    """Seconds of each step, and page faults of one; a step before them finds the caches full of others' data."""
+    from threadcast.threads.openmp import end_idle_workers
+
+    step()
+    before, seconds = _faults(), []
+    for _ in range(steps):
+        started_s = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - started_s)
+    faults = _faults() - before
+    end_idle_workers()  # they would spin while others are timed
+    return {"seconds": seconds, "faults": faults, "peak_bytes": peak_bytes()}
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _main() -> None:
+    end_with_parent()  # in the midst of a step too
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # what a network reads or prints must not get in between
+    os.dup2(2, 1)
+    for answer in answers_to(requests):
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,182 @@
+"""What a captured graph takes for granted of a model and an optimizer, and whether it still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_globals
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_globals
+
+from threadcast.runtime.native.library import loaded_library
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+_APART = ("params", "lr", "initial_lr")
+"""Entries of an optimizer's group that a graph does not have built in."""
+_CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A model and an optimizer at one moment."""
+
+    moved: bool
+    """Whether a tensor is another or in another place than when it was taken for granted."""
+    hooked: str | None
+    """Whose hooks there are, which a graph would not call; None without any."""
+    settings: tuple[Any, ...]
+    """What else a graph has built in: the modules' numbers and texts (modes too), which parameters are trained, the
+    optimizer's settings but rates."""
+
+
+class Watch:
+    """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in.
+
+    Every call asks. Once the native library is loaded, a look at what did not change costs a few loads a tensor.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.renew()
+
+    def renew(self) -> None:
+        """Take what is there now for granted."""
+        self._modules = list(self.model.modules())
+        held = list(self._held())
+        self._holders = [holder for holder, _, _ in held]
+        self._names = [name for _, name, _ in held]
+        self._values = [value for _, _, value in held]
+        self._tensors = [value for value in self._values if isinstance(value, Tensor) and _is_strided(value)]
+        self._parameters = list(self.model.parameters())
+        self._places = list(map(Tensor.data_ptr, self._tensors))
+        self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
+        self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
+        self._sizes = list(map(len, self._tables))
+        self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
+        self._untouched: Any = None
+        self._groups_untouched: Any = None
+        self._seen: Seen | None = None
+
+    def look(self) -> Seen:
+        """What there is now."""
+        if self._seen is not None and self._untouched is not None and self._untouched.holds():
+            if not self._groups_untouched.holds():  # as before each step of a learning-rate schedule
+                self._groups_untouched = self._touches_of_groups()
+                self._seen = replace(self._seen, settings=(*self._seen.settings[:2], *self._groups()))
+            return self._seen
+        self._note_touches()  # first: what another thread changes while this looks then counts as touched
+        self._seen = Seen(not self._holds(), self._hooked(), self._settings())
+        return self._seen
+
+    def _touches_of_groups(self) -> Any:
+        library = loaded_library()
+        assert library is not None
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        return library.Untouched(groups, [groups, *(group["params"] for group in groups)], [])
+
+    def _note_touches(self) -> None:
+        library = loaded_library()
+        if library is None or not library.tagged:
+            return
+        self._groups_untouched = self._touches_of_groups()
+        tables = [*map(vars, self._modules), *self._tables, *(table for _, table in self._hook_tables())]
+        if self.optimizer is not None:
+            tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values()]
+        tensors = [*self._tensors, *filter(_is_strided, self._parameters)]
+        self._untouched = library.Untouched(tables, [], tensors)
+
+    def _holds(self) -> bool:
+        found = map(dict.get, self._holders, self._names)
+        return (
+            all(map(is_, found, self._values))
+            and list(map(len, self._tables)) == self._sizes
+            and list(map(Tensor.data_ptr, self._tensors)) == self._places
+            and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
+        )
+
+    def _settings(self) -> tuple[Any, ...]:
+        constants = tuple([tuple(_constants(vars(module))) for module in self._modules])
+        if self.optimizer is None:
+            return (constants,)
+        trained = tuple(map(attrgetter("requires_grad"), self._parameters))
+        return constants, trained, *self._groups()
+
+    def _groups(self) -> tuple[Any, ...]:
+        """The optimizer's settings but rates, and whose parameters they are for."""
+        assert self.optimizer is not None
+        groups = tuple(
+            [
+                tuple([(name, _frozen(value)) for name, value in group.items() if name not in _APART])
+                for group in self.optimizer.param_groups
+            ]
+        )
+        held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
+        return groups, held
+
+    def _hooked(self) -> str | None:
+        tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)
+        if any(map(any, tables)):
+            return "a parameter"
+        owner = next((owner for owner, table in self._hook_tables() if table and not _only_count(table)), None)
+        return f"module {type(owner).__name__}" if isinstance(owner, nn.Module) else owner
+
+    def _hook_tables(self) -> Iterator[tuple[nn.Module | str, Any]]:
+        for module in self._modules:
+            yield from ((module, getattr(module, name)) for name in _HOOKS)
+        yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
+        if self.optimizer is not None:
+            found = (getattr(self.optimizer, name, None) for name in _OPTIMIZER_HOOKS)
+            yield from (("the optimizer", table) for table in found if table is not None)
+            yield from (("all optimizers", getattr(optimizer_globals, name)) for name in _GLOBAL_OPTIMIZER_HOOKS)
+
+    def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
+        for module in self._modules:
+            yield vars(module), "forward", vars(module).get("forward")
+            yield from (
+                (vars(module), name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
+            )
+            for held in (module._parameters, module._buffers, module._modules):
+                for name, value in held.items():
+                    yield held, name, value
+        if self.optimizer is not None:
+            yield vars(self.optimizer), "state", self.optimizer.state
+            for parameter, state in self.optimizer.state.items():
+                yield self.optimizer.state, parameter, state
+                yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
+
+
+def _only_count(hooks: dict[Any, Any]) -> bool:
+    """Whether all of them are those of `malleable`, which do nothing to a step."""
+    return all(getattr(hook, "only_counts", False) for hook in hooks.values())
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided
+
+
+def _constants(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A module's own attributes that are numbers, texts or tuples, but private ones."""
+    for name, value in attributes.items():
+        if isinstance(value, _CONSTANTS) and not name.startswith("_"):
+            yield name, _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    """`value` as something to be compared and hashed."""
+    if isinstance(value, Tensor):
+        return id(value) if value.numel() > 1 else value.item()
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple([(name, _frozen(one)) for name, one in value.items()])
+    return value if isinstance(value, _CONSTANTS) else repr(value)

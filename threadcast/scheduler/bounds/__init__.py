@@ -1,0 +1,1 @@
+"""What no schedule can beat, and what scheduling can gain at most."""

@@ -1,0 +1,140 @@
+"""Slow-downs of ops that run at the same time, from what was measured of their classes and seen of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core.corun import CoRunTable
+from threadcast.core.op_class import OpClass
+from threadcast.scheduler.interference.core_sharing import CoreSharing, KnownFactors
+from threadcast.scheduler.problem import Problem, Running
+
+LARGEST = 20.0
+"""A slow-down by disjoint cores is taken for at most this: beyond it is not contention but something broken."""
+
+LEAST = 1.02
+"""A class's slow-down up to this counts as none: medians are timed to within 2 % (`profile.tolerance`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart:
+    """The slow-downs of ops on cores of their own, as arrays.
+
+    An op of label a beside others takes min(`largest`, 1 + sum over the others of `per_core[a, b]` times the other's
+    cores, at most `most` of them, + `whole[a, b]`) times as long as alone. `label`: (n_ops,) int32; `per_core` and
+    `whole`: (n_labels, n_labels) float64.
+    """
+
+    label: NDArray[np.int32]
+    per_core: NDArray[np.float64]
+    whole: NDArray[np.float64]
+    most: int
+    largest: float
+
+
+class ClassInterference:
+    """Core sharing, and on disjoint cores the slow-downs of a `CoRunTable`.
+
+    An op beside others takes
+
+        sharing x min(LARGEST, 1 + sum over the others of (s - 1) x min(1, their cores / table.cores))
+
+    times as long as alone. `s` is what the table has of the two ops as a bad pair, else of their classes where that is
+    above LEAST, else 1; a bad pair's counts in full, whatever its cores. Others on some of the op's own cores
+    count in `sharing` (`CoreSharing`) only. So two ops that load the memory add up, as do their demands on it, and
+    a narrow one loads it less than the half machine on which classes were measured. Left out: that an op on fewer
+    cores than those may lose more, or less, than it did on them.
+    """
+
+    def __init__(self, problem: Problem, table: CoRunTable) -> None:
+        self._sharing = CoreSharing(problem.machine)
+        self.core_throughput = self._sharing.core_throughput
+        self._half = table.cores
+        self._labels, self._class_of, self._bad = _labels(problem, table)
+        self._by_class: dict[OpClass | None, list[tuple[OpClass, float]]] = {}
+        for (mine, beside), by in table.slowdowns.items():
+            if by.median > LEAST:
+                self._by_class.setdefault(mine, []).append((beside, by.median - 1.0))
+        self._known = KnownFactors()
+
+    def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
+        """Return the slow-down of each running op, in their order."""
+        labels = self._labels
+        key = tuple([(labels[at.op], at.cores, at.threads) for at in running])
+        return self._known.get(key, lambda: self._compute(running))
+
+    def apart(self) -> Apart:
+        """The slow-downs as arrays, for compiled loops."""
+        of = self._class_of
+        per_core, whole = np.zeros((len(of), len(of))), np.zeros((len(of), len(of)))
+        for own in range(len(of)):
+            by = dict(self._by_class.get(of[own], ()))
+            per_core[own] = [by.get(beside, 0.0) / self._half if beside is not None else 0.0 for beside in of]
+            for other, slowdown in self._bad.get(own, ()):
+                per_core[own, other], whole[own, other] = 0.0, slowdown - 1.0
+        return Apart(np.array(self._labels, dtype=np.int32), per_core, whole, self._half, LARGEST)
+
+    def _compute(self, running: Sequence[Running]) -> list[float]:
+        """In time linear in the running ops: numbers of ops and of cores are summed up by class and by label.
+
+        They are whole numbers, so no sum depends on the order in which the ops come, not even in its last bit.
+        """
+        label = [self._labels[at.op] for at in running]
+        of = [self._class_of[one] for one in label]
+        load = [min(len(at.cores), self._half) for at in running]
+        by_class: dict[OpClass | None, int] = {}
+        by_label: dict[int, list[int]] = {}
+        for i in range(len(running)):
+            by_class[of[i]] = by_class.get(of[i], 0) + load[i]
+            by_label.setdefault(label[i], []).append(i)
+        sharing, together = self._shared(running)
+        factors = []
+        for i, here in enumerate(together):
+            apart = by_class.copy()
+            for j in here:
+                apart[of[j]] -= load[j]
+            excess = 0.0
+            for other, by in self._bad.get(label[i], ()):
+                for j in by_label.get(other, ()):
+                    if j not in here:
+                        apart[of[j]] -= load[j]
+                        excess += by - 1.0
+            for beside, by in self._by_class.get(of[i], ()):
+                excess += by * apart.get(beside, 0) / self._half
+            factors.append(sharing[i] * min(LARGEST, 1.0 + excess))
+        return factors
+
+    def _shared(self, running: Sequence[Running]) -> tuple[Sequence[float], Sequence[Collection[int]]]:
+        """Each op's slow-down by sharing cores, and itself with the ops on cores of its own."""
+        threads = sum([at.threads for at in running])
+        if threads == len(set().union(*[at.cores for at in running])):  # one to a core, as nearly always
+            return [1.0] * len(running), [(i,) for i in range(len(running))]
+        on: dict[int, list[int]] = {}
+        for i, at in enumerate(running):
+            for core in at.cores:
+                on.setdefault(core, []).append(i)
+        return self._sharing.slowdowns(running), [{j for core in at.cores for j in on[core]} for at in running]
+
+
+def _labels(
+    problem: Problem, table: CoRunTable
+) -> tuple[list[int], list[OpClass | None], dict[int, list[tuple[int, float]]]]:
+    """A number for each op, the same for ops that no slow-down tells apart; the class of each number, None where it
+    does no work or classes are unknown; and the bad neighbours of each number, with the slow-down beside them."""
+    ops = problem.graph.distinct_ops()
+    pairs = {pair: by for pair, by in table.bad_pairs.items() if ops.keys() >= set(pair)}
+    paired = {key for pair in pairs for key in pair}
+    limits = table.limits
+    numbers: dict[tuple[OpClass | None, str | None], int] = {}
+    of_key: dict[str, int] = {}
+    for key, op in ops.items():
+        label = (None if limits is None or op.is_view else limits.class_of(op), key if key in paired else None)
+        of_key[key] = numbers.setdefault(label, len(numbers))
+    bad: dict[int, list[tuple[int, float]]] = {}
+    for (key, beside), by in sorted(pairs.items()):
+        bad.setdefault(of_key[key], []).append((of_key[beside], by))
+    return [of_key[op.key] for op in problem.graph.ops], [of for of, _ in numbers], bad

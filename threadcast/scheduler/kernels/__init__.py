@@ -1,0 +1,1 @@
+"""A problem as arrays and the compiled loops over them."""

@@ -1,0 +1,42 @@
+"""Every op at one width: what a team of cores takes for each op, and the best single thread count."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from threadcast.core.errors import PlanError
+from threadcast.scheduler.problem.problem import Problem
+from threadcast.scheduler.problem.times import Floats, Integers
+
+
+def team_times(problem: Problem, width: int) -> tuple[Integers, Floats]:
+    """Return for each op the position in `times.counts` that it has on a team of `width` cores, and the seconds.
+
+    The seconds are those of the better affinity: less than on the team's own cores where these have the other one.
+    PlanError where the curve of an op starts above `width` threads.
+    """
+    times = problem.times
+    views = np.array([op.is_view for op in problem.graph.ops], dtype=bool)
+    positions = np.where(views, times.within(1), times.within(width))
+    too_wide = np.flatnonzero(np.asarray(times.counts)[positions] > width)
+    if too_wide.size:
+        op = int(too_wide[0])
+        fewest = times.counts[positions[op]]
+        raise PlanError(
+            f"the curve of op {problem.graph.ids[op]!r} starts at {fewest} threads; teams of {width} cannot run it"
+        )
+    return positions, times.at(positions)
+
+
+def best_width(problem: Problem) -> tuple[int, Integers, Floats]:
+    """Return the thread count of the least sum of all ops' times, and each op's position in `times.counts` and seconds.
+
+    Among equal sums the smallest count.
+    """
+    found: list[tuple[int, Integers, Floats]] = []
+    for width in problem.times.counts:
+        try:
+            found.append((width, *team_times(problem, width)))
+        except PlanError:  # too narrow for some op; the widest count never is
+            continue
+    return min(found, key=lambda setting: float(setting[2].sum()))

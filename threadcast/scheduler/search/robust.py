@@ -1,0 +1,78 @@
+"""Plans for curves that are not known exactly: what a plan takes in most of the worlds that the forecasts allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from threadcast.core import CurveTable, Placement
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.times import Floats
+
+SAMPLES = 64
+"""Resampled curves: the 90th percentile of 64 lies between the sixth and the seventh largest."""
+PERCENTILE = 90.0
+
+_Z = 1.6449
+"""Standard normal quantile of 95 %: `low` and `high` of a curve bound 90 %."""
+
+
+def spread_of(curves: CurveTable) -> Floats:
+    """(n_ops, n_cases) standard deviation of the logarithm of each point, from its 90 % interval."""
+    sound = np.isfinite(curves.seconds) & (curves.low > 0) & (curves.seconds > 0)
+    ratio = np.divide(curves.high, curves.low, out=np.ones_like(curves.seconds), where=sound)
+    return np.asarray(np.log(ratio) / (2 * _Z))
+
+
+def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Iterator[Problem]:
+    """The problem with `samples` other curves, one after the other, drawn from its own by their intervals.
+
+    Errors are lognormal. Half the variance of a point is its whole curve's, half its own; ops of one key err alike,
+    as they are forecast alike.
+    """
+    random = np.random.default_rng(seed)
+    deviation = spread_of(problem.curves)
+    keys = [op.key for op in problem.graph.ops]
+    numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    row = np.array([numbers[key] for key in keys])
+    shape = (len(numbers), deviation.shape[1])
+    for _ in range(samples):
+        whole, own = random.standard_normal((shape[0], 1)), random.standard_normal(shape)
+        error = ((whole + own) / 2**0.5)[row]
+        seconds = problem.curves.seconds * np.exp(deviation * error)
+        yield Problem(problem.graph, replace(problem.curves, seconds=seconds), problem.machine)
+
+
+def pessimistic(problem: Problem) -> Problem:
+    """The problem with every point at the upper end of its interval: uncertain counts look as bad as they may be."""
+    return Problem(problem.graph, replace(problem.curves, seconds=problem.curves.high), problem.machine)
+
+
+def percentiles_s(
+    plans: Sequence[Sequence[Placement]], worlds: Iterable[Problem], *, percentile: float = PERCENTILE
+) -> list[float]:
+    """Return, for each of `plans` of one graph, the percentile of its makespan when replayed in each of `worlds`.
+
+    Worlds are taken one after the other, so that not all need be in memory. ValueError where there is none.
+    """
+    from threadcast.scheduler.search.replay import Replay  # brings numba along, which most users of plans do not need
+
+    makespans: list[list[float]] = []
+    replays: list[tuple[Replay, list[Placement]]] = []
+    for world in worlds:
+        graph, on = world.graph, world.times.on
+        if not makespans:
+            by_id = [{at.id: at for at in placements} for placements in plans]
+            placed = [[of[op_id] for op_id in graph.ids] for of in by_id]
+            replays = [(Replay(graph, placements), ops) for placements, ops in zip(plans, placed)]
+        makespans.append(
+            [
+                replay.makespan_s(np.array([on(op, at.cores, at.threads) for op, at in enumerate(ops)]))
+                for replay, ops in replays
+            ]
+        )
+    if not makespans:
+        raise ValueError("a percentile needs at least one world")
+    return [float(of_plan) for of_plan in np.percentile(makespans, percentile, axis=0)]

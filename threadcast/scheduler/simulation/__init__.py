@@ -1,0 +1,1 @@
+"""What a policy or a plan would do: simulated time, cores taken, schedules checked."""

@@ -1,0 +1,67 @@
+"""Which hardware threads of which cores are taken."""
+
+from __future__ import annotations
+
+from threadcast.core import Machine
+from threadcast.core.errors import IllegalLaunch
+from threadcast.scheduler.problem import Launch
+
+
+class Occupancy:
+    """Hands out hardware threads of cores and takes them back; one bit a core and hardware thread.
+
+    The simulator and the engine keep one, so that both refuse the same launches.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._bit = {core.id: 1 << i for i, core in enumerate(machine.cores)}
+        self._all = (1 << len(machine.cores)) - 1
+        self._busy: list[int] = []  # by hardware thread: the cores on which it is taken
+        self._masks: dict[tuple[int, ...], int] = {}
+        self._idle: dict[int, tuple[int, ...]] = {self._all: tuple(self._bit)}
+
+    def take(self, launch: Launch) -> None:
+        """Take what `launch` asks for; IllegalLaunch, and nothing taken, where it is not there or not free."""
+        mask = self._masks.get(launch.cores) or self._checked_mask(launch)
+        if launch.threads < len(launch.cores) or launch.hardware_thread < 0:
+            raise IllegalLaunch(
+                f"threads={launch.threads} on {len(launch.cores)} cores, hardware_thread={launch.hardware_thread}: "
+                "a launch has at least one thread a core and counts hardware threads from 0"
+            )
+        lanes = _lanes(launch)
+        while len(self._busy) < lanes.stop:
+            self._busy.append(0)
+        for lane in lanes:
+            if self._busy[lane] & mask:
+                taken = [core for core in launch.cores if self._busy[lane] & self._bit[core]]
+                raise IllegalLaunch(f"hardware thread {lane} of cores {taken} is taken")
+        for lane in lanes:
+            self._busy[lane] |= mask
+
+    def release(self, launch: Launch) -> None:
+        """Give back what `take` took."""
+        mask = self._masks[launch.cores]
+        for lane in _lanes(launch):
+            self._busy[lane] &= ~mask
+
+    def idle(self) -> tuple[int, ...]:
+        """Ids of the cores none of whose hardware threads is taken, in the machine's order."""
+        free = self._all
+        for mask in self._busy:
+            free &= ~mask
+        found = self._idle.get(free)
+        if found is None:
+            found = self._idle[free] = tuple(core for core, bit in self._bit.items() if free & bit)
+        return found
+
+    def _checked_mask(self, launch: Launch) -> int:
+        unknown = [core for core in launch.cores if core not in self._bit]
+        if unknown or not launch.cores or len(set(launch.cores)) != len(launch.cores):
+            what = f"cores {unknown} are not among the machine's" if unknown else "cores must be distinct, at least one"
+            raise IllegalLaunch(f"cores={launch.cores}: {what}")
+        mask = self._masks[launch.cores] = sum(self._bit[core] for core in launch.cores)
+        return mask
+
+
+def _lanes(launch: Launch) -> range:
+    return range(launch.hardware_thread, launch.hardware_thread - (-launch.threads // len(launch.cores)))

@@ -1,0 +1,62 @@
+"""The prediction that a service must be able to make before it says that it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from threadcast.core import Machine, Op, TensorSpec
+from threadcast.core.errors import ModelError
+from threadcast.prediction.predictor import LocalPredictor
+from threadcast.store import Store
+
+PredictorOf = Callable[[Machine], LocalPredictor]
+
+UNMEASURED = (
+    Op("mm", (TensorSpec((256, 256)), TensorSpec((256, 256))), outputs=(TensorSpec((256, 256)),)),
+    Machine.uniform("readiness", 2),
+)
+"""An ordinary op and machine, for a store that holds nothing yet."""
+
+
+class ReadinessProbe:
+    """Predicts one op through the store and the default model: a measured one, on its machine, once there is one.
+
+    What was predicted last is tried first, since finding an op reads the store.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Op, Machine] | None = None
+
+    def predict(self, store: Store, predictor_of: PredictorOf) -> str:
+        """Predict it; the "name@number" that answered.
+
+        Takes the first measured op on the first machine that the model knows. Raises whatever goes wrong, but for
+        a model that can tell nothing while nothing is measured.
+        """
+        refused: ModelError | None = None
+        for chosen in self._candidates(store):
+            predictor = predictor_of(chosen[1])
+            try:
+                predictor.curves([chosen[0]])
+            except ModelError as error:
+                refused = error
+                continue
+            self._last = chosen
+            return predictor.version
+        if refused is not None:
+            raise refused
+        return self._predict_unmeasured(predictor_of)
+
+    def _predict_unmeasured(self, predictor_of: PredictorOf) -> str:
+        predictor = predictor_of(UNMEASURED[1])
+        with suppress(ModelError):
+            predictor.curves([UNMEASURED[0]])
+        return predictor.version
+
+    def _candidates(self, store: Store) -> Iterator[tuple[Op, Machine]]:
+        if self._last is not None:
+            yield self._last
+        ops = store.ops()[:1]
+        if ops:
+            yield from ((ops[0], machine) for machine in store.machines())

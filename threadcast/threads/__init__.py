@@ -1,0 +1,1 @@
+"""Affinity, OpenMP and memory: what this process may use and how."""

@@ -1,0 +1,234 @@
+"""Context managers that pin threads to cpus and hold torch's thread teams; each restores what it changed.
+
+OpenMP keeps one pool of workers for every thread that ever ran a parallel region, rebuilds it when the size asked
+for changes, and gives new workers the affinity of the thread that made them. So a team belongs to one set of cpus
+and one size, and is led by a thread of its own, with which its workers end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count, cycle, islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from threadcast.core.errors import InvalidInput, MeasurementError
+from threadcast.threads.openmp import end_idle_workers
+
+T = TypeVar("T")
+
+_FORMING_ELEMENTS = 1 << 16
+"""Elements of the addition that makes a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to
+which torch does not call OpenMP. OpenMP then makes the whole team whatever share of it has work."""
+
+_ENDING_S = 1.0
+"""Longest wait for the kernel to be done with threads that have been joined (microseconds)."""
+
+_NUMBERS = count()
+
+
+def thread_ids() -> tuple[int, ...]:
+    """The kernel's ids of this process's threads, in the order in which they were made."""
+    return tuple(sorted(map(int, os.listdir("/proc/self/task"))))
+
+
+@contextmanager
+def pinned(cpus: Iterable[int], *, threads: Iterable[int] = (0,)) -> Iterator[None]:
+    """Let `threads` (kernel ids; 0 is the calling one) run on `cpus` alone inside the block.
+
+    Workers that one of them makes inside the block inherit the cpus and keep them. Threads that end inside it
+    are forgotten. Raises InvalidInput, with nothing changed, where a cpu is not this process's to use.
+    """
+    wanted = frozenset(cpus)
+    before: dict[int, set[int]] = {}
+    try:
+        for thread in threads:
+            before[thread] = os.sched_getaffinity(thread)
+            _pin(thread, wanted)
+        yield
+    finally:
+        for thread, mask in before.items():
+            try:
+                os.sched_setaffinity(thread, mask)
+            except ProcessLookupError:
+                continue
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads for ops that the calling thread runs inside the block.
+
+    Threads that first use torch inside the block start with `count` too: torch keeps one number for them all.
+    """
+    import torch
+
+    if count < 1:
+        raise InvalidInput(f"threads={count}: torch needs at least 1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class LedTeam:
+    """The torch threads that the calling thread leads, one a cpu, itself among them: `with LedTeam(cpus):`.
+
+    With `size` above the number of cpus the further threads share the cpus in turn. Worker number i is pinned to
+    `cpus[i]`, so that threads with neighbouring numbers lie as the caller placed them. The leader starts on
+    `cpus[0]` but is allowed on all: an op that asks for a smaller team makes OpenMP end workers and later make new
+    ones, which inherit the leader's cpus, and would else pile up on the first. `place` pins such new workers. To
+    be entered and left in a thread that is made for it and ends soon after: it stays pinned. Leaving ends the
+    workers.
+
+    Raises InvalidInput for cpus that this process may not use or names twice, MeasurementError where torch does
+    not make a team of OpenMP workers.
+    """
+
+    def __init__(self, cpus: Sequence[int], *, size: int | None = None) -> None:
+        self.cpus = tuple(cpus)
+        self.size = len(self.cpus) if size is None else size
+        if not self.cpus or len(set(self.cpus)) != len(self.cpus):
+            raise InvalidInput(f"cpus={self.cpus}: a team needs at least one, each once")
+        if self.size < len(self.cpus):
+            raise InvalidInput(f"size={size}: a team on {len(self.cpus)} cpus has at least a thread for each")
+        self._leader = 0
+        self._others: frozenset[int] = frozenset()
+        self._workers: tuple[int, ...] = ()
+
+    def __enter__(self) -> Self:
+        import torch
+
+        self._leader = threading.get_native_id()
+        self._thread_name = f"tc-{self._leader}"
+        self._torch_threads_before = torch.get_num_threads()
+        # Before pinning: it also makes a pool of torch's that outlives the team and must not inherit its cpus.
+        torch.set_num_threads(self.size)
+        try:
+            self._form()
+        except BaseException:
+            torch.set_num_threads(self._torch_threads_before)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(self._torch_threads_before)
+        end_idle_workers()
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Kernel ids of the team's threads, the leader first, then the workers by their OpenMP number."""
+        return (self._leader, *self._workers)
+
+    def place(self) -> None:
+        """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
+        new = [thread for thread in thread_ids() if thread not in self._others]
+        workers = tuple(thread for thread in new if thread != self._leader and _name(thread) == self._thread_name)
+        if workers == self._workers:
+            return
+        for worker, cpu in zip(workers, islice(cycle(self.cpus), 1, self.size)):
+            _pin(worker, {cpu})
+        self._workers = workers
+
+    def _form(self) -> None:
+        import torch
+
+        _pin(0, self.cpus)
+        self._others = frozenset(thread_ids()) - {self._leader}
+        Path(f"/proc/self/task/{self._leader}/comm").write_text(self._thread_name)  # its workers inherit it
+        torch.zeros(_FORMING_ELEMENTS).add_(1.0)
+        self.place()
+        if len(self._workers) != self.size - 1:
+            raise MeasurementError(
+                f"torch made {len(self._workers)} workers for a team of {self.size}; teams need torch built "
+                f"with OpenMP (torch.__config__.parallel_info()) and no OMP_THREAD_LIMIT below the cores"
+            )
+        _pin(0, self.cpus[:1])  # moves the leader there at once; nothing else wants that cpu
+        _pin(0, self.cpus)
+
+
+class ThreadTeam:
+    """A `LedTeam` led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
+
+    Leaving the block ends leader and workers. Only one thread may use a team, and entering ends its idle workers:
+    as long as it runs parallel ops itself, it and the team slow each other down. Raises what `LedTeam` raises.
+    """
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._team = LedTeam(cpus)
+
+    def __enter__(self) -> Self:
+        end_idle_workers()
+        self._name = f"threadcast-team-{next(_NUMBERS)}-"
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+        try:
+            self.run(self._team.__enter__)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(lambda: self._team.__exit__(kind, error, trace))
+        self._end()
+
+    def _end(self) -> None:
+        """Wait for leader and workers; the executor does not know a leader in whose start Ctrl-C fell."""
+        self._executor.shutdown()
+        deadline_s = time.monotonic() + _ENDING_S
+        while self._is_there() and time.monotonic() < deadline_s:
+            time.sleep(1e-4)
+
+    def _is_there(self) -> bool:
+        leads = any(thread.name.startswith(self._name) for thread in threading.enumerate())
+        return leads or not set(self._team.threads).isdisjoint(thread_ids())
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Kernel ids of the team's threads, the leader first, then the workers by their OpenMP number."""
+        return self._team.threads
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call `function` in the leader and return what it returns or raise what it raises."""
+        return self._executor.submit(function).result()
+
+    def place(self) -> None:
+        """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
+        self._team.place()
+
+
+def _pin(thread: int, cpus: Iterable[int]) -> None:
+    wanted = set(cpus)
+    before = os.sched_getaffinity(thread)
+    try:
+        os.sched_setaffinity(thread, wanted)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{_refusal(wanted)}: {error}") from error
+    got = os.sched_getaffinity(thread)
+    if got != wanted:  # the kernel drops, without an error, what the cpuset forbids
+        os.sched_setaffinity(thread, before)
+        raise InvalidInput(f"{_refusal(wanted)}: only {sorted(got)} of them are this process's")
+
+
+def _name(thread: int) -> str:
+    try:
+        return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # ended meanwhile
+
+
+def _refusal(cpus: set[int]) -> str:
+    return f"cpus={sorted(cpus)} cannot be used; see `taskset -p {os.getpid()}` and the cgroup's cpuset"
