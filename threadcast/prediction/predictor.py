@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.models.base import PerformanceModel
-from threadcast.prediction.curve_cache import CurveCache, at_cases, empty_table
+from threadcast.prediction.curve_cache import CurveCache
 
 if TYPE_CHECKING:  # it needs SQLAlchemy, which a runtime's install lacks
     from threadcast.store import Store
@@ -56,7 +56,7 @@ class LocalPredictor:
         table = self._cache.get(keys)
         if table is None:  # `forget` came between
             table = self._predict(ops)
-        return at_cases(table if ops else empty_table(self.machine.cases(), model=self.version), cases)
+        return (table if ops else CurveTable.empty(self.machine.cases(), model=self.version)).at_cases(cases)
 
     def forget(self) -> None:
         """Ask the model anew for every op, with what has been measured by then."""
