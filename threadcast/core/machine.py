@@ -201,10 +201,10 @@ class Machine:
         cores, caches = [], []
         for i, entry in enumerate(member(document, "cores", list, pointer=pointer)):
             match entry:
-                case [core_id, [*cpus], *places, None | int() | float() as max_hz] if (
-                    _all_integers([core_id, *cpus, *places]) and len(places) == 3 and _is_frequency(max_hz)
-                ):
-                    cores.append(Core(core_id, tuple(cpus), *places, max_hz))
+                case [core_id, [*cpus], group, node, socket, None | int() | float() as max_hz] if _all_integers(
+                    [core_id, *cpus, group, node, socket]
+                ) and _is_frequency(max_hz):
+                    cores.append(Core(core_id, tuple(cpus), group, node, socket, max_hz))
                 case _:
                     what = "a core must be [id, [cpu, ...], group, node, socket, max_hz]"
                     raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
