@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
+.PHONY: setup demo test lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -27,6 +27,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site with a search: build/site/index.html. Warnings and links that lead nowhere are errors.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html; $(BIN)/mkdocs serve shows it at http://127.0.0.1:8000 and follows changes"
 
 # The papers' tables beside ours on the simulated Xeon Phi, then what is measured on this machine.
 bench: $(READY)

@@ -17,12 +17,12 @@ from threadcast.capture.recording import PLAIN
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.core.steps import one_step
 from threadcast.runtime.layout import Layout, Layouts, layouts_of
 from threadcast.runtime.plan_store import PlanStore
 from threadcast.runtime.sizes import Sizes
 from threadcast.runtime.tuning import Contender, Report, Tuning
 from threadcast.runtime.watch import Seen, Watch
+from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
 """Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
@@ -67,10 +67,13 @@ class Optimized:
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
         """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
-        self.sizes = Sizes(machine, self._resized, most=most)  # last: cores may change from here on
+        self._steps = this_process().steps
+        self.sizes = Sizes(
+            machine, self._resized, this_process().cores, most=most
+        )  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
-        with self._lock, one_step():
+        with self._lock, self._steps.step():
             found = self.prepare(*arguments)
             if found is None:
                 return self._default(*arguments)

@@ -19,7 +19,6 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, OpGraph, Plan
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.core.steps import expect
 from threadcast.runtime.engine import PlanEngine
 from threadcast.runtime.engines import has_native_engine, open_engine
 from threadcast.runtime.fusion.fuse import fused
@@ -30,6 +29,7 @@ from threadcast.runtime.native.library import return_free_memory
 from threadcast.runtime.plan_maker import PlanMaker, Run
 from threadcast.runtime.plan_store import Kept, PlanStore
 from threadcast.scheduler.policies import Problem
+from threadcast.threads.this_process import this_process
 
 DRIFT_STEPS = 50
 """Steps whose median is held against what the guard measured."""
@@ -312,7 +312,8 @@ class Tuning:
     def _note(self, plan: Candidate, fewer: Mapping[int, Plan]) -> None:
         self._fewer[plan] = fewer
         if fewer:
-            expect({len(self._machine): 1 / plan.plan.makespan_s} | {n: 1 / f.makespan_s for n, f in fewer.items()})
+            rates = {n: 1 / of.makespan_s for n, of in {**fewer, len(self._machine): plan.plan}.items()}
+            this_process().steps.expect(rates)
         if plan in self._kept_s and fewer.keys() != plan.fewer.keys():
             self._write(plan)
 
