@@ -15,7 +15,6 @@ from threadcast.core.errors import InvalidInput, ModelError, ServiceError
 from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
 from threadcast.prediction.bounded_request import BoundedClient
-from threadcast.prediction.curve_cache import at_cases, empty_table
 from threadcast.prediction.fallback import FirstOf, roofline
 from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.predictor import Predictor
@@ -145,23 +144,23 @@ class RemotePredictor:
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
         """Return one row an op over `cases` (None: all of the machine's); InvalidInput for a case it does not have."""
-        at_cases(empty_table(self._cases), cases)  # a wrong case is the caller's error, not the service's
+        CurveTable.empty(self._cases).at_cases(cases)  # a wrong case is the caller's error, not the service's
         if not ops:
-            return at_cases(empty_table(self._cases, model=self._kept.model), cases)
+            return CurveTable.empty(self._cases, model=self._kept.model).at_cases(cases)
         started_s = time.monotonic()
         kept = self._kept.get([op.key for op in ops])
         if kept is not None:
             if kept.stale:
                 self._refresher.want([ops[i] for i in kept.stale])
             self._note_kept(kept)
-            return at_cases(kept.table, cases)
+            return kept.table.at_cases(cases)
         share = 1.0 if self._fallback is None else 1.0 - FALLBACK_SHARE
         try:
             table = self._fetch_missing(ops, started_s + share * self.deadline_s)
         except ServiceError as error:
             return self._fallen_back(ops, cases, error)
         self._note(("fetched",), source_of_curves="service", model=table.model, age_s=0.0, last_error=None)
-        return at_cases(table, cases)
+        return table.at_cases(cases)
 
     def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
         """Fetch what is not kept, twice where the first answer came from a newer model, and give all of it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import Case, CurveTable
-from threadcast.prediction.curve_cache import HeldCurves, empty_table
+from threadcast.prediction.curve_cache import HeldCurves
 from threadcast.prediction.fork_lock import ForkLock
 
 
@@ -45,7 +45,7 @@ class KeptCurves:
     def __init__(self, cases: Sequence[Case], *, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._fresh_s, self._clock = fresh_s, clock
         self._lock = ForkLock()
-        self._none = _Version(HeldCurves(empty_table(cases), {}), {})
+        self._none = _Version(HeldCurves(CurveTable.empty(cases), {}), {})
         self._versions = (self._none, self._none)
 
     @property
@@ -74,7 +74,7 @@ class KeptCurves:
                 before = older if table.model == older.held.table.model else self._none
                 newer, older = before, newer
             since_s = {**newer.since_s, **dict.fromkeys(keys, self._clock())}
-            self._versions = (_Version(newer.held.joined(keys, table), since_s), older)
+            self._versions = (_Version(newer.held.updated(keys, table), since_s), older)
 
     def has(self, model: str, keys: Sequence[str]) -> bool:
         """Whether `model` answered last, and all these are kept of it."""

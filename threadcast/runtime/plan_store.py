@@ -14,10 +14,10 @@ import torch
 
 from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.atomic_file import replacing
+from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number
 from threadcast.runtime.layout import Layout
-from threadcast.runtime.planning import curves_from_json, curves_to_json
 
 _logger = logging.getLogger("threadcast")
 
@@ -70,7 +70,7 @@ class PlanStore:
             written = member(document, "fewer", dict, default={})
             fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
             curves = member(document, "curves", dict, default={})
-            known = curves_from_json(curves) if curves else None
+            known = from_codes(curves) if curves else None
             return Kept(plan, layout, step_s, fused, fewer, known)  # type: ignore[arg-type]
         except FileNotFoundError:
             return None
@@ -83,7 +83,7 @@ class PlanStore:
         document: dict[str, Any] = {
             "layout": kept.layout, "fused": kept.fused, "step_s": kept.step_s, "plan": kept.plan.to_json(),
             "fewer": {str(cores): plan.to_json() for cores, plan in kept.fewer.items()},
-            "curves": {} if kept.curves is None else curves_to_json(kept.curves),
+            "curves": {} if kept.curves is None else to_codes(kept.curves),
         }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): kept.layout, self._path(_text(graph), "json"): json.dumps(document)

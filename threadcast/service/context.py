@@ -44,7 +44,7 @@ class Context:
 
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
         """A predictor with a model that `models` gave."""
-        return LocalPredictor(loaded, machine, cast(Store, self.known), version=version)  # it reads measurements alone
+        return LocalPredictor(loaded, machine, self.known, version=version)
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
         """As `predictor`, for a request: a problem that points to /model, or says that the default is missing."""
