@@ -16,6 +16,7 @@ from threadcast.service import (
     curves,
     dashboard,
     decisions,
+    host_header,
     measurements,
     metrics,
     models,
@@ -81,6 +82,7 @@ def create_app(settings: ServiceSettings) -> Service:
     request_marks.install(app)  # what is installed first sees an answer last
     conditional.install(app)
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
+    host_header.install(app)
     app.before_request(accept_form)  # before whatever looks at bodies and at keys
     problems.install(app)
     auth.install(app, settings)

@@ -113,7 +113,7 @@ def _known(asked: MeasurementsRequest, entries: list[Any], here: Context) -> Kno
     default = None if asked.machine is None else read_machine(asked.machine, here.known)
     given = [read_machine(m, here.known, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
     machines = {m.fingerprint: m for m in ([default] if default else []) + given}
-    named = {entry.get("machine") for entry in entries if isinstance(entry, dict)} - {None}
+    named = [entry["machine"] for entry in entries if isinstance(entry, dict) and "machine" in entry]
     if not all(isinstance(name, str) and name in machines for name in named):
         machines = here.known.machines() | machines
     ops = read_ops(asked.ops, here.known, here.settings) if asked.ops else []
