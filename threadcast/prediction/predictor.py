@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.curve_cache import CurveCache, at_cases, empty_table
-
-if TYPE_CHECKING:  # it needs SQLAlchemy, which a runtime's install lacks
-    from threadcast.store import Store
 
 
 @runtime_checkable
@@ -25,11 +22,19 @@ class Predictor(Protocol):
         ...
 
 
+class Measurements(Protocol):
+    """Where a predictor reads what was measured: a store, or a cache over one."""
+
+    def measurements(self, *, machine: str, keys: Collection[str]) -> Iterable[Measurement]:
+        """Return what was measured of the ops with these keys on the machine with this fingerprint."""
+        ...
+
+
 class LocalPredictor:
     """Answers with a model in this process, from what was measured of each op.
 
-    `observed` maps op keys to measurements, or is a store, which is then read for each op that is asked for the
-    first time; measurements of other machines are left out. `version` is how the registry calls the model
+    `observed` maps op keys to measurements, or is a store (any `Measurements`), which is then read for each op that is
+    asked for the first time; measurements of other machines are left out. `version` is how the registry calls the model
     ("name@version"; without it the model's name) and becomes `table.model`. Curves are kept by op key: call
     `forget` when more has been measured. Safe to use from threads. ModelError when the model cannot tell.
     """
@@ -38,7 +43,7 @@ class LocalPredictor:
         self,
         model: PerformanceModel,
         machine: Machine,
-        observed: Mapping[str, Sequence[Measurement]] | Store,
+        observed: Mapping[str, Sequence[Measurement]] | Measurements,
         *,
         version: str = "",
     ) -> None:
