@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engine import Engine
-from threadcast.runtime.verification.differences import Difference, first_difference, nudged, sensitivities
+from threadcast.runtime.verification.differences import NUDGES, Difference, first_difference, nudged, sensitivities
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.step_state import StepState
 
@@ -77,11 +77,15 @@ def eager_sensitivity(
 ) -> dict[str, float]:
     """How much eager's own results change when all numbers that it starts from change by one rounding.
 
-    This runs eager's step once more, from `start`, to which it does not go back afterwards.
+    This runs eager's step `NUDGES` times more, from `start`, to which it does not go back afterwards.
     """
-    start.restore()
-    start.change({name: nudged(value) for name, value in start.values.items() if isinstance(value, Tensor)})
-    return sensitivities(wanted, {**_copies(step.values(step.eager(*arguments))), **start.now()})
+    changed = []
+    for seed in range(NUDGES):
+        start.restore()
+        tensors = {name: value for name, value in start.values.items() if isinstance(value, Tensor)}
+        start.change({name: nudged(value, seed=seed) for name, value in tensors.items()})
+        changed.append({**_copies(step.values(step.eager(*arguments))), **start.now()})
+    return sensitivities(wanted, *changed)
 
 
 def _report(
