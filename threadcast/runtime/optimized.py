@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured, ModuleChanged
 from threadcast.capture.recording import PLAIN
+from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
@@ -52,6 +53,9 @@ class Optimized:
         self.machine = machine
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
+        self._unsupported = unsupported(model)
+        if self._unsupported is not None:
+            model = None
         self._model = model
         self._watch = Watch(model, optimizer) if model is not None else None
         self._layouts = Layouts(model, optimizer) if model is not None else None
@@ -84,6 +88,8 @@ class Optimized:
 
         None where that shows after a first call by the default.
         """
+        if self._unsupported is not None:
+            return self._unsupported
         leaves, structure = _flattened(arguments)
         seen = self._seen(self._watch) if self._watch is not None else None
         reason = self._fallback(leaves, seen)
@@ -115,6 +121,8 @@ class Optimized:
     @property
     def reports(self) -> list[Report]:
         """What runs each kind of arguments, in the order in which they first came."""
+        if self._unsupported is not None:
+            return [Report(runs="default", reason=self._unsupported)]
         return [Report(runs="default", reason=t) if isinstance(t, str) else t.report for t in self._tunings.values()]
 
     @property
