@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from threadcast.runtime.plan_maker import PlanMaker
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
@@ -19,7 +20,6 @@ from tests.runtime.small_training import batch, net, same_state, sgd, train_eage
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.optimized import MAX_SIGNATURES
-from threadcast.runtime.plan_maker import PlanMaker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
