@@ -49,6 +49,10 @@ class PlanMaker:
         self._planning: tuple[Planning, Problem] | None = None
         self._engine: PlanEngine | None = None
 
+    def prepare(self, step: Probe | Try | Meanwhile) -> None:
+        """Make ready what runs this step, which is then the next one; where that raises, no step has begun."""
+        self._engine_for(step.by if isinstance(step, Meanwhile) else step)
+
     def run(self, step: Probe | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:
         """The result of one step, and its makespan in seconds where it is traced."""
         self._before()

@@ -41,6 +41,7 @@ from threadcast.runtime.tuning.instructions import (
     Refuse,
     Runner,
     Searched,
+    SearchStep,
     Settle,
     Store,
     Unsettle,
@@ -137,9 +138,13 @@ class Tuning:
                 self._instructions = self._start()
             self._carry_out(self._instructions)
             self._look()
+            runner = self._states.next_runner()
+            if isinstance(runner, SearchStep):
+                self._makers[runner.variant].prepare(runner.step)
         except Exception as error:  # noqa: BLE001 - of measuring or planning: the step has not begun, and can run as before
             self._carry_out(self._states.give_up(str(error) or "measuring was broken off"))
-        return self._states.next_runner()
+            runner = self._states.next_runner()
+        return runner
 
     def _observe(self, seconds: float, started_s: float) -> None:
         try:
