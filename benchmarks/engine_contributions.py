@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 from planned_by_steps import planned_by_steps
+from run_facts import RunFacts
 
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
@@ -43,7 +43,7 @@ from threadcast.threads.openmp import end_idle_workers
 PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
 _HEAD = """# What each part of the engine contributes
 
-`python benchmarks/engine_contributions.py --write`, {day}, 2 cores of an {machine} virtual machine, PyTorch 2.13,
+`python benchmarks/engine_contributions.py --write`, {run},
 training steps, medians. Plain PyTorch: each setting in a process of its own, in turns; ratios over it as it is run.
 Below, in one process that keeps freed memory: each policy's plan replayed by the native engine, in turns; ratios over
 eager there. Strategies are those of Liu et al.; critical path first is Graphi's.
@@ -160,7 +160,7 @@ def main() -> None:
         tables.append(table(name, size or "small", chosen.rounds))
         print(tables[-1], flush=True)
     if chosen.write:
-        PAGE.write_text(_HEAD.format(day=date.today(), machine=read_machine().name) + "\n".join(tables) + "\n")
+        PAGE.write_text(_HEAD.format(run=RunFacts.now()) + "\n".join(tables) + "\n")
 
 
 if __name__ == "__main__":

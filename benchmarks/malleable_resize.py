@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -28,6 +27,7 @@ import numpy as np
 import torch
 from malleable import Process, arbiter
 from planned_by_steps import planned_by_steps
+from run_facts import RunFacts
 
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
@@ -269,11 +269,7 @@ def main() -> None:
         print("\n".join(found), flush=True)
         lines += found
     if chosen.write:
-        machine = read_machine()
-        head = (
-            f"# How soon cores change hands\n\n`make bench-malleable`, {date.today()}, {len(machine)} cores of an "
-            f"{machine.name} virtual machine, PyTorch 2.13.\n\n"
-        )
+        head = f"# How soon cores change hands\n\n`make bench-malleable`, {RunFacts.now()}.\n\n"
         PAGE.write_text(head + "\n".join(lines) + "\n")
 
 

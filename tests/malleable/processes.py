@@ -51,7 +51,7 @@ class Running:
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
             [*(command or (sys.executable,)), "-c", PROGRAM, *(() if command else ("attach",))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
         )  # fmt: skip
         assert self._line() == "ready"
 

@@ -122,11 +122,11 @@ def test_a_process_that_expects_nothing_of_more_cores_gets_no_more(
     arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
 ) -> None:
     arbitrate()
-    program = "import threadcast; from threadcast.core.steps import expect; threadcast.attach()\n"
-    program += "expect({1: 10.0, 2: 8.0}); print('ready', flush=True); input()"
+    program = "import threadcast; from threadcast.threads.this_process import this_process; threadcast.attach()\n"
+    program += "this_process().steps.expect({1: 10.0, 2: 8.0}); print('ready', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
     ) as one:  # fmt: skip
         assert one.stdout is not None
         assert one.stdout.readline() == "ready\n"
@@ -159,7 +159,7 @@ def test_cores_come_back_from_a_process_whose_forked_child_lives_on(
     path = tmp_path / "threadcast" / "arbiter.sock"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
     ) as parent:  # fmt: skip
         assert parent.stdin is not None
         assert parent.stdout is not None
@@ -200,7 +200,7 @@ def test_exec_attaches_a_program_that_knows_nothing_of_it(
     for name in KEEPING:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w').close()")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
     one = start(sys.executable, "-c", COMMAND, "exec", "--weight", "2", "--", sys.executable)
     assert len(ask(socket_of(one.process.pid), {"resize": 1})["cores"]) == 1
     assert eventually(lambda: one.uses(1))
@@ -214,7 +214,7 @@ def test_an_arbiter_is_found_from_wherever_a_program_goes(
     arbitrate: Callable[[], Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arbitrate()
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     program = "import os; os.chdir('/'); import numpy; input()"
     command = ["exec", "--arbiter", "threadcast/arbiter.sock", "--", sys.executable, "-c", program]
     with subprocess.Popen([sys.executable, "-c", COMMAND, *command], stdin=subprocess.PIPE, cwd=tmp_path) as one:
@@ -230,7 +230,7 @@ def test_an_arbiter_is_found_from_wherever_a_program_goes(
 )
 def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str, attached: bool) -> None:
     inject = Path(malleable.__file__).parent / "inject"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inject), str(Path(__file__).parents[3])])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inject), str(Path(__file__).parents[2])])}
     program = "import numpy, sys, time; time.sleep(2); print('threadcast.malleable.attach' in sys.modules)"
     command = [sys.executable, "-c", program, argument]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -197,7 +197,7 @@ def test_a_process_hears_whether_it_is_in_time(arbitrate: Callable[[], Callable[
     path = tmp_path / "threadcast" / "arbiter.sock"
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
     ) as one:  # fmt: skip
         assert one.stdout is not None
         try:

@@ -16,7 +16,7 @@ from threadcast.malleable.family import ancestors, descendants
 from threadcast.malleable.sockets import ask, socket_of
 
 EXEC = (sys.executable, "-c", COMMAND, "exec", "--")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager

@@ -13,12 +13,13 @@ import torch
 import threadcast
 from tests.runtime.random_plans import make_random_plan
 from tests.runtime.small_training import batch, net, same_state, train_eagerly
-from threadcast.core import OpGraph, given_cpus, read_machine
+from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.adjust import Threads
+from threadcast.malleable.adjust import ThreadMasks
 from threadcast.runtime import sizes
 from threadcast.runtime.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.threads.this_process import this_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CORES = len(read_machine())
@@ -79,13 +80,13 @@ def test_resizing_to_nothing_or_beyond_the_machine_is_refused(trained: Any) -> N
 def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained: Any) -> None:
     step, _, _, eager, eager_optimizer = trained
     cores = read_machine().cores
-    masks, threads = list[set[int]](), Threads()
+    masks, threads = list[set[int]](), ThreadMasks(cores=this_process().cores)
     all_cpus = os.sched_getaffinity(0)
     x, y = batch(9)
     torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y))
     try:
         for given in (cores[-1:], cores, cores[:1]):
-            given_cpus.set_given(cpu for core in given for cpu in core.cpus)
+            this_process().cores.assign(cpu for core in given for cpu in core.cpus)
             threads.restrict(cpu for core in given for cpu in core.cpus)
             x, y = batch(len(masks))
             torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
@@ -93,7 +94,7 @@ def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained
         assert masks == [set(cores[-1].cpus), all_cpus, set(cores[0].cpus)]
         assert step.reports[0].runs == "plan"
     finally:
-        given_cpus.set_given(all_cpus)
+        this_process().cores.assign(all_cpus)
         os.sched_setaffinity(0, all_cpus)
 
 

@@ -10,48 +10,50 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
-from threadcast.core.given_cpus import send_home
+from threadcast.threads.process_cores import ProcessCores
 
 
-class Threads:
-    """Where the threads of this process, or of another, may run.
+class ThreadMasks:
+    """Sets where all threads of a process may run: this one, or another with the kernel's number `process`.
 
-    Threads that the program has pinned keep to what is given of their own CPUs, and have all of these back with them;
-    those of which nothing is given run where the others do.
+    A thread that the program has pinned keeps to those of its own CPUs that are allowed, and has all of them back once
+    they are; where none is, it runs where the others do. `unpinned` is the mask of threads that nobody has pinned
+    (None: the calling thread's). `cores` knows which threads of this process an engine has pinned for a while.
     """
 
-    def __init__(self, process: int | None = None, *, free: Collection[int] | None = None) -> None:
-        """`free`: where threads run that nobody has pinned."""
-        self._process, self._tasks = process, f"/proc/{process or 'self'}/task"
-        self._free = os.sched_getaffinity(0) if free is None else set(free)
+    def __init__(
+        self, process: int | None = None, *, unpinned: Collection[int] | None = None, cores: ProcessCores | None = None
+    ) -> None:
+        self._tasks, self._cores = f"/proc/{process or 'self'}/task", cores
+        self._unpinned = os.sched_getaffinity(0) if unpinned is None else set(unpinned)
         self._own: dict[int, set[int]] = {}
         self._set: dict[int, set[int]] = {}
 
     def restrict(self, cpus: Iterable[int]) -> None:
-        """Let all threads run on `cpus` alone, those that are being made meanwhile too."""
+        """Let all threads run on `cpus` only, including those that start meanwhile."""
         wanted, done = set(cpus), set[int]()
         while new := set(map(int, os.listdir(self._tasks))) - done:
             for thread in new:
                 with suppress(OSError):  # it has ended; or the cpuset has just changed, which the next look sees
                     self._place(thread, wanted)
             done |= new
-        self._free = wanted
+        self._unpinned = wanted
         self._own = {thread: mask for thread, mask in self._own.items() if thread in done}
         self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
 
     def mask_of(self, thread: int) -> frozenset[int]:
         """Where `restrict` has put a thread."""
-        return frozenset(self._set.get(thread, self._free))
+        return frozenset(self._set.get(thread, self._unpinned))
 
     def _place(self, thread: int, wanted: set[int]) -> None:
-        if self._process is None and send_home(thread):
+        if self._cores is not None and self._cores.release_pin(thread):
             self._own.pop(thread, None)
             self._set[thread] = wanted
             if not os.sched_getaffinity(thread) & wanted:
                 os.sched_setaffinity(thread, wanted)
             return
         now = os.sched_getaffinity(thread)
-        if now not in (self._set.get(thread, self._free), wanted):  # which new threads inherit meanwhile
+        if now not in (self._set.get(thread, self._unpinned), wanted):  # which new threads inherit meanwhile
             self._own[thread] = now
         mask = self._own.get(thread, wanted) & wanted or wanted
         if mask != now:

@@ -16,6 +16,7 @@ from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
 from threadcast.malleable.member import Member, Terms
 from threadcast.malleable.optimizer_steps import OptimizerSteps
+from threadcast.threads.this_process import this_process
 
 _attached: Member | None = None
 _lock = threading.Lock()
@@ -52,7 +53,9 @@ def attach(
             Deadline.within(*terms.deadline, now_s=0.0)
         if signals and threading.current_thread() is not threading.main_thread():
             raise InvalidInput("signals=True: signals can be followed from the main thread only")
-        member = Member(terms, arbiter=settings["arbiter.socket"].absolute(), steps=OptimizerSteps())
+        process = this_process()
+        arbiter, steps = settings["arbiter.socket"].absolute(), OptimizerSteps(process.steps)
+        member = Member(terms, process, arbiter=arbiter, steps=steps)
         if signals:
             _follow_signals(member)
         member.start()

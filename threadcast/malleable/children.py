@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
-from threadcast.malleable.adjust import Threads
+from threadcast.malleable.adjust import ThreadMasks
 from threadcast.malleable.family import ancestors, descendants
 from threadcast.malleable.messages import cpus_of
 from threadcast.malleable.sockets import ask, is_alive, socket_of
@@ -24,13 +24,13 @@ class Children:
 
     def __init__(self) -> None:
         self._before: Collection[int] = os.sched_getaffinity(0)
-        self._threads: dict[int, Threads] = {}
+        self._threads: dict[int, ThreadMasks] = {}
 
     def restrict(self, cpus: Collection[int]) -> None:
         """Let all of them run on `cpus` alone."""
         found = descendants(os.getpid(), without=_is_attached)
         self._threads = {
-            child: self._threads.get(child) or Threads(child, free=self._before) for child in found
+            child: self._threads.get(child) or ThreadMasks(child, unpinned=self._before) for child in found
         }  # fmt: skip
         for threads in self._threads.values():
             with suppress(OSError):  # it has ended

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from threadcast.core.cgroup import cpuset, quota_and_cpuset
-from threadcast.core.given_cpus import mask_of
 from threadcast.core.topology import read_machine, usable_cores
+from threadcast.threads.process_cores import ProcessCores
 
 Cores = tuple[tuple[int, ...], ...]
 """Each core as the kernel's numbers of its hardware threads."""
@@ -25,9 +25,9 @@ class Limits:
     changes: `mine` are the CPUs that were set last.
     """
 
-    def __init__(self, root: Path = Path("/"), *, mask: frozenset[int] | None = None) -> None:
+    def __init__(self, cores: ProcessCores, *, root: Path = Path("/"), mask: frozenset[int] | None = None) -> None:
         """`mask`: what stands for the affinity mask as it is now."""
-        self._root = root
+        self._process, self._root = cores, root
         self._mine = frozenset(os.sched_getaffinity(os.getpid()))
         self._mask = self._mine if mask is None else mask
         self._cpuset = cpuset(root)
@@ -46,7 +46,7 @@ class Limits:
 
     def cores(self) -> Cores:
         """The cores that may be used, the fastest first; as many as the quota allows."""
-        mask, (quota, allowed) = mask_of(os.getpid()), quota_and_cpuset(self._root)
+        mask, (quota, allowed) = self._process.mask_of(os.getpid()), quota_and_cpuset(self._root)
         if allowed != self._cpuset:
             self._cpuset, self._settled_s, self._unsettled = allowed, time.monotonic() + SETTLE_S, SETTLE_LOOKS
         self._unsettled -= self._unsettled > 0

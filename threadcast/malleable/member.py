@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
-from threadcast.core.given_cpus import set_given
-from threadcast.core.steps import expected
-from threadcast.malleable.adjust import MainThread, Threads, set_library_threads, steered_libraries
+from threadcast.malleable.adjust import MainThread, ThreadMasks, set_library_threads, steered_libraries
 from threadcast.malleable.children import Children, inherited_limit
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.limits import Cores, Limits
 from threadcast.malleable.messages import Lines, cpus_of, line
 from threadcast.malleable.other_threads import OtherThreads
 from threadcast.malleable.sockets import connect, listen, socket_of
+from threadcast.threads.this_process import ProcessState
 
 LOOK_S, REPORT_S = 0.2, 0.5
 """How often the container's limits are looked at, an arbiter is looked for, and steps are reported; how often these are
@@ -53,11 +52,13 @@ class Member:
     """
 
     def __init__(
-        self, terms: Terms, *, arbiter: Path | None, steps: Callable[[], float] | None = None, root: Path = Path("/"),
+        self, terms: Terms, process: ProcessState, *, arbiter: Path | None, steps: Callable[[], float] | None = None,
+        root: Path = Path("/"),
     ) -> None:  # fmt: skip
         self.terms, self._arbiter_path, self._steps = terms, arbiter, steps
-        self._limits = Limits(root, mask=inherited_limit())
-        self._main, self._threads, self._children = MainThread(), Threads(), Children()
+        self._process = process
+        self._limits = Limits(process.cores, root=root, mask=inherited_limit())
+        self._main, self._threads, self._children = MainThread(), ThreadMasks(cores=process.cores), Children()
         self._children_moved, self._others = False, OtherThreads()
         self._libraries = frozenset[str]()
         self._lock = threading.Lock()
@@ -167,7 +168,7 @@ class Member:
         wanted = self._wanted()
         if wanted != self._cores or self._limits.moved:
             self._cores = wanted
-            set_given(cpu for core in wanted for cpu in core)
+            self._process.cores.assign(cpu for core in wanted for cpu in core)
             cpus = frozenset(cpu for core in wanted for cpu in core)
             self._threads.restrict(cpus)
             self._children.restrict(cpus)
@@ -227,7 +228,7 @@ class Member:
         if self._arbiter is not None and (bounds := self._bounds_now()) != self._bounds:
             self._bounds = bounds
             self._tell({"bounds": bounds})
-        if self._arbiter is not None and (progress := expected()) != self._expected:
+        if self._arbiter is not None and (progress := self._process.steps.expected) != self._expected:
             self._expected = progress
             self._tell({"progress": {str(cores): per_s for cores, per_s in progress.items()}})
         self._tell_steps()

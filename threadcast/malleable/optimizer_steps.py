@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from threadcast.core.steps import inside_step, steps_made
+from threadcast.threads.step_counter import StepCounter
 
 
 class OptimizerSteps:
     """Counts the steps of all of torch's optimizers, once torch is there, and of optimised models."""
 
-    def __init__(self) -> None:
-        self._counter = _Counter()
+    def __init__(self, optimized: StepCounter) -> None:
+        self._optimized, self._counter = optimized, _Counter(optimized)
         self._registered = False
 
     def __call__(self) -> float:
@@ -21,15 +21,15 @@ class OptimizerSteps:
         if register is not None and not self._registered:
             self._registered = True
             register(self._counter)
-        return self._counter.count + steps_made()
+        return self._counter.count + self._optimized.count
 
 
 class _Counter:
     only_counts = True
     """For `runtime.watch`: an optimised step need not call it."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, optimized: StepCounter) -> None:
+        self.count, self._optimized = 0, optimized
 
     def __call__(self, *_: object) -> None:
-        self.count += not inside_step()
+        self.count += not self._optimized.is_counting

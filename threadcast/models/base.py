@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
@@ -16,6 +16,14 @@ class Range(NamedTuple):
 
     low: float
     high: float
+
+
+class Measurements(Protocol):
+    """Something that has measurements of ops: a `Store`, or a cache in front of one."""
+
+    def measurements(self, *, machine: str, keys: Collection[str]) -> Sequence[Measurement]:
+        """What was measured of the ops with these keys on the machine with this fingerprint, in the order of time."""
+        ...
 
 
 class PerformanceModel(ABC):

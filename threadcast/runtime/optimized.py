@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured, ModuleChanged
 from threadcast.capture.recording import PLAIN
+from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.core.steps import one_step
 from threadcast.runtime.layout import Layouts, layouts_of
 from threadcast.runtime.plan_store import PlanStore
 from threadcast.runtime.sizes import Sizes
@@ -26,6 +26,7 @@ from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
+from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
 """Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
@@ -55,6 +56,9 @@ class Optimized:
         self.machine = machine
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
+        self._unsupported = unsupported(model)
+        if self._unsupported is not None:
+            model = None
         self._model = model
         self._watch = Watch(model, optimizer) if model is not None else None
         self._layouts = Layouts(model, optimizer) if model is not None else None
@@ -70,10 +74,13 @@ class Optimized:
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
         """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
-        self.sizes = Sizes(machine, self._resized, most=most)  # last: cores may change from here on
+        self._steps = this_process().steps
+        self.sizes = Sizes(
+            machine, self._resized, this_process().cores, most=most
+        )  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
-        with self._lock, one_step():
+        with self._lock, self._steps.step():
             found = self.prepare(*arguments)
             if found is None:
                 return self._default(*arguments)
@@ -84,6 +91,8 @@ class Optimized:
 
         None where that shows after a first call by the default.
         """
+        if self._unsupported is not None:
+            return self._unsupported
         leaves, structure = _flattened(arguments)
         seen = self._seen(self._watch) if self._watch is not None else None
         reason = self._fallback(leaves, seen)
@@ -115,6 +124,8 @@ class Optimized:
     @property
     def reports(self) -> list[Report]:
         """What runs each kind of arguments, in the order in which they first came."""
+        if self._unsupported is not None:
+            return [Report.as_default(self._unsupported)]
         return [Report.as_default(t) if isinstance(t, str) else t.report for t in self._tunings.values()]
 
     @property

@@ -14,9 +14,9 @@ import torch
 
 from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.atomic_file import replacing
+from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number
-from threadcast.runtime.planning import curves_from_json, curves_to_json
 from threadcast.runtime.tuning.variants import MemoryFormat
 
 _logger = logging.getLogger("threadcast")
@@ -70,7 +70,7 @@ class PlanStore:
             written = member(document, "fewer", dict, default={})
             fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
             curves = member(document, "curves", dict, default={})
-            known = curves_from_json(curves) if curves else None
+            known = from_codes(curves) if curves else None
             return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
         except FileNotFoundError:
             return None
@@ -84,7 +84,7 @@ class PlanStore:
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
             "plan": stored.plan.to_json(),
             "fewer": {str(cores): plan.to_json() for cores, plan in stored.fewer.items()},
-            "curves": {} if stored.curves is None else curves_to_json(stored.curves),
+            "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): stored.memory_format,

@@ -12,9 +12,8 @@ import sys
 import tempfile
 from typing import IO, Any
 
-import numpy as np
-
-from threadcast.core import Affinity, Case, CurveTable, Machine, OpGraph, Plan
+from threadcast.core import Machine, OpGraph, Plan
+from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import ExecutionError
 from threadcast.core.parent_process import end_with_parent
 from threadcast.scheduler.policies import Problem
@@ -72,29 +71,12 @@ def _written(problem: Problem) -> dict[str, Any]:
     return {
         "graph": problem.graph.to_json(),
         "machine": problem.machine.to_json(),
-        "curves": curves_to_json(problem.curves),
+        "curves": to_codes(problem.curves),
     }
-
-
-def curves_to_json(curves: CurveTable) -> dict[str, Any]:
-    """The curves of a graph's ops, in its order."""
-    return {
-        "cases": [[case.threads, case.affinity.value] for case in curves.cases],
-        **{name: getattr(curves, name).tolist() for name in ("seconds", "low", "high", "source")},
-        "model": curves.model,
-    }
-
-
-def curves_from_json(document: dict[str, Any]) -> CurveTable:
-    """What `curves_to_json` wrote; ValueError or KeyError for what is none."""
-    cases = tuple(Case(threads, Affinity(affinity)) for threads, affinity in document["cases"])
-    seconds, low, high = (np.array(document[name], dtype=np.float64) for name in ("seconds", "low", "high"))
-    source = np.array(document["source"], dtype=np.int8)
-    return CurveTable(cases, seconds, low, high, source, document["model"])
 
 
 def _read(document: dict[str, Any]) -> Problem:
-    curves = curves_from_json(document["curves"])
+    curves = from_codes(document["curves"])
     return Problem(OpGraph.from_json(document["graph"]), curves, Machine.from_json(document["machine"]))
 
 

@@ -9,7 +9,7 @@ from threading import RLock
 
 from threadcast.core import Core, Machine, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.core.given_cpus import follow, given
+from threadcast.threads.process_cores import ProcessCores
 
 STEADY_S = 5.0
 """Seconds for which cores must have stayed the same before a model is measured anew for them: an arbiter tries
@@ -19,16 +19,17 @@ divisions for some seconds, and measuring takes steps."""
 class Sizes:
     """The cores of a model that was optimised for `machine`; `changed` is called with them, from any thread.
 
-    A model uses no more cores than `machine` has until it adopts others: `grown` tells that there are more. `most` are
-    those that it may have at all (None: what the process is given).
+    They are those of its `process`, or of these as many as `resize` asked for. A model uses no more cores than
+    `machine` has until it adopts others: `grown` tells that there are more. `most` is the largest number that it may
+    have (None: all that the process has).
     """
 
     def __init__(
-        self, machine: Machine, changed: Callable[[Sequence[Core]], None], *, most: int | None = None,
-        now: Callable[[], float] = time.monotonic,
+        self, machine: Machine, changed: Callable[[Sequence[Core]], None], process: ProcessCores, *,
+        most: int | None = None, now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._first = self._machine = machine
-        self._changed, self._most, self._now = changed, most, now
+        self._changed, self._process, self._most, self._now = changed, process, most, now
         self._asked: int | frozenset[int] | None = None
         self._lock = RLock()
         self._since_s = now()
@@ -36,8 +37,8 @@ class Sizes:
         """Those that there are."""
         self.whole = True
         """Whether they are those of `machine`."""
-        follow(self._given_changed)
-        if given() is not None:
+        process.subscribe(self._process_changed)
+        if process.cpus is not None:
             self._update()
 
     @property
@@ -84,7 +85,7 @@ class Sizes:
             self.cores, self.whole = self._machine.cores, True
             return self._machine
 
-    def _given_changed(self, _: frozenset[int]) -> None:
+    def _process_changed(self, _: frozenset[int]) -> None:
         with self._lock:
             self._update()
 
@@ -103,7 +104,7 @@ class Sizes:
 
     def _there(self) -> list[Core]:
         """The cores of the process, those of the machine first and by its numbers."""
-        of_process = given()
+        of_process = self._process.cpus
         machine = self._first if of_process is None else read_machine(affinity=of_process)
         found = [core.cpus for core in machine.cores]
         known = {core.cpus: core for core in self._machine.cores}

@@ -24,9 +24,9 @@ from types import ModuleType
 import torch
 
 from threadcast.core.errors import ExecutionError
-from threadcast.core.given_cpus import follow, given, know_pinned
 from threadcast.core.settings import Settings
 from threadcast.threads.memory import return_freed_memory
+from threadcast.threads.this_process import this_process
 
 NAME = "threadcast_native"
 SOURCES = Path(__file__).parent / "src"
@@ -67,10 +67,11 @@ def _library() -> ModuleType:
     obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     if obstacle:
         raise ExecutionError(f"the native engine cannot serve torch's OpenMP: {obstacle}")
-    follow(lambda cpus: module.set_home(sorted(cpus)))
-    if (now := given()) is not None:
-        module.set_home(sorted(now))
-    know_pinned(module)
+    cores = this_process().cores
+    cores.subscribe(lambda cpus: module.set_home(sorted(cpus)))
+    if cores.cpus is not None:
+        module.set_home(sorted(cores.cpus))
+    cores.add_pinner(module)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
     return module

@@ -17,7 +17,6 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.core.steps import expect
 from threadcast.runtime.engine import PlanEngine
 from threadcast.runtime.engines import has_native_engine, open_engine
 from threadcast.runtime.fusion.fuse import fused
@@ -53,6 +52,7 @@ from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
 from threadcast.runtime.tuning.variants import DEFAULT, ContenderId, MemoryFormat, Variant, plan_of
 from threadcast.scheduler.policies import Problem
+from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
 
@@ -335,8 +335,8 @@ class Tuning:
     def _note(self, candidate: Candidate, fewer: Mapping[int, Plan]) -> None:
         self._fewer[candidate] = fewer
         if fewer:
-            speeds = {cores: 1 / plan.makespan_s for cores, plan in fewer.items()}
-            expect({len(self._machine): 1 / candidate.plan.makespan_s} | speeds)
+            plans = {**fewer, len(self._machine): candidate.plan}
+            this_process().steps.expect({cores: 1 / plan.makespan_s for cores, plan in plans.items()})
         if candidate in self._stored_s and fewer.keys() != candidate.fewer.keys():
             self._write(candidate)
 
