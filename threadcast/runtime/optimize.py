@@ -20,6 +20,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
 
 
@@ -48,10 +49,15 @@ class OptimizedCall:
         def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
             return contenders(model, arguments, cores) if backends and model is not None else ()
 
+        def trace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            with torch.no_grad():
+                function(*args, **kwargs) if spread is None else spread(args, kwargs)
+
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
+        shadowed = Shadowed(default, trace, model, None, leaves)
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
+            shadowed, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -106,12 +112,17 @@ class OptimizedStep:
             spread.layout = layout
             return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
 
+        def trace(*arguments: Any) -> None:
+            *inputs, target = arguments
+            value = loss(spread(tuple(inputs), {}), target)
+            torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+
+        shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer), most=most)
+        self._optimized = Optimized(shadowed, capture, machine, name=name, watched=(model, optimizer), most=most)
 
     def __call__(self, *arguments: Any) -> Tensor:
-        result = self._optimized(*arguments)
-        return result["loss"] if isinstance(result, dict) else result  # type: ignore[no-any-return]
+        return _loss_of(self._optimized(*arguments))
 
     def prepare(self, *arguments: Any) -> None:
         """Capture the step for such arguments; nothing is trained."""
@@ -169,6 +180,11 @@ def optimize_training(
     if example:
         step.prepare(*example)
     return step
+
+
+def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
+    """The loss of a step that eager PyTorch ran, or a plan."""
+    return result["loss"] if isinstance(result, dict) else result
 
 
 def _machine(cores: int | None) -> Machine:

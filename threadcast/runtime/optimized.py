@@ -25,6 +25,7 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -33,7 +34,7 @@ MAX_SIGNATURES = 8
 
 
 class Optimized:
-    """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
+    """Calls eager PyTorch, as `shadowed` has it, or a faster equivalent that does the same to the model.
 
     `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
     counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
@@ -43,7 +44,7 @@ class Optimized:
 
     def __init__(
         self,
-        default: Callable[..., Any],
+        shadowed: Shadowed,
         capture: Callable[[tuple[Any, ...], MemoryFormat], Captured],
         machine: Machine,
         *,
@@ -54,7 +55,8 @@ class Optimized:
         most: int | None = None,
     ) -> None:
         self.machine = machine
-        self._default, self._capture, self._rivals = default, capture, rivals
+        self._shadowed, self._default = shadowed, shadowed.eager
+        self._capture, self._rivals = capture, rivals
         model, optimizer = watched
         self._unsupported = unsupported(model)
         if self._unsupported is not None:
@@ -67,7 +69,9 @@ class Optimized:
         self._last: tuple[Any, Tuning | str] | None = None
         """The entry of the last call: comparing with it is quicker than looking it up."""
         settings = Settings.read()
-        self._fuse = settings["engine.fuse"]
+        self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
+        self._calls = 0
+        """Calls that were not run as before, where some of them are to be verified."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name = name
         self._lock = RLock()
@@ -84,7 +88,9 @@ class Optimized:
             found = self.prepare(*arguments)
             if found is None:
                 return self._default(*arguments)
-            return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
+            if isinstance(found, str):
+                return self._as_before(found, arguments)
+            return self._verified(found, arguments) if self._verify_every else found(*arguments)
 
     def prepare(self, *arguments: Any) -> Tuning | str | None:
         """Capture what these arguments need, if it was not, and return what runs them, or why nothing can.
@@ -176,6 +182,7 @@ class Optimized:
                 plans=PlanStore(self._folder, self.machine, among=self._among),
                 backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
+                checked=self._shadowed,
             )
         except ModuleChanged as error:
             if described in self._changing:
@@ -221,6 +228,19 @@ class Optimized:
             self._warned.add(reason)
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
         return self._default(*arguments)
+
+    def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
+        """Run a call; every so often by eager PyTorch too, and WrongResult where the results differ."""
+        self._calls += 1
+        if self._calls % self._verify_every:
+            return tuning(*arguments)
+        reason = self._shadowed.too_large(arguments, tuning.captured)
+        if reason is None:
+            return shadow_step(self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
+        return tuning(*arguments)
 
     def _lie(self, layout: MemoryFormat) -> None:
         if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
