@@ -49,7 +49,15 @@ class OptimizedCall:
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
+            default,
+            capture,
+            machine,
+            name=name,
+            watched=(model, None),
+            functions=(function,),
+            rivals=rivals,
+            among=among,
+            most=most,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +113,9 @@ class OptimizedStep:
             return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
 
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer), most=most)
+        self._optimized = Optimized(
+            default, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
+        )
 
     def __call__(self, *arguments: Any) -> Tensor:
         result = self._optimized(*arguments)

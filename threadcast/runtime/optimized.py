@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Any
 
@@ -34,8 +35,9 @@ class Optimized:
 
     `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
     counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
-    caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
-    contenders, `among` says which. `name` tells calls apart between processes. `most` cores are used, if more come.
+    caller's. `watched` are the model and the optimizer whose tensors the graphs hold, `functions` others that they have
+    built in (a loss). `rivals(arguments)` are further contenders, `among` says which. `name` tells calls apart between
+    processes. `most` cores are used, if more come.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Optimized:
         *,
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
+        functions: Sequence[Callable[..., Any]] = (),
         rivals: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
         among: str = "",
         most: int | None = None,
@@ -57,7 +60,7 @@ class Optimized:
         if self._unsupported is not None:
             model = None
         self._model = model
-        self._watch = Watch(model, optimizer) if model is not None else None
+        self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
         self._layouts = Layouts(model, optimizer) if model is not None else None
         self._tunings: dict[Any, Tuning | str] = {}
         """By kind of arguments; why there is none, where there cannot be."""
@@ -194,9 +197,11 @@ class Optimized:
         seen = watch.look()
         if seen.moved:
             self.close()
-            self._layouts = Layouts(watch.model, watch.optimizer)
+            if self._model is not None:
+                self._layouts = Layouts(watch.model, watch.optimizer)
             watch.renew()
-            seen = watch.look()
+            now = watch.look()
+            seen = replace(now, unsteady=seen.unsteady or now.unsteady)
         return seen
 
     def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
@@ -209,6 +214,8 @@ class Optimized:
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
+        if seen is not None and seen.unsteady is not None:
+            return seen.unsteady
         if seen is None or seen.hooked is None:
             return None
         return f"{seen.hooked} has hooks, which a captured step does not call"
