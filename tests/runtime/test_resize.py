@@ -15,7 +15,7 @@ from tests.runtime.random_plans import make_random_plan
 from tests.runtime.small_training import batch, net, same_state, train_eagerly
 from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.adjust import ThreadMasks
+from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime import sizes
 from threadcast.runtime.plan_store import Kept, PlanStore
 from threadcast.threads.this_process import this_process
