@@ -16,7 +16,7 @@ from tests.runtime.small_training import batch, net, run_until_settled, same_sta
 from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.adjust import ThreadMasks
-from threadcast.runtime import sizes
+from threadcast.runtime import model_cores
 from threadcast.runtime.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.threads.this_process import this_process
@@ -109,7 +109,7 @@ def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(
         call.resize(1)
         with pytest.warns(UserWarning, match="other cores than it was measured on"):
             torch.testing.assert_close(call(x), model(x))
-        monkeypatch.setattr(sizes, "STEADY_S", 0.0)
+        monkeypatch.setattr(model_cores, "UNCHANGED_S", 0.0)
 
         def check(_: int) -> None:
             torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)

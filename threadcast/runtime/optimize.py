@@ -43,7 +43,7 @@ class _OptimizedModel:
         From any thread; a call or training step under way goes on with them, and its result is the same. Returns the
         CPUs of the cores in use. InvalidInput for none, and for cores that this process has not.
         """
-        return tuple(core.cpus for core in self._optimized.sizes.resize(cores))
+        return tuple(core.cpus for core in self._optimized.cores.resize(cores))
 
     def close(self) -> None:
         """End its threads; a later call measures anew."""

@@ -19,8 +19,8 @@ from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
 from threadcast.runtime.memory_format import ModelFormat, formats_of
+from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plan_store import PlanStore
-from threadcast.runtime.sizes import Sizes
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
@@ -75,7 +75,7 @@ class Optimized:
         self._changing: set[Hashable] = set()
         """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
         self._steps = this_process().steps
-        self.sizes = Sizes(
+        self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
 
@@ -104,8 +104,8 @@ class Optimized:
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
-            return self._last[1] if self.sizes.whole else self._with_other_cores(self._last[1])
-        if not self.sizes.whole:
+            return self._last[1] if self.cores.whole else self._with_other_cores(self._last[1])
+        if not self.cores.whole:
             found = self._with_other_cores(self._tunings.get(key, ""))
             if found is not None:
                 return found
@@ -117,7 +117,7 @@ class Optimized:
                 return None
             self._tunings[key] = tuning
             if isinstance(tuning, Tuning):
-                self.sizes.tell(tuning.resize)
+                self.cores.pass_to(tuning.resize)
         self._last = key, self._tunings[key]
         return self._tunings[key]
 
@@ -145,14 +145,14 @@ class Optimized:
 
     def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
         """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
-        if isinstance(found, Tuning) and found.follows and not self.sizes.grown:
+        if isinstance(found, Tuning) and found.follows and not self.cores.has_more:
             return found
         if found and isinstance(found, str):
             return found
         others = [tuning for tuning in self._tunings.values() if isinstance(tuning, Tuning) and tuning.follows]
-        if self.sizes.steady and (self.sizes.grown or not others):
+        if self.cores.unchanged and (self.cores.has_more or not others):
             self.close()
-            self.machine = self.sizes.adopt()
+            self.machine = self.cores.adopt()
             return None
         if isinstance(found, Tuning) and found.follows:
             return found
