@@ -31,10 +31,10 @@ from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
 from threadcast.runtime.comparison import sequential
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.layout import Layout, Layouts, converted, layouts_of
+from threadcast.runtime.layout import Layouts, converted, layouts_of
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.plain_gains import measure_plain_gains
-from threadcast.runtime.plan_maker import PlanMaker
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory
@@ -72,20 +72,20 @@ def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured,
 
 def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     """What `threadcast.optimize_training` plans, and of which curves."""
-    found = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    found = planned_by_steps(captured, machine)
     return found.problem, found.plan
 
 
-def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+def run_lying(lying: Layouts, layout: MemoryFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
     """A step with the model's tensors in this layout."""
     lying.set(layout)
     engine.run(inputs)
 
 
-def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: str) -> Captured:
+def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: MemoryFormat) -> Captured:
     """The training step with its images in this layout."""
     assert work.loss is not None
-    inputs = converted(tuple(work.inputs)) if layout == "channels last" else tuple(work.inputs)
+    inputs = converted(tuple(work.inputs)) if layout is MemoryFormat.CHANNELS_LAST else tuple(work.inputs)
     return capture_training(work.model, work.loss, optimizer, inputs, work.target)
 
 
@@ -117,7 +117,7 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):
             for what, step in steps.items():
-                lying.set("as given")
+                lying.set(MemoryFormat.AS_GIVEN)
                 step()
                 before_s = time.perf_counter()
                 step()
