@@ -222,7 +222,7 @@ def test_an_arbiter_is_found_from_wherever_a_program_goes(
 
 
 @pytest.mark.parametrize(
-    ("argument", "attached"), [("train", True), ("threadcast.runtime.planning", False)], ids=["user", "own"]
+    ("argument", "attached"), [("train", True), ("threadcast.scheduler.planner_process", False)], ids=["user", "own"]
 )
 def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str, attached: bool) -> None:
     inject = Path(malleable.__file__).parent / "inject"

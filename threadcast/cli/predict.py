@@ -21,6 +21,7 @@ from threadcast.cli.plan_input import (
     remote_remarks,
 )
 from threadcast.core import CurveTable, Op
+from threadcast.core.curve_codec import to_answer
 from threadcast.core.errors import NotFound
 from threadcast.core.settings import Settings
 
@@ -67,7 +68,7 @@ def command(
         output.warn(remark)
     best = [curves[i].best() for i in range(len(ops))]
     document = {
-        **curves.to_json(), "machine": fingerprint,
+        **to_answer(curves), "machine": fingerprint,
         "ops": [
             {
                 "key": op.key, "kind": op.kind, "count": count,

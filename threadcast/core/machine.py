@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -200,14 +201,16 @@ class Machine:
         cores, caches = [], []
         for i, entry in enumerate(member(document, "cores", list, pointer=pointer)):
             match entry:
-                case [int(), [*cpus], int(), int(), int(), int() | float() | None] if _all_integers(cpus):
-                    cores.append(Core(entry[0], tuple(cpus), *entry[2:]))
+                case [core_id, [*cpus], group, node, socket, None | int() | float() as max_hz] if _all_integers(
+                    [core_id, *cpus, group, node, socket]
+                ) and _is_frequency(max_hz):
+                    cores.append(Core(core_id, tuple(cpus), group, node, socket, max_hz))
                 case _:
                     what = "a core must be [id, [cpu, ...], group, node, socket, max_hz]"
                     raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
         for i, entry in enumerate(member(document, "caches", list, pointer=pointer, default=[])):
             match entry:
-                case [int(level), int(size), [*shared]] if _all_integers(shared):
+                case [level, size, [*shared]] if _all_integers([level, size, *shared]):
                     caches.append(Cache(level, size, tuple(shared)))
                 case _:
                     what = "a cache must be [level, size_bytes, [core id, ...]]"
@@ -219,7 +222,11 @@ class Machine:
 
 
 def _all_integers(values: Sequence[object]) -> bool:
-    return all(isinstance(value, int) for value in values)
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+
+
+def _is_frequency(value: float | None) -> bool:
+    return value is None or (not isinstance(value, bool) and abs(value) < math.inf)
 
 
 def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, ...]:

@@ -58,6 +58,10 @@ class LongFormReader:
         if len(at) < len(table.columns):
             twice = next(name for i, name in enumerate(table.columns) if at[name] != i)
             raise FormatError(f"{table.path}: the column {twice!r} is there twice")
+        if nested := [name for name in sorted(table.nested) if _is_read(name)]:
+            raise FormatError(
+                f"{table.path}: column {nested[0]!r} holds lists or structures; it must hold single values"
+            )
         self._features = {} if "json.op" in at else self._prefixed("feature.")
         self._counters = self._prefixed("counter.")
         self._machines: dict[str, _Label] = {}
@@ -233,6 +237,10 @@ class LongFormReader:
 
     def _error(self, number: int, column: str, message: str) -> FormatError:
         return self._table.error(number, column, message)
+
+
+def _is_read(column: str) -> bool:
+    return column in (*_REQUIRED, "affinity") or column.startswith(("feature.", "counter.", "json."))
 
 
 def _feature(cell: Any) -> str | int | float | None:

@@ -33,6 +33,8 @@ class TableFile:
     columns: tuple[str, ...]
     rows: Iterator[tuple[int, Sequence[Any]]]
     unit: Literal["line", "row"]
+    nested: frozenset[str] = frozenset()
+    """Columns of lists, maps or structures, which Parquet files can have."""
 
     def error(self, number: int, column: str, message: str) -> FormatError:
         """What to raise about one cell."""
@@ -108,7 +110,9 @@ def _open_parquet(path: Path, raw: BinaryIO) -> Iterator[TableFile]:
 
     try:
         with parquet.ParquetFile(raw) as file:
-            yield TableFile(path, tuple(file.schema_arrow.names), _parquet_rows(file), "row")
+            schema = file.schema_arrow
+            nested = frozenset(column.name for column in schema if pyarrow.types.is_nested(column.type))
+            yield TableFile(path, tuple(schema.names), _parquet_rows(file), "row", nested)
     except (pyarrow.ArrowException, OSError) as error:
         raise FormatError(f"{path} is not a whole Parquet file: {error}") from error
 
