@@ -31,10 +31,10 @@ from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
 from threadcast.runtime.comparison import sequential
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.layout import Layout, Layouts, converted, layouts_of
+from threadcast.runtime.memory_format import ModelFormat, formats_of
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.plain_gains import measure_plain_gains
-from threadcast.runtime.plan_maker import PlanMaker
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory
@@ -72,21 +72,20 @@ def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured,
 
 def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     """What `threadcast.optimize_training` plans, and of which curves."""
-    found = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    found = planned_by_steps(captured, machine)
     return found.problem, found.plan
 
 
-def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:
-    """A step with the model's tensors in this layout."""
-    lying.set(layout)
+def run_in(memory_format: MemoryFormat, owner: ModelFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+    """A step with the model's tensors in this memory format."""
+    owner.set(memory_format)
     engine.run(inputs)
 
 
-def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: str) -> Captured:
-    """The training step with its images in this layout."""
+def captured_step(work: Workload, optimizer: torch.optim.Optimizer, owner: ModelFormat) -> Captured:
+    """The training step with its images in the current memory format."""
     assert work.loss is not None
-    inputs = converted(tuple(work.inputs)) if layout == "channels last" else tuple(work.inputs)
-    return capture_training(work.model, work.loss, optimizer, inputs, work.target)
+    return capture_training(work.model, work.loss, optimizer, owner.arguments(tuple(work.inputs)), work.target)
 
 
 def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
@@ -95,7 +94,7 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
     work = networks.load(name, size)
     assert work.loss is not None
     optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3, momentum=0.9)
-    lying = Layouts(work.model, optimizer)
+    owner = ModelFormat(work.model, optimizer)
     loss = work.loss
 
     def eager() -> object:
@@ -108,16 +107,16 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
 
     with ExitStack() as ends:
         steps: dict[str, Callable[[], object]] = {"eager, all threads, memory kept": eager}
-        for layout in layouts_of(work.model, work.inputs):
-            lying.set(layout)
-            captured = captured_in(work, optimizer, layout)
+        for memory_format in formats_of(work.model, work.inputs):
+            owner.set(memory_format)
+            captured = captured_step(work, optimizer, owner)
             for what, graph, made in plans(captured, machine):
                 engine = ends.enter_context(NativeEngine(graph, made, machine))
-                steps[f"{what}, {layout}"] = partial(run_lying, lying, layout, engine, graph.bind())
+                steps[f"{what}, {memory_format}"] = partial(run_in, memory_format, owner, engine, graph.bind())
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):
             for what, step in steps.items():
-                lying.set("as given")
+                owner.set(MemoryFormat.AS_GIVEN)
                 step()
                 before_s = time.perf_counter()
                 step()

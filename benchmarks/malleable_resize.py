@@ -34,7 +34,6 @@ from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import read_machine
 from threadcast.runtime.malleable_plan import MalleablePlan
 from threadcast.runtime.native.engine import NativeEngine
-from threadcast.runtime.plan_maker import PlanMaker
 
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
 EXEC = [
@@ -61,7 +60,7 @@ def resizes(name: str, size: str, count: int) -> list[str]:
     """Lines about `count` resizes of a network's training steps, back and forth between all cores and fewer."""
     machine = read_machine()
     captured = captured_step(name, size)
-    plan = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    plan = planned_by_steps(captured, machine)
     choose = random.Random(0)
     asked: list[tuple[float, frozenset[int]]] = []
     steps: list[tuple[float, list[tuple[float, float, tuple[int, ...]]]]] = []

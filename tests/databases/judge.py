@@ -7,13 +7,11 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from tests.databases.cases import Call, Case, Training, loss_of
 from tests.runtime.random_plans import make_random_plan
@@ -24,11 +22,10 @@ from threadcast.runtime.engine import Engine
 from threadcast.runtime.executors import Executors
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.python_engine import PythonEngine
-from threadcast.runtime.verification.differences import NUDGES, first_difference, nudged, sensitivities
+from threadcast.runtime.verification.differences import Difference
+from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves
 
 Status = Literal["right", "refused", "different", "eager cannot"]
-
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,82 +59,78 @@ class Judge:
             return self._called(case, what) if isinstance(what, Call) else self._trained(case, what)
 
     def _called(self, case: Case, call: Call) -> Outcome:
-        def eager(change: Callable[[Tensor], Tensor] | None = None) -> Values:
+        def step(engine: _Making) -> Iterator[Difference | None]:
             function, tensors = _fresh(case, call)
-            if change is not None:
-                tensors = [change(tensor) for tensor in tensors]
-                function = _nudged_model(function, change) if isinstance(function, nn.Module) else function
-            torch.manual_seed(case.seed)
-            with torch.no_grad():
-                return _call_values(function(*tensors), tensors, function, call.defined)
+            model = function if isinstance(function, nn.Module) else None
+            captured = capture_forward(function, *tensors)
 
-        try:
-            wanted = eager()
-        except Exception as error:  # noqa: BLE001 - as above
-            return Outcome(case, "eager cannot", _short(error))
-        refusals = []
-        for make in self._engines(case.seed):
-            function, tensors = _fresh(case, call)
-            try:
-                captured = capture_forward(function, *_fresh(case, call)[1])
-                with make(captured) as engine:
-                    torch.manual_seed(case.seed)
-                    result = engine.run(captured.bind(*tensors)) if tensors else engine.run(captured.bind())
-                    found = _call_values(result, tensors, function, call.defined)
-            except (CaptureError, _Refused) as error:
-                refusals.append(_short(error))
-                continue
-            except Exception as error:  # noqa: BLE001 - eager did not raise it
-                return Outcome(case, "different", f"a plan raises {type(error).__name__}: {_short(error)}")
-            difference = first_difference(wanted, found)
-            if difference is not None:
-                difference = first_difference(wanted, found, sensitivity=_sensitivity(eager, wanted))
-            if difference is not None:
-                return Outcome(case, "different", f"{make.name}: {difference}")
-        return _right_or_refused(case, refusals, len(self._names))
+            def eager(*given: Tensor) -> Any:
+                with torch.no_grad():
+                    return function(*given)
+
+            eager(*_fresh(case, call)[1])  # the first call may fill caches
+            values = leaves if call.defined else _shapes
+            shadowed = Shadowed(eager, eager, model, None, values)
+            with engine(captured) as made:
+                torch.manual_seed(case.seed)
+                yield checked_step(shadowed, lambda *given: made.run(captured.bind(*given)), tensors, captured)[1]
+
+        return self._judged(case, step)
 
     def _trained(self, case: Case, training: Training) -> Outcome:
-        steps = random.Random(case.seed).randint(3, 6)
-        refusals, wanted, before = [], None, _state(training.model, None)
-
-        def eager(change: Callable[[Tensor], Tensor] | None = None) -> Values:
+        def steps(engine: _Making) -> Iterator[Difference | None]:
             model, inputs = _fresh(case, training)
-            if change is not None:
-                model = _nudged_model(model, change)
-                inputs = [change(x) for x in inputs]
             optimizer = training.optimizer(list(model.parameters()))
-            return _train(model, optimizer, steps, case.seed, lambda: _eager_step(model, optimizer, inputs))
+            captured = capture_training(model, loss_of, optimizer, tuple(inputs), None)
 
-        for make in self._engines(case.seed):
-            model, inputs = _fresh(case, training)
+            def eager(*given: Any) -> Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model(*given), None)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss.detach()
+
+            def run(*given: Any) -> Tensor:
+                loss: Tensor = made.run(captured.bind(given, None))["loss"]
+                return loss
+
+            shadowed = Shadowed(eager, eager, model, optimizer, lambda loss: {"loss": loss})
+            with engine(captured) as made:
+                torch.manual_seed(case.seed)
+                for _ in range(random.Random(case.seed).randint(3, 6)):
+                    yield checked_step(shadowed, run, inputs, captured)[1]
+            yield self._state_besides(case, training, optimizer)
+
+        return self._judged(case, steps)
+
+    def _judged(self, case: Case, steps: Callable[[_Making], Iterator[Difference | None]]) -> Outcome:
+        """Take the steps on each engine, up to the first difference."""
+        refusals = []
+        engines = list(self._engines(case.seed))
+        for engine in engines:
             try:
-                optimizer = training.optimizer(list(model.parameters()))
-                random.seed(case.seed)
-                captured = capture_training(model, loss_of, optimizer, tuple(inputs), torch.zeros(()))
-                engine = make(captured)
+                difference = next((found for found in steps(engine) if found is not None), None)
             except (CaptureError, _Refused) as error:
                 refusals.append(_short(error))
                 continue
-            except Exception as error:  # noqa: BLE001 - an optimizer that does not take such parameters
+            except Exception as error:  # noqa: BLE001 - of eager: what a plan raises is a difference
                 return Outcome(case, "eager cannot", _short(error))
-            with engine:
-                if wanted is None:
-                    try:
-                        wanted = eager()
-                    except Exception as error:  # noqa: BLE001 - as above
-                        return Outcome(case, "eager cannot", _short(error))
-                try:
-                    run = _plan_step(engine, captured, inputs)
-                    found = _train(model, optimizer, steps, case.seed, run)
-                except Exception as error:  # noqa: BLE001 - eager did not raise it
-                    return Outcome(case, "different", f"a plan raises {type(error).__name__}: {_short(error)}")
-            difference = first_difference(wanted, found, before=before)
             if difference is not None:
-                sensitivity = _sensitivity(eager, wanted)
-                difference = first_difference(wanted, found, before=before, sensitivity=sensitivity)
-            if difference is not None:
-                return Outcome(case, "different", f"{make.name}: {difference}")
-        return _right_or_refused(case, refusals, len(self._names))
+                return Outcome(case, "different", f"{engine.name}: {difference}")
+        return Outcome(case, "refused", refusals[0]) if len(refusals) == len(engines) else Outcome(case, "right")
+
+    def _state_besides(self, case: Case, training: Training, optimizer: Optimizer) -> Difference | None:
+        """State that the optimizer has after planned steps and has not after eager ones."""
+        model, inputs = _fresh(case, training)
+        eager = training.optimizer(list(model.parameters()))
+        loss_of(model(*inputs), None).backward()  # type: ignore[no-untyped-call]
+        eager.step()
+        wanted, found = eager.state_dict()["state"], optimizer.state_dict()["state"]
+        strange = next((i for i in found if i not in wanted or found[i].keys() != wanted[i].keys()), None)
+        if strange is None:
+            return None
+        return Difference(f"state of parameter {strange}", f"{set(found[strange])}, not {set(wanted.get(strange, ()))}")
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -179,10 +172,6 @@ class _Making:
             raise _Refused(str(error)) from error
 
 
-def _right_or_refused(case: Case, refusals: list[str], engines: int) -> Outcome:
-    return Outcome(case, "refused", refusals[0]) if len(refusals) == engines else Outcome(case, "right")
-
-
 def _fresh(case: Case, what: Call | Training) -> tuple[Any, list[Any]]:
     """A copy of what is called and of what it takes; made anew where some tensors cannot be copied (sparse ones)."""
     try:
@@ -198,62 +187,9 @@ def _fresh(case: Case, what: Call | Training) -> tuple[Any, list[Any]]:
         return again.function, again.tensors
 
 
-def _sensitivity(eager: Callable[..., Values], wanted: Values) -> dict[str, float]:
-    try:
-        return sensitivities(wanted, *(eager(partial(nudged, seed=seed)) for seed in range(NUDGES)))
-    except Exception:  # noqa: BLE001 - what is legal for a value need not be for its neighbour
-        return {}
-
-
-def _nudged_model(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
-    with torch.no_grad():
-        for parameter in [*model.parameters(), *model.buffers()]:
-            parameter.copy_(change(parameter))
-    return model
-
-
-def _call_values(result: Any, tensors: list[Tensor], function: Any, defined: bool) -> Values:
-    """What a call returned, the arguments and the buffers after it, and the generator's state."""
-    found = {f"result {i}": leaf for i, leaf in enumerate(pytree.tree_leaves(result))}
-    if not defined:
-        found = {name: str((v.shape, v.dtype)) if isinstance(v, Tensor) else v for name, v in found.items()}
-    found |= {f"argument {i}": tensor for i, tensor in enumerate(tensors)} if defined else {}
-    if isinstance(function, nn.Module):
-        found |= _state(function, None)
-    return {**found, "the generator's state": torch.get_rng_state()}
-
-
-def _state(model: nn.Module, optimizer: Optimizer | None) -> Values:
-    """Copies of parameters, buffers and the optimizer's state by name."""
-    found: Values = {name: value.detach().clone() for name, value in model.state_dict(keep_vars=True).items()}
-    if optimizer is not None:
-        for name, parameter in model.named_parameters():
-            for entry, value in optimizer.state.get(parameter, {}).items():
-                if value is not None:
-                    found[f"{entry} of {name}"] = copy.deepcopy(value)
-    return found
-
-
-def _train(model: nn.Module, optimizer: Optimizer, steps: int, seed: int, step: Callable[[], Tensor]) -> Values:
-    torch.manual_seed(seed)
-    losses = {f"loss of step {i}": step().detach().clone() for i in range(steps)}
-    return {**losses, **_state(model, optimizer), "the generator's state": torch.get_rng_state()}
-
-
-def _eager_step(model: nn.Module, optimizer: Optimizer, inputs: list[Any]) -> Tensor:
-    optimizer.zero_grad()
-    loss = loss_of(model(*inputs), None)
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def _plan_step(engine: Engine, captured: Captured, inputs: list[Any]) -> Callable[[], Tensor]:
-    def step() -> Tensor:
-        loss: Tensor = engine.run(captured.bind(tuple(inputs), torch.zeros(())))["loss"]
-        return loss
-
-    return step
+def _shapes(result: Any) -> dict[str, Any]:
+    """Shapes and types of what a call returned."""
+    return {name: str((v.shape, v.dtype)) if isinstance(v, Tensor) else v for name, v in leaves(result).items()}
 
 
 def _short(error: BaseException) -> str:
