@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from threadcast.core.errors import InvalidInput
-from threadcast.threads.affinity import LedTeam, ThreadTeam, pinned, thread_ids, torch_threads
+from threadcast.threads.affinity import LedTeam, ThreadTeam, pinned, thread_ids
 from threadcast.threads.openmp import end_idle_workers
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -62,15 +62,6 @@ def test_pinning_to_cpus_that_are_not_ours_changes_nothing(cpus):
     with pytest.raises(InvalidInput, match="cannot be used"), pinned(cpus):
         pass
     assert os.sched_getaffinity(0) == set(CPUS)
-
-
-def test_torch_threads_are_set_and_put_back():
-    before = torch.get_num_threads()
-    with torch_threads(before + 2):
-        assert torch.get_num_threads() == before + 2
-    assert torch.get_num_threads() == before
-    with pytest.raises(InvalidInput, match="threads=0"), torch_threads(0):
-        pass
 
 
 def test_a_team_of_one_runs_on_its_cpu_with_one_thread():
@@ -173,7 +164,9 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
         while threads & set(thread_ids()):  # joined; the kernel is tidying up
             pass
 
-    with torch_threads(2):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
         end_idle_workers()
         (worker,) = region_makes()
         assert not region_makes()
@@ -184,6 +177,8 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
             wait_for_end_of({worker})
         assert len(region_makes()) == 1
         end_idle_workers()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_error_in_a_team_reaches_the_caller_and_the_team_lives():
