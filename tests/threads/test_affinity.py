@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from tests.waiting import eventually
 from threadcast.core.errors import InvalidInput
 from threadcast.threads.affinity import LedTeam, ThreadTeam, pinned, thread_ids
 from threadcast.threads.openmp import end_idle_workers
@@ -114,8 +115,7 @@ def test_workers_that_openmp_makes_later_are_found_and_do_not_pile_up_on_one_cpu
         assert os.sched_getaffinity(team.threads[2]) == set(CPUS[:2])
         third = team.threads[2]
         team.run(lambda: region_of(2))
-        while third in thread_ids():  # OpenMP is ending it
-            pass
+        assert eventually(lambda: third not in thread_ids())  # OpenMP is ending it
         team.place()
         assert team.threads == (leader, first)
         assert os.sched_getaffinity(first) == {CPUS[1]}
@@ -161,10 +161,9 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
         return set(thread_ids()) - known
 
     def wait_for_end_of(threads: set[int]) -> None:
-        while threads & set(thread_ids()):  # joined; the kernel is tidying up
-            pass
+        assert eventually(lambda: not threads & set(thread_ids()))  # joined; the kernel is tidying up
 
-    before = torch.get_num_threads()
+    threads_before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         end_idle_workers()
@@ -178,7 +177,7 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
         assert len(region_makes()) == 1
         end_idle_workers()
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads_before)
 
 
 def test_an_error_in_a_team_reaches_the_caller_and_the_team_lives():

@@ -26,21 +26,22 @@ class _Mount:
     point: Path
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPU time per second that this process may use, in CPUs: the smallest quota of its groups; None without a
-    quota."""
-    return _quota(_groups_of(root, "cpu", *_texts(root)))
+@dataclass(frozen=True, slots=True)
+class CgroupLimits:
+    """What control groups leave a process.
+
+    `quota` is in CPUs' worth of time, the smallest over the process's groups; None without one. `cpuset` are the CPUs
+    that all its groups allow, as the kernel numbers them; None where no group says.
+    """
+
+    quota: float | None
+    cpuset: frozenset[int] | None
 
 
-def cpuset(root: Path = Path("/")) -> frozenset[int] | None:
-    """CPUs that this process's cpuset allows; None where there is none."""
-    return _cpuset(_groups_of(root, "cpuset", *_texts(root)))
-
-
-def quota_and_cpuset(root: Path = Path("/")) -> tuple[float | None, frozenset[int] | None]:
-    """`cpu_quota` and `cpuset` together, in less time than one after the other."""
+def read_cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
+    """The limits of the process that calls, from /proc and /sys below `root`; both None where these say nothing."""
     texts = _texts(root)
-    return _quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts))
+    return CgroupLimits(_quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts)))
 
 
 def _quota(groups: Iterable[Path]) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from threadcast.core.cgroup import cpu_quota, cpuset
+from threadcast.core.cgroup import read_cgroup_limits
 from threadcast.core.errors import InvalidInput
 from threadcast.core.machine import Cache, Core, Machine, cache_groups
 from threadcast.core.sysfs import format_cpus, numbered, read_cpus, read_int, read_text
@@ -58,11 +58,12 @@ def usable_cores(root: Path = Path("/"), *, affinity: Iterable[int] | None = Non
     mask = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
     present = frozenset(cpu for cpu, _ in numbered(root / _CPU, "cpu"))
     online = read_cpus(root / _CPU / "online") or present or mask
-    allowed = online & (cpuset(root) or online) or online
+    limits = read_cgroup_limits(root)
+    allowed = online & (limits.cpuset or online) or online
     cpus = allowed & mask or mask
     if not cpus:
         raise InvalidInput("affinity is empty: a process runs on at least one CPU")
-    cores, quota = len(_hardware_threads(root, cpus)), cpu_quota(root)
+    cores, quota = len(_hardware_threads(root, cpus)), limits.quota
     limit = None
     if cpus < allowed:
         limit = f"affinity mask {format_cpus(cpus)}"

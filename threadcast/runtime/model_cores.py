@@ -1,4 +1,4 @@
-"""Which cores an optimised model has at the moment: of those that its process was given, those that it was asked to."""
+"""The cores that an optimised model uses now: those of its process, or as many of them as were asked for."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from threadcast.core import Core, Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.threads.process_cores import ProcessCores
 
-STEADY_S = 5.0
+UNCHANGED_S = 5.0
 """Seconds for which cores must have stayed the same before a model is measured anew for them: an arbiter tries
 divisions for some seconds, and measuring takes steps."""
 
 
-class Sizes:
-    """The cores of a model that was optimised for `machine`; `changed` is called with them, from any thread.
+class ModelCores:
+    """The cores of a model that was optimised for `machine`; `changed` is called with new ones, from any thread.
 
     They are those of its `process`, or of these as many as `resize` asked for. A model uses no more cores than
-    `machine` has until it adopts others: `grown` tells that there are more. `most` is the largest number that it may
+    `machine` has until it adopts others: `has_more` says that there are more. `most` is the largest number that it may
     have (None: all that the process has).
     """
 
@@ -34,7 +34,7 @@ class Sizes:
         self._lock = RLock()
         self._since_s = now()
         self.cores: Sequence[Core] = machine.cores
-        """Those that there are."""
+        """Those that it has now."""
         self.whole = True
         """Whether they are those of `machine`."""
         process.subscribe(self._process_changed)
@@ -42,43 +42,43 @@ class Sizes:
             self._update()
 
     @property
-    def grown(self) -> bool:
-        """Whether there are more than the machine has that the model was measured on."""
+    def has_more(self) -> bool:
+        """Whether it has more cores than the machine on which it was measured."""
         return len(self.cores) > len(self._machine)
 
     @property
-    def steady(self) -> bool:
-        """Whether they have been the same for a while."""
-        return self._now() - self._since_s >= STEADY_S
+    def unchanged(self) -> bool:
+        """Whether it has had the same cores for `UNCHANGED_S`."""
+        return self._now() - self._since_s >= UNCHANGED_S
 
     def resize(self, cores: int | Iterable[int] | None) -> Sequence[Core]:
-        """Use so many cores, or those of these CPUs, or None: all that the process has; the cores then in use.
+        """Use so many cores, or those of these CPUs; None: all that the process has. Returns the cores then in use.
 
         InvalidInput for none, for more than there are, and for CPUs that the process has not.
         """
         with self._lock:
-            there = self._there()
+            available = self._available()
             if isinstance(cores, int):
-                if isinstance(cores, bool) or not 1 <= cores <= len(there):
-                    raise InvalidInput(f"cores={cores!r}: from 1 to the {len(there)} that there are")
+                if isinstance(cores, bool) or not 1 <= cores <= len(available):
+                    raise InvalidInput(f"cores={cores!r}: from 1 to the {len(available)} that there are")
                 self._asked = cores
             elif cores is None:
                 self._asked = None
             else:
-                cpus, has = frozenset(cores), {cpu for core in there for cpu in core.cpus}
+                cpus, has = frozenset(cores), {cpu for core in available for cpu in core.cpus}
                 if not cpus or not cpus <= has:
                     raise InvalidInput(f"cores={sorted(cpus)}: this process may use CPUs {sorted(has)}")
                 self._asked = cpus
             self._update()
             return self.cores
 
-    def tell(self, somebody: Callable[[Sequence[Core]], None]) -> None:
-        """Call `somebody` with the cores, in between two changes."""
+    def pass_to(self, receiver: Callable[[Sequence[Core]], None]) -> None:
+        """Call `receiver` with the cores that it has now; they do not change meanwhile."""
         with self._lock:
-            somebody(self.cores)
+            receiver(self.cores)
 
     def adopt(self) -> Machine:
-        """The machine that the cores there are make up; from now on these are the whole."""
+        """Take the cores that it has now for all of its machine, and return that machine."""
         with self._lock:
             cpus = [cpu for core in self.cores for cpu in core.cpus]
             self._machine = read_machine(affinity=cpus)
@@ -90,7 +90,7 @@ class Sizes:
             self._update()
 
     def _update(self) -> None:
-        cores = self._there()
+        cores = self._available()
         if isinstance(self._asked, int):
             cores = cores[: self._asked]
         elif self._asked is not None:
@@ -102,7 +102,7 @@ class Sizes:
             self.whole = {core.cpus for core in cores} == {core.cpus for core in self._machine.cores}
             self._changed(self.cores)
 
-    def _there(self) -> list[Core]:
+    def _available(self) -> list[Core]:
         """The cores of the process, those of the machine first and by its numbers."""
         of_process = self._process.cpus
         machine = self._first if of_process is None else read_machine(affinity=of_process)

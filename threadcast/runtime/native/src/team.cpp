@@ -1,4 +1,4 @@
-#include "crew.h"
+#include "team.h"
 
 namespace threadcast {
 
@@ -22,7 +22,7 @@ void run_as(Region& region, int rank) {
 
 }  // namespace
 
-void Crew::lead(void (*body)(void*), void* data, int size) {
+void Team::lead(void (*body)(void*), void* data, int size) {
   region_.body = body;
   region_.data = data;
   region_.size = size;
@@ -33,24 +33,24 @@ void Crew::lead(void (*body)(void*), void* data, int size) {
   }
   busy_.store(static_cast<int>(members_.size()), std::memory_order_relaxed);
   turn_.fetch_add(1);
-  ring_members();
+  unpark_members();
   run_as(region_, 0);
-  leader_->wait([this] { return busy_.load() == 0; }, spin_);
+  leader_->park([this] { return busy_.load() == 0; }, spin_);
 }
 
-void Crew::dismiss() {
+void Team::dismiss() {
   dismissed_.store(true);
   turn_.fetch_add(1);
-  ring_members();
+  unpark_members();
 }
 
-void Crew::serve(int rank) {
-  Bell* bell = members_[rank - 1];
+void Team::serve(int rank) {
+  Parker* parker = members_[rank - 1];
   for (uint32_t seen = 0;; ++seen) {
-    bell->wait([this, seen] { return turn_.load() != seen; }, spin_);
+    parker->park([this, seen] { return turn_.load() != seen; }, spin_);
     if (dismissed_.load()) return;  // all regions are over by then
     if (rank < region_.size) run_as(region_, rank);
-    if (busy_.fetch_sub(1) == 1) leader_->ring();
+    if (busy_.fetch_sub(1) == 1) leader_->unpark();
   }
 }
 

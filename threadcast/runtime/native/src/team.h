@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "waiting.h"
+#include "parker.h"
 
 namespace threadcast {
 
@@ -36,9 +36,9 @@ struct Region {
 
 // The leader runs the operator; each parallel region of it is run by the leader and the members, which serve until
 // the leader dismisses them. Leader and members meet once a step.
-class Crew {
+class Team {
  public:
-  Crew(Bell* leader, std::vector<Bell*> members, Shares* shares, std::chrono::nanoseconds spin)
+  Team(Parker* leader, std::vector<Parker*> members, Shares* shares, std::chrono::nanoseconds spin)
       : leader_(leader), members_(std::move(members)), spin_(spin) { region_.shares = shares; }
 
   void reset() { turn_.store(0, std::memory_order_relaxed); dismissed_.store(false, std::memory_order_relaxed); }
@@ -49,10 +49,10 @@ class Crew {
   void serve(int rank);                                   // a member's, of rank 1 and above
 
  private:
-  void ring_members() { for (Bell* bell : members_) bell->ring(); }
+  void unpark_members() { for (Parker* parker : members_) parker->unpark(); }
 
-  Bell* leader_;
-  std::vector<Bell*> members_;
+  Parker* leader_;
+  std::vector<Parker*> members_;
   std::chrono::nanoseconds spin_;
   Region region_;
   alignas(64) std::atomic<uint32_t> turn_{0};  // regions begun, and the dismissal
@@ -62,9 +62,9 @@ class Crew {
 
 // What OpenMP's functions need to know of the calling thread.
 struct OmpThread {
-  Crew* crew = nullptr;      // of the operator that this thread leads
+  Team* team = nullptr;      // of the operator that this thread leads
   Region* region = nullptr;  // that it is in; null outside
-  bool ours = false;         // whether it runs operators of an engine, alone or with a crew
+  bool ours = false;         // whether it runs operators of an engine, alone or with a team
   int rank = 0;
   int size = 1;
   uint64_t construct = 0;  // worksharing constructs of the region that it has begun

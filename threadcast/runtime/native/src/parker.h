@@ -1,4 +1,4 @@
-// How a thread waits: it spins for a bounded time, then sleeps until somebody rings its bell.
+// How a thread waits: it spins for a bounded time, then sleeps until another thread wakes it.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,14 @@ inline void relax() {
 #endif
 }
 
-// One sleeper, any number of ringers. Whoever makes the awaited thing true does so with a sequentially consistent
-// write and rings afterwards; the sleeper says that it sleeps before it looks for the last time (Dekker's pattern), so
-// no ring is lost.
-class alignas(64) Bell {
+// One thread parks, any number unpark it. Whoever makes the awaited condition true does so with a sequentially consistent
+// write and unparks afterwards; the parked thread says that it sleeps before it checks for the last time (Dekker's
+// pattern), so no wake-up is lost.
+class alignas(64) Parker {
  public:
   // Returns once `done()` is true.
   template <typename Done>
-  void wait(Done&& done, std::chrono::nanoseconds spin) {
+  void park(Done&& done, std::chrono::nanoseconds spin) {
     constexpr int kRoundsBetweenLooksAtTheClock = 64;
     if (done()) return;
     const auto start = std::chrono::steady_clock::now();
@@ -33,25 +33,25 @@ class alignas(64) Bell {
       }
     } while (std::chrono::steady_clock::now() - start < spin);
     for (;;) {
-      const uint32_t rung = rings_.load();
+      const uint32_t token = tokens_.load();
       asleep_.store(true);
       if (done()) break;
-      sleep(rung);
+      sleep(token);
     }
     asleep_.store(false);
   }
 
-  void ring() {
+  void unpark() {
     if (!asleep_.load()) return;
-    rings_.fetch_add(1);
+    tokens_.fetch_add(1);
     wake();
   }
 
  private:
-  void sleep(uint32_t rung);
+  void sleep(uint32_t token);
   void wake();
 
-  std::atomic<uint32_t> rings_{0};
+  std::atomic<uint32_t> tokens_{0};
   std::atomic<bool> asleep_{false};
 };
 
