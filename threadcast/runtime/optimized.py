@@ -13,11 +13,13 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured, ModuleChanged
+from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
 from threadcast.core.steps import one_step
+from threadcast.runtime.kinds_of_calls import differences
 from threadcast.runtime.layout import Layout, Layouts, layouts_of
 from threadcast.runtime.plan_store import PlanStore
 from threadcast.runtime.sizes import Sizes
@@ -66,13 +68,18 @@ class Optimized:
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
-        """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
+        """Kinds of arguments that could not be captured before a first call, and have had one since."""
+        self._awaited: Hashable | None = None
+        """The kind of arguments that is captured after a first call by the default."""
         self.sizes = Sizes(machine, self._resized, most=most)  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
         with self._lock, one_step():
             found = self.prepare(*arguments)
             if found is None:
+                if self._awaited is not None:
+                    self._changing.add(self._awaited)
+                    self._awaited = None
                 return self._default(*arguments)
             return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
 
@@ -99,7 +106,7 @@ class Optimized:
                 return found
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
-                return f"more than {MAX_SIGNATURES} kinds of arguments were given"
+                return f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}"
             tuning = self._tuning(arguments, described)
             if tuning is None:
                 return None
@@ -163,10 +170,12 @@ class Optimized:
                 rivals=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
+        except FirstStepMissing:
+            return None
         except ModuleChanged as error:
             if described in self._changing:
                 return str(error)
-            self._changing.add(described)
+            self._awaited = described
             return None
         except CaptureError as error:
             return str(error)
