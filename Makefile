@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
+.PHONY: setup demo test test-databases lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -23,10 +23,20 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
+# PyTorch's operators, modules and optimizers by random plans, each compared with eager: about an hour. SAMPLES=number of
+# examples of each entry and type, ONLY=text in the case's name, DATABASE=one of op_db, module_db, optim_db.
+test-databases: $(READY)
+	$(BIN)/python -m tests.databases $(DATABASE) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(ONLY),--only '$(ONLY)')
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site with a search: build/site/index.html. Warnings and links that lead nowhere are errors.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html; $(BIN)/mkdocs serve shows it at http://127.0.0.1:8000 and follows changes"
 
 # The papers' tables beside ours on the simulated Xeon Phi, then what is measured on this machine.
 bench: $(READY)

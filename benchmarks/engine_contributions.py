@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 from planned_by_steps import planned_by_steps
+from run_facts import RunFacts
 
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
@@ -31,10 +31,10 @@ from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
 from threadcast.runtime.comparison import sequential
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.layout import Layout, Layouts, converted, layouts_of
+from threadcast.runtime.memory_format import ModelFormat, formats_of
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.plain_gains import measure_plain_gains
-from threadcast.runtime.plan_maker import PlanMaker
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory
@@ -43,7 +43,7 @@ from threadcast.threads.openmp import end_idle_workers
 PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
 _HEAD = """# What each part of the engine contributes
 
-`python benchmarks/engine_contributions.py --write`, {day}, 2 cores of an {machine} virtual machine, PyTorch 2.13,
+`python benchmarks/engine_contributions.py --write`, {run},
 training steps, medians. Plain PyTorch: each setting in a process of its own, in turns; ratios over it as it is run.
 Below, in one process that keeps freed memory: each policy's plan replayed by the native engine, in turns; ratios over
 eager there. Strategies are those of Liu et al.; critical path first is Graphi's.
@@ -72,21 +72,20 @@ def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured,
 
 def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     """What `threadcast.optimize_training` plans, and of which curves."""
-    found = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    found = planned_by_steps(captured, machine)
     return found.problem, found.plan
 
 
-def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:
-    """A step with the model's tensors in this layout."""
-    lying.set(layout)
+def run_in(memory_format: MemoryFormat, owner: ModelFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+    """A step with the model's tensors in this memory format."""
+    owner.set(memory_format)
     engine.run(inputs)
 
 
-def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: str) -> Captured:
-    """The training step with its images in this layout."""
+def captured_step(work: Workload, optimizer: torch.optim.Optimizer, owner: ModelFormat) -> Captured:
+    """The training step with its images in the current memory format."""
     assert work.loss is not None
-    inputs = converted(tuple(work.inputs)) if layout == "channels last" else tuple(work.inputs)
-    return capture_training(work.model, work.loss, optimizer, inputs, work.target)
+    return capture_training(work.model, work.loss, optimizer, owner.arguments(tuple(work.inputs)), work.target)
 
 
 def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
@@ -95,7 +94,7 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
     work = networks.load(name, size)
     assert work.loss is not None
     optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3, momentum=0.9)
-    lying = Layouts(work.model, optimizer)
+    owner = ModelFormat(work.model, optimizer)
     loss = work.loss
 
     def eager() -> object:
@@ -108,16 +107,16 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
 
     with ExitStack() as ends:
         steps: dict[str, Callable[[], object]] = {"eager, all threads, memory kept": eager}
-        for layout in layouts_of(work.model, work.inputs):
-            lying.set(layout)
-            captured = captured_in(work, optimizer, layout)
+        for memory_format in formats_of(work.model, work.inputs):
+            owner.set(memory_format)
+            captured = captured_step(work, optimizer, owner)
             for what, graph, made in plans(captured, machine):
                 engine = ends.enter_context(NativeEngine(graph, made, machine))
-                steps[f"{what}, {layout}"] = partial(run_lying, lying, layout, engine, graph.bind())
+                steps[f"{what}, {memory_format}"] = partial(run_in, memory_format, owner, engine, graph.bind())
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):
             for what, step in steps.items():
-                lying.set("as given")
+                owner.set(MemoryFormat.AS_GIVEN)
                 step()
                 before_s = time.perf_counter()
                 step()
@@ -160,7 +159,7 @@ def main() -> None:
         tables.append(table(name, size or "small", chosen.rounds))
         print(tables[-1], flush=True)
     if chosen.write:
-        PAGE.write_text(_HEAD.format(day=date.today(), machine=read_machine().name) + "\n".join(tables) + "\n")
+        PAGE.write_text(_HEAD.format(run=RunFacts.now()) + "\n".join(tables) + "\n")
 
 
 if __name__ == "__main__":

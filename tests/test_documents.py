@@ -76,6 +76,22 @@ def test_python_of_the_readme_runs(
     user["fast"].close()
 
 
+def test_python_of_the_recipes_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
+    torch.manual_seed(0)
+    user: dict[str, Any] = {}
+    printed = []
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.DOTALL):
+        exec(compile(block, "recipes.md", "exec"), user)
+        printed.append(capsys.readouterr().out.split())
+    schedule, planned, decided = printed
+    assert float(schedule[-1]) == pytest.approx(0.0, abs=1e-12)  # the cosine's end
+    assert planned[0] == "a"
+    assert decided[0] == "[('a',"
+
+
 def a_users_names() -> dict[str, Any]:
     """What the README's code takes for given."""
     torch.manual_seed(0)

@@ -1,4 +1,11 @@
-"""Forecast how long every operation takes at every thread count, and schedule by the forecast."""
+"""Forecast how long every operation takes at every thread count, and run networks by the forecast.
+
+optimize(model)                            the model's inference, as fast as it is found to run on this machine
+optimize_training(model, loss, optimizer)  the same for a whole training step
+attach()                                   let this process use the cores that an arbiter gives it
+
+`threadcast.scheduler` plans graphs without PyTorch, `threadcast.core` has the types. The command line is `threadcast`.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -10,10 +17,12 @@ __version__ = "0.1.0"
 
 __all__ = ["__version__", "attach", "optimize", "optimize_training"]
 
+_NEED_TORCH = frozenset({"optimize", "optimize_training"})
+
 
 def __getattr__(name: str) -> object:
-    """`optimize` and `optimize_training`, which import torch, and `attach`, when they are first asked for."""
-    if name in ("optimize", "optimize_training"):
+    """Import a public function when it is first used, so that `import threadcast` is quick and needs no PyTorch."""
+    if name in _NEED_TORCH:
         from threadcast.runtime import optimize as module
 
         return getattr(module, name)
@@ -22,3 +31,11 @@ def __getattr__(name: str) -> object:
 
         return attach
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names that completion and `help` show; those that need PyTorch only where it is installed."""
+    from importlib.util import find_spec
+
+    missing = _NEED_TORCH if find_spec("torch") is None else frozenset()
+    return sorted({*globals(), *__all__} - missing - {"TYPE_CHECKING", "_NEED_TORCH"})

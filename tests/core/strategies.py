@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
-from threadcast.core import Affinity, Case, Edge, Op, OpGraph, Placement, TensorSpec
+from threadcast.core import Affinity, Case, Curve, Edge, Op, OpGraph, Placement, Source, TensorSpec
 from threadcast.core.tensor import DTYPE_BYTES
 
 scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-1e3, 1e3) | st.text(max_size=4)
 attributes = st.dictionaries(st.text(max_size=4), scalars | st.lists(scalars, max_size=3), max_size=3)
 cases = st.builds(Case, st.integers(1, 300), st.sampled_from(Affinity))
 seconds = st.floats(0, 1e3, allow_nan=False)
+
+
+THREE = (Case(1), Case(2), Case(4))
+
+
+@st.composite
+def curves(draw: st.DrawFn, over: tuple[Case, ...] | None = None) -> Curve:
+    chosen = over or tuple(draw(st.lists(cases, min_size=1, max_size=6, unique=True)))
+    middle = np.array([draw(seconds) for _ in chosen])
+    below, above = draw(st.floats(0, 1)), draw(st.floats(1, 3))
+    source = tuple(draw(st.sampled_from(Source)) for _ in chosen)
+    return Curve(chosen, middle, middle * below, middle * above, source)
+
+
+def same_curve(one: Curve, other: Curve) -> bool:
+    arrays = all(np.array_equal(getattr(one, n), getattr(other, n)) for n in ("seconds", "low", "high"))
+    return arrays and (one.cases, one.source) == (other.cases, other.source)
 
 
 @st.composite

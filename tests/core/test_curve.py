@@ -1,31 +1,12 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.core.strategies import cases, seconds
-from threadcast.core import Affinity, Case, Curve, CurveTable, Source
+from tests.core.strategies import THREE, curves
+from threadcast.core import Affinity, Case, Curve, Source
 from threadcast.core.errors import InvalidInput
-
-THREE = (Case(1), Case(2), Case(4))
-
-
-@st.composite
-def curves(draw: st.DrawFn, over: tuple[Case, ...] | None = None) -> Curve:
-    chosen = over or tuple(draw(st.lists(cases, min_size=1, max_size=6, unique=True)))
-    middle = np.array([draw(seconds) for _ in chosen])
-    below, above = draw(st.floats(0, 1)), draw(st.floats(1, 3))
-    source = tuple(draw(st.sampled_from(Source)) for _ in chosen)
-    return Curve(chosen, middle, middle * below, middle * above, source)
-
-
-def same(one: Curve, other: Curve) -> bool:
-    arrays = all(np.array_equal(getattr(one, n), getattr(other, n)) for n in ("seconds", "low", "high"))
-    return arrays and (one.cases, one.source) == (other.cases, other.source)
 
 
 @given(curves())
@@ -34,31 +15,6 @@ def test_the_best_case_is_nowhere_beaten(curve):
     assert curve.at(best) == curve.seconds.min()
     equals = [case.threads for case in curve.cases if curve.at(case) == curve.at(best)]
     assert best.threads == min(equals)
-
-
-@given(curves())
-def test_by_threads_is_the_better_affinity_in_order(curve):
-    found = curve.by_threads()
-    assert list(found) == sorted({case.threads for case in curve.cases})
-    assert all(found[case.threads] <= curve.at(case) for case in curve.cases)
-
-
-@given(st.lists(curves(THREE), min_size=1, max_size=4))
-def test_a_table_gives_back_the_curves_that_it_was_made_of(some):
-    table = CurveTable.of(some, model="m@1")
-    assert len(table) == len(some)
-    assert all(same(table[i], curve) for i, curve in enumerate(some))
-    document = table.to_json()
-    assert document["cases"][2] == {"threads": 4, "affinity": "compact"}
-    assert document["source"][0] == [source.value for source in some[0].source]
-    assert document["model"] == "m@1"
-
-
-@given(st.lists(curves(THREE), min_size=2, max_size=4), st.data())
-def test_taking_rows_repeats_and_orders_them(some, data):
-    rows = data.draw(st.lists(st.integers(0, len(some) - 1), min_size=1, max_size=6))
-    taken = CurveTable.of(some).take(rows)
-    assert all(same(taken[i], some[row]) for i, row in enumerate(rows))
 
 
 def test_an_exact_curve_has_no_width():
@@ -96,24 +52,3 @@ def test_a_curve_has_cases_and_a_source_for_each():
     ones = np.ones(3)
     with pytest.raises(InvalidInput, match="2 sources for 3 cases"):
         Curve(THREE, ones, ones, ones, (Source.LEARNED,) * 2)
-
-
-def test_the_curves_of_a_table_have_the_same_cases():
-    with pytest.raises(InvalidInput, match="same cases"):
-        CurveTable.of([Curve.exact(THREE, [1.0] * 3), Curve.exact(THREE[:2], [1.0] * 2)])
-    with pytest.raises(InvalidInput, match="at least one curve"):
-        CurveTable.of([])
-
-
-def test_the_arrays_of_a_table_have_one_shape():
-    ones, source = np.ones((2, 3)), np.zeros((2, 3), dtype=np.int8)
-    with pytest.raises(InvalidInput, match=r"seconds has shape \(3,\)"):
-        CurveTable(THREE, np.ones(3), ones, ones, source)
-    with pytest.raises(InvalidInput, match=r"high has shape \(1, 3\), expected \(2, 3\)"):
-        CurveTable(THREE, ones, ones, np.ones((1, 3)), source)
-
-
-def test_a_table_with_cases_that_are_not_offered_is_sent_as_strict_json():
-    seconds = np.array([[1.0, np.inf]])
-    table = CurveTable((Case(1), Case(2)), seconds, seconds, seconds, np.zeros((1, 2), dtype=np.int8))
-    assert json.loads(json.dumps(table.to_json(), allow_nan=False))["seconds"] == [[1.0, None]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source, TensorSpec
+from threadcast.core.curve_codec import to_answer
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.predictor import LocalPredictor
 
@@ -54,7 +55,7 @@ def answer_of(predictor: LocalPredictor, question: dict[str, Any]) -> dict[str, 
     """What the service answers to `question` when it predicts with `predictor`."""
     ops = [Op.from_json(op) for op in question["ops"]]
     table = predictor.curves(ops, cases=[Case(**case) for case in question["cases"]])
-    return {**table.to_json(), "machine": predictor.machine.fingerprint, "ops": [op.key for op in ops]}
+    return {**to_answer(table), "machine": predictor.machine.fingerprint, "ops": [op.key for op in ops]}
 
 
 def assert_same(first: CurveTable, second: CurveTable) -> None:

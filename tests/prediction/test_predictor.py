@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
 from threadcast.core import Case, Machine, Measurement, Op, Sample, Source, TensorSpec
+from threadcast.core.curve_codec import to_answer
 from threadcast.core.errors import InvalidInput
 from threadcast.prediction.predictor import LocalPredictor, Predictor
 from threadcast.prediction.remote import RemotePredictor
@@ -99,7 +100,7 @@ def test_an_answer_survives_its_way_through_json(share: float, sizes: list[int])
     ops = [Op("copy", (TensorSpec((n,)),), cost=(n * 1.1, n)) for n in sizes]
     table = local(share).curves(ops)
     keys = [op.key for op in ops]
-    content = json.dumps({**table.to_json(), "machine": MACHINE.fingerprint, "ops": keys}).encode()
+    content = json.dumps({**to_answer(table), "machine": MACHINE.fingerprint, "ops": keys}).encode()
     assert len(content) <= max_answer_bytes(len(ops), len(table.cases))
     assert_same(read_curves(content, keys=keys, cases=table.cases, machine=MACHINE), table)
 

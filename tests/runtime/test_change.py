@@ -17,15 +17,16 @@ from tests.runtime.compiler import needs_compiler, skip_without_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward, capture_training
-from threadcast.core import Core, Machine, Plan, given_cpus
+from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ExecutionError, PlanError
-from threadcast.malleable.adjust import Threads
 from threadcast.malleable.limits import Limits
+from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engine import PlanEngine
 from threadcast.runtime.executors import KEPT_PER_CORE
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.python_engine import PythonEngine
 from threadcast.threads.affinity import thread_ids
+from threadcast.threads.this_process import this_process
 
 STAGES = 14
 
@@ -177,10 +178,10 @@ def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, ma
     last = machine.cores[-1]
     one = machine.limited_to([machine.cores[0].id])
     wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
-    threads = Threads()
+    threads = ThreadMasks(cores=this_process().cores)
 
     def shrink() -> None:
-        given_cpus.set_given(last.cpus)
+        this_process().cores.assign(last.cpus)
         threads.restrict(last.cpus)
         engine.change(narrow, one, [last])
 
@@ -189,26 +190,26 @@ def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, ma
         with NativeEngine(captured, wide, machine) as engine, at_checkpoints(AtCheckpoint(2, shrink)):
             engine.run(captured.bind())
             assert os.sched_getaffinity(0) == set(last.cpus)
-            assert given_cpus.mask_of(os.getpid()) == threads.mask_of(os.getpid()) == set(last.cpus)
+            assert this_process().cores.mask_of(os.getpid()) == threads.mask_of(os.getpid()) == set(last.cpus)
             threads.restrict(mask)
             assert os.sched_getaffinity(0) == mask, "a pin that ended is not taken for the program's own"
             engine.run(captured.bind())
             assert os.sched_getaffinity(0) == mask
     finally:
-        given_cpus.set_given(mask)
+        this_process().cores.assign(mask)
         os.sched_setaffinity(0, mask)
 
 
 @needs_compiler
 def test_an_engines_own_pin_is_no_limit_from_outside(captured: Captured, machine: Machine) -> None:
-    limits = Limits()
+    limits = Limits(this_process().cores)
     cores = limits.cores()
     found: list[tuple[object, object]] = []
     plan = make_random_plan(captured.graph, ids(machine)[:1], seed=0)
     one = machine.limited_to(ids(machine)[:1])
 
     def look(_: Tensor) -> None:
-        found.append((given_cpus.mask_of(os.getpid()), limits.cores()))
+        found.append((this_process().cores.mask_of(os.getpid()), limits.cores()))
 
     with NativeEngine(captured, plan, one) as engine, at_checkpoints(look):
         engine.run(captured.bind())
@@ -253,7 +254,7 @@ def test_a_closed_engine_is_not_changed(captured: Captured, machine: Machine) ->
 @pytest.fixture(autouse=True)
 def nothing_given() -> Iterator[None]:
     yield
-    given_cpus._given = None
+    this_process().cores._cpus = None
 
 
 def test_threads_of_core_sets_that_were_used_once_do_not_pile_up(captured: Captured, machine: Machine) -> None:

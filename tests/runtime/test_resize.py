@@ -12,12 +12,14 @@ import torch
 
 import threadcast
 from tests.runtime.random_plans import make_random_plan
-from tests.runtime.small_training import batch, net, same_state, train_eagerly
-from threadcast.core import OpGraph, given_cpus, read_machine
+from tests.runtime.small_training import batch, net, run_until_settled, same_state, train_eagerly
+from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.adjust import Threads
-from threadcast.runtime import sizes
-from threadcast.runtime.plan_store import Kept, PlanStore
+from threadcast.malleable.thread_masks import ThreadMasks
+from threadcast.runtime import model_cores
+from threadcast.runtime.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.threads.this_process import this_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CORES = len(read_machine())
@@ -29,8 +31,9 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph has a plan that is kept from before, and is never slower than it was."""
     cores = tuple(core.id for core in read_machine().cores)
 
-    def kept(_: PlanStore, graph: OpGraph) -> Kept:
-        return Kept(make_random_plan(graph, cores, seed=1, max_width=1), "as given", 1e9)
+    def kept(_: PlanStore, graph: OpGraph) -> StoredPlan:
+        plan = make_random_plan(graph, cores, seed=1, max_width=1)
+        return StoredPlan(plan, MemoryFormat.AS_GIVEN, 1e9)
 
     monkeypatch.setattr(PlanStore, "read", kept)
 
@@ -77,13 +80,13 @@ def test_resizing_to_nothing_or_beyond_the_machine_is_refused(trained: Any) -> N
 def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained: Any) -> None:
     step, _, _, eager, eager_optimizer = trained
     cores = read_machine().cores
-    masks, threads = list[set[int]](), Threads()
+    masks, threads = list[set[int]](), ThreadMasks(cores=this_process().cores)
     all_cpus = os.sched_getaffinity(0)
     x, y = batch(9)
     torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y))
     try:
         for given in (cores[-1:], cores, cores[:1]):
-            given_cpus.set_given(cpu for core in given for cpu in core.cpus)
+            this_process().cores.assign(cpu for core in given for cpu in core.cpus)
             threads.restrict(cpu for core in given for cpu in core.cpus)
             x, y = batch(len(masks))
             torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
@@ -91,12 +94,14 @@ def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained
         assert masks == [set(cores[-1].cpus), all_cpus, set(cores[0].cpus)]
         assert step.reports[0].runs == "plan"
     finally:
-        given_cpus.set_given(all_cpus)
+        this_process().cores.assign(all_cpus)
         os.sched_setaffinity(0, all_cpus)
 
 
 @needs_two_cores
-def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(
+    monkeypatch: pytest.MonkeyPatch, planned_at_once: None
+) -> None:
     model = net().eval()
     x, _ = batch(0)
     with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
@@ -104,12 +109,13 @@ def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(monkeyp
         call.resize(1)
         with pytest.warns(UserWarning, match="other cores than it was measured on"):
             torch.testing.assert_close(call(x), model(x))
-        monkeypatch.setattr(sizes, "STEADY_S", 0.0)
+        monkeypatch.setattr(model_cores, "UNCHANGED_S", 0.0)
+
+        def check(_: int) -> None:
+            torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
+
         for size in (1, CORES):
             call.resize(size)
-            made = 0
-            while made < 3 or call.reports[0].runs == "measuring":
-                torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
-                made += 1
+            run_until_settled(call, check)
             (report,) = call.reports
             assert report.plan is None or report.plan.cores == size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from threadcast.core import Curve
 from threadcast.scheduler.policies import Problem
 
 Placed = dict[int, tuple[float, float, int]]
@@ -17,7 +18,7 @@ def best_makespan_s(problem: Problem) -> float:
     earlier. Partial schedules that are as long as a whole one are given up.
     """
     predecessors, cores = problem.graph.predecessors, len(problem.machine)
-    offered = [list(problem.curves[i].by_threads().items()) for i in range(len(problem.graph))]
+    offered = [list(fastest_by_threads(problem.curves[i]).items()) for i in range(len(problem.graph))]
 
     def extend(placed: Placed, best: float) -> float:
         if len(placed) == len(offered):
@@ -32,6 +33,14 @@ def best_makespan_s(problem: Problem) -> float:
         return best
 
     return extend({}, math.inf)
+
+
+def fastest_by_threads(curve: Curve) -> dict[int, float]:
+    """Seconds at each thread count, of the faster affinity where there are two."""
+    fastest: dict[int, float] = {}
+    for case, seconds in zip(curve.cases, curve.seconds):
+        fastest[case.threads] = min(fastest.get(case.threads, math.inf), float(seconds))
+    return fastest
 
 
 def earliest(placed: Placed, predecessors: tuple[int, ...], seconds: float, busy_at_most: int) -> float:

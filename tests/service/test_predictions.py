@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import CURVES, GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
 from threadcast.core import Case, Machine, Measurement, Sample
+from threadcast.core.curve_codec import to_answer
 from threadcast.core.machine import MAX_CORES
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.app import Service, create_app
@@ -32,7 +33,7 @@ def test_the_answer_is_the_local_predictors_to_the_last_bit(client: FlaskClient,
     expected = LocalPredictor(model, MACHINE, observed, version=version).curves([*OPS, UNSEEN])
     answer = ask(client, machine=MACHINE.to_json(), ops=[op.to_json() for op in (*OPS, UNSEEN)])
     assert answer == {
-        "machine": MACHINE.fingerprint, "ops": [op.key for op in (*OPS, UNSEEN)], **expected.to_json()
+        "machine": MACHINE.fingerprint, "ops": [op.key for op in (*OPS, UNSEEN)], **to_answer(expected)
     }  # fmt: skip
     assert answer["model"] == "roofline@1"
     assert set(answer["source"][0]) == {"measured"}

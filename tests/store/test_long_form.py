@@ -239,3 +239,18 @@ def test_a_name_that_a_table_would_change_is_refused(tmp_path: Path, machine: Ma
     for odd in (odd_counter, odd_kind):
         with pytest.raises(InvalidInput, match="printable"):
             write_long_form([odd], tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("column", ["machine", "op", "threads", "affinity", "feature.x", "json.op", "json.conditions"])
+@pytest.mark.parametrize("value", [[], ["a"], {"a": 1}, {"a": [1]}])
+def test_a_column_of_lists_or_structures_is_refused(tmp_path: Path, column: str, value: object) -> None:
+    table: dict[str, object] = {"machine": "m", "op": "o", "threads": 1, "repeat": 0, "seconds": 1.0}
+    pd.DataFrame([{**table, column: value}]).to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(FormatError, match=f"column '{column}' holds lists or structures"):
+        read_long_form(tmp_path / "table.parquet")
+
+
+def test_a_column_of_lists_that_is_passed_over_does_no_harm(tmp_path: Path) -> None:
+    row = {"machine": "m", "op": "o", "threads": 1, "repeat": 0, "seconds": 1.0, "note": ["a"]}
+    pd.DataFrame([row]).to_parquet(tmp_path / "table.parquet")
+    assert len(read_long_form(tmp_path / "table.parquet")) == 1

@@ -24,6 +24,7 @@ from threadcast.capture.module_state import ModuleState
 from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
 from threadcast.capture.program import Input, Program
 from threadcast.capture.recording import Recorder
+from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
@@ -93,6 +94,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
 
     CaptureError says why a callable cannot be captured.
     """
+    check_function(function)
     state = _State(function)
 
     def call(parameters: list[Tensor], buffers: list[Tensor], arguments: Any) -> Any:
@@ -120,6 +122,8 @@ def capture_training(
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     CaptureError says why a step cannot be captured, FirstStepMissing that PyTorch must run one first.
     """
+    check_supported(model)
+    check_function(loss)
     state = _State(model)
     updates = updates_of(optimizer)
     own = set(map(id, state.parameters.values()))

@@ -21,6 +21,7 @@ from threadcast.cli.plan_input import (
     remote_remarks,
 )
 from threadcast.core import CurveTable, Op
+from threadcast.core.curve_codec import to_answer
 from threadcast.core.errors import NotFound
 from threadcast.core.settings import Settings
 
@@ -67,7 +68,7 @@ def command(
         output.warn(remark)
     best = [curves[i].best() for i in range(len(ops))]
     document = {
-        **curves.to_json(), "machine": fingerprint,
+        **to_answer(curves), "machine": fingerprint,
         "ops": [
             {
                 "key": op.key, "kind": op.kind, "count": count,
@@ -109,7 +110,7 @@ def _curve_table(op: Op, curves: CurveTable, row: int) -> Table:
 
 
 def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Sequence[int]) -> Table:
-    """One row an op, those that take longest in all first."""
+    """One row for each op, those with most total time first."""
     rows: list[tuple[Any, ...]] = []
     for i, op in enumerate(ops):
         curve = curves[i]

@@ -1,6 +1,7 @@
 """The vocabulary: ops, graphs, machines, measurements, curves, plans. Imports nothing else of threadcast."""
 
-from threadcast.core.curve import Curve, CurveTable, Source
+from threadcast.core.curve import Curve, Source
+from threadcast.core.curve_table import CurveTable
 from threadcast.core.graph import Edge, OpGraph
 from threadcast.core.machine import Affinity, Cache, Case, Core, Machine
 from threadcast.core.measurement import Measurement, Sample

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from threadcast.core import Case, CurveTable, Machine, Source
-from threadcast.core.errors import ServiceError
+from threadcast.core import Case, CurveTable, Machine
+from threadcast.core.curve_codec import case_documents, from_answer
+from threadcast.core.errors import FormatError, ServiceError
 
 HEAD_BYTES, CASE_BYTES, KEY_BYTES, POINT_BYTES = 4096, 64, 256, 128
 """Room that an answer needs at most: for its envelope, for a case, for an op's key, and for one point (three numbers
@@ -18,8 +16,6 @@ of at most 24 digits each, the name of its source, separators)."""
 
 MAX_MODEL_NAME = 200
 """Characters; a longer model name is taken for garbage."""
-
-_CODES = {source.value: code for code, source in enumerate(Source)}
 
 
 def max_answer_bytes(ops: int, cases: int) -> int:
@@ -45,42 +41,15 @@ def read_curves(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], m
     for name, asked in (
         ("machine", machine.fingerprint),
         ("ops", list(keys)),
-        ("cases", [{"threads": case.threads, "affinity": case.affinity.value} for case in cases]),
+        ("cases", case_documents(cases)),
     ):
         if document.get(name) != asked:
             raise ServiceError(f"the answer is about other {name} than were asked for")
-    shape = (len(keys), len(cases))
-    seconds, low, high = (_numbers(document, name, shape) for name in ("seconds", "low", "high"))
-    if np.any(low > seconds * (1 + 1e-9)) or np.any(high < seconds * (1 - 1e-9)):
-        raise ServiceError("the answer has points outside their interval")
-    return CurveTable(tuple(cases), seconds, low, high, _sources(document, shape), model)
+    try:
+        return from_answer(document, cases=cases, rows=len(keys))
+    except FormatError as error:
+        raise ServiceError(f"the answer has no table of curves: {error}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
-
-
-def _numbers(document: dict[str, Any], name: str, shape: tuple[int, int]) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(document.get(name))
-    except ValueError as error:
-        raise ServiceError(f"{name} of the answer is ragged") from error
-    if array.shape != shape or array.dtype.kind not in "iuf":
-        raise ServiceError(f"{name} of the answer is {array.dtype} of shape {array.shape}, expected numbers of {shape}")
-    numbers = array.astype(np.float64)
-    if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
-        raise ServiceError(f"{name} of the answer must be finite and at least 0")
-    return numbers
-
-
-def _sources(document: dict[str, Any], shape: tuple[int, int]) -> NDArray[np.int8]:
-    rows = document.get("source")
-    try:
-        if not isinstance(rows, list):
-            raise TypeError
-        codes = np.array([[_CODES[name] for name in row] for row in rows], dtype=np.int8)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ServiceError(f"source of the answer must be rows of {', '.join(_CODES)}") from error
-    if codes.shape != shape:
-        raise ServiceError(f"source of the answer has shape {codes.shape}, expected {shape}")
-    return codes

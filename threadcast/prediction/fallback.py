@@ -1,23 +1,20 @@
-"""Who answers where the service does not: a model in this process, and where that cannot either, a roofline."""
+"""What answers where the service does not: a model in this process, and where that cannot either, a roofline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.models.base import Measurements
 from threadcast.prediction.predictor import LocalPredictor, Predictor
-
-if TYPE_CHECKING:
-    from threadcast.store import Store
 
 ROOFLINE = "roofline (nominal)"
 """`table.model` of a guess from the machine's cores alone."""
 
 
 class FirstOf:
-    """Asks predictors of one machine in turn and gives the first whole table; `table.model` says whose it is."""
+    """Asks predictors of one machine in turn and returns the first table; `table.model` says which answered."""
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         if not predictors:
@@ -29,7 +26,7 @@ class FirstOf:
         self._predictors = tuple(predictors)
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row an op; ModelError, the first one's, when none of them can tell."""
+        """Return one row for each op; the first ModelError where none of them can predict."""
         first: ModelError | None = None
         for predictor in self._predictors:
             try:
@@ -39,7 +36,9 @@ class FirstOf:
         raise first or ModelError("nobody was asked")
 
 
-def roofline(machine: Machine, observed: Mapping[str, Sequence[Measurement]] | Store | None = None) -> LocalPredictor:
+def roofline(
+    machine: Machine, observed: Mapping[str, Sequence[Measurement]] | Measurements | None = None
+) -> LocalPredictor:
     """A predictor that can always tell, if badly: `models.nominal_roofline`, and the points in `observed`."""
     from threadcast.models.nominal_roofline import NominalRoofline
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
-from threadcast.models.base import PerformanceModel
-from threadcast.prediction.curve_cache import CurveCache, at_cases, empty_table
-
-if TYPE_CHECKING:  # it needs SQLAlchemy, which a runtime's install lacks
-    from threadcast.store import Store
+from threadcast.models.base import Measurements, PerformanceModel
+from threadcast.prediction.curve_cache import CurveCache
 
 
 @runtime_checkable
@@ -21,24 +18,24 @@ class Predictor(Protocol):
     machine: Machine
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row an op over `cases` (None: all of the machine's); raises within its deadline or not at all."""
+        """Return one row for each op over `cases` (None: all of the machine's), or raise, within the deadline."""
         ...
 
 
 class LocalPredictor:
-    """Answers with a model in this process, from what was measured of each op.
+    """Predicts curves with a model in this process, from the measurements that there are of each op.
 
-    `observed` maps op keys to measurements, or is a store, which is then read for each op that is asked for the
-    first time; measurements of other machines are left out. `version` is how the registry calls the model
-    ("name@version"; without it the model's name) and becomes `table.model`. Curves are kept by op key: call
-    `forget` when more has been measured. Safe to use from threads. ModelError when the model cannot tell.
+    `observed`: measurements by op key, or a store, in which each op is looked up when it is first asked for;
+    measurements of other machines are ignored. `version`: the model's name in the registry ("name@version"; default:
+    the model's own name), which becomes `table.model`. Curves are cached by op key: call `forget` when there are new
+    measurements. Safe to use from threads. Raises ModelError where the model cannot predict.
     """
 
     def __init__(
         self,
         model: PerformanceModel,
         machine: Machine,
-        observed: Mapping[str, Sequence[Measurement]] | Store,
+        observed: Mapping[str, Sequence[Measurement]] | Measurements,
         *,
         version: str = "",
     ) -> None:
@@ -48,7 +45,7 @@ class LocalPredictor:
         self._cache = CurveCache(machine.cases())
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row an op over `cases` (None: all of the machine's); InvalidInput for a case it does not have."""
+        """Return one row for each op over `cases` (None: all of the machine's); InvalidInput for an unknown case."""
         keys = [op.key for op in ops]
         wanted = self._cache.missing(keys)
         if wanted:
@@ -56,15 +53,15 @@ class LocalPredictor:
         table = self._cache.get(keys)
         if table is None:  # `forget` came between
             table = self._predict(ops)
-        return at_cases(table if ops else empty_table(self.machine.cases(), model=self.version), cases)
+        return (table if ops else CurveTable.empty(self.machine.cases(), model=self.version)).at_cases(cases)
 
     def forget(self) -> None:
-        """Ask the model anew for every op, with what has been measured by then."""
+        """Drop the cached curves: the model predicts each op again, from the measurements that there are then."""
         self._cache.clear()
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
-        seen = self._measured([op.key for op in ops])
-        observed = [seen.get(op.key, []) for op in ops]
+        measured = self._measured([op.key for op in ops])
+        observed = [measured.get(op.key, []) for op in ops]
         table = self._model.predict_many(ops, observed, self.machine.cases(), machine=self.machine)
         return replace(table, model=self.version)
 

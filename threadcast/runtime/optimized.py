@@ -15,16 +15,20 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.capture import Captured, ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
+from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.core.steps import one_step
 from threadcast.runtime.kinds_of_calls import differences
-from threadcast.runtime.layout import Layout, Layouts, layouts_of
+from threadcast.runtime.memory_format import ModelFormat, formats_of
+from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plan_store import PlanStore
-from threadcast.runtime.sizes import Sizes
-from threadcast.runtime.tuning import Contender, Report, Tuning
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
+from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
 """Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
@@ -33,16 +37,16 @@ MAX_SIGNATURES = 8
 class Optimized:
     """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
 
-    `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
-    counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
-    caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
-    contenders, `among` says which. `name` tells calls apart between processes. `most` cores are used, if more come.
+    `capture(arguments, model_format)` gives the graph of one call in the current memory format. The first calls measure
+    and compare (`Tuning`); all of them are whole steps of the caller's. `watched` are the model and the optimizer whose
+    tensors the graphs hold. `rivals(arguments)` are further contenders, `among` says which. `name` tells calls apart
+    between processes. It uses `most` cores at most, if more come.
     """
 
     def __init__(
         self,
         default: Callable[..., Any],
-        capture: Callable[[tuple[Any, ...], Layout], Captured],
+        capture: Callable[[tuple[Any, ...], ModelFormat], Captured],
         machine: Machine,
         *,
         name: str,
@@ -54,13 +58,16 @@ class Optimized:
         self.machine = machine
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
+        self._unsupported = unsupported(model)
+        if self._unsupported is not None:
+            model = None
         self._model = model
         self._watch = Watch(model, optimizer) if model is not None else None
-        self._layouts = Layouts(model, optimizer) if model is not None else None
+        self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
         self._tunings: dict[Any, Tuning | str] = {}
-        """By kind of arguments; why there is none, where there cannot be."""
+        """What runs each kind of arguments, or the reason why only the default can."""
         self._last: tuple[Any, Tuning | str] | None = None
-        """The entry of the last call: comparing with it is quicker than looking it up."""
+        """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
         self._fuse = settings["engine.fuse"]
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
@@ -71,10 +78,13 @@ class Optimized:
         """Kinds of arguments that could not be captured before a first call, and have had one since."""
         self._awaited: Hashable | None = None
         """The kind of arguments that is captured after a first call by the default."""
-        self.sizes = Sizes(machine, self._resized, most=most)  # last: cores may change from here on
+        self._steps = this_process().steps
+        self.cores = ModelCores(
+            machine, self._resized, this_process().cores, most=most
+        )  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
-        with self._lock, one_step():
+        with self._lock, self._steps.step():
             found = self.prepare(*arguments)
             if found is None:
                 if self._awaited is not None:
@@ -84,10 +94,12 @@ class Optimized:
             return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
 
     def prepare(self, *arguments: Any) -> Tuning | str | None:
-        """Capture what these arguments need, if it was not, and return what runs them, or why nothing can.
+        """Return what runs these arguments, captured now if it was not before, or the reason why only the default can.
 
-        None where that shows after a first call by the default.
+        None where the default has to run a first call before one can know.
         """
+        if self._unsupported is not None:
+            return self._unsupported
         leaves, structure = _flattened(arguments)
         seen = self._seen(self._watch) if self._watch is not None else None
         reason = self._fallback(leaves, seen)
@@ -99,8 +111,8 @@ class Optimized:
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
-            return self._last[1] if self.sizes.whole else self._with_other_cores(self._last[1])
-        if not self.sizes.whole:
+            return self._last[1] if self.cores.whole else self._with_other_cores(self._last[1])
+        if not self.cores.whole:
             found = self._with_other_cores(self._tunings.get(key, ""))
             if found is not None:
                 return found
@@ -112,19 +124,21 @@ class Optimized:
                 return None
             self._tunings[key] = tuning
             if isinstance(tuning, Tuning):
-                self.sizes.tell(tuning.resize)
+                self.cores.pass_to(tuning.resize)
         self._last = key, self._tunings[key]
         return self._tunings[key]
 
     @property
     def reports(self) -> list[Report]:
         """What runs each kind of arguments, in the order in which they first came."""
-        return [Report(runs="default", reason=t) if isinstance(t, str) else t.report for t in self._tunings.values()]
+        if self._unsupported is not None:
+            return [Report.as_default(self._unsupported)]
+        return [Report.as_default(t) if isinstance(t, str) else t.report for t in self._tunings.values()]
 
     @property
-    def kept(self) -> list[Contender]:
+    def fastest(self) -> list[Contender]:
         """What ran fastest when last compared, of each kind of arguments that could be captured."""
-        return [tuning.kept for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
+        return [tuning.fastest for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
 
     def close(self) -> None:
         """End all threads; later calls measure anew. Parameters lie in memory as they were given."""
@@ -134,18 +148,18 @@ class Optimized:
                     tuning.close()
             self._tunings.clear()
             self._last = None
-            self._lie("as given")
+            self._format.set(MemoryFormat.AS_GIVEN)
 
     def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
         """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
-        if isinstance(found, Tuning) and found.follows and not self.sizes.grown:
+        if isinstance(found, Tuning) and found.follows and not self.cores.has_more:
             return found
         if found and isinstance(found, str):
             return found
         others = [tuning for tuning in self._tunings.values() if isinstance(tuning, Tuning) and tuning.follows]
-        if self.sizes.steady and (self.sizes.grown or not others):
+        if self.cores.unchanged and (self.cores.has_more or not others):
             self.close()
-            self.machine = self.sizes.adopt()
+            self.machine = self.cores.adopt()
             return None
         if isinstance(found, Tuning) and found.follows:
             return found
@@ -157,17 +171,16 @@ class Optimized:
                 tuning.resize(cores)
 
     def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
-        layouts = layouts_of(self._model, arguments)
         try:
             return Tuning(
                 self._default,
-                lambda layout: self._captured(arguments, layout),
-                self._lie,
-                layouts,
+                lambda memory_format: self._captured(arguments, memory_format),
+                self._format,
+                formats_of(self._model, arguments),
                 self.machine,
                 call=(self._name, described),
                 plans=PlanStore(self._folder, self.machine, among=self._among),
-                rivals=self._rivals(arguments, len(self.machine)),
+                backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
         except FirstStepMissing:
@@ -180,11 +193,10 @@ class Optimized:
         except CaptureError as error:
             return str(error)
 
-    def _captured(self, arguments: tuple[Any, ...], layout: Layout) -> Captured:
-        self._lie(layout)
-        captured = self._capture(arguments, layout)
-        if self._watch is not None:
-            self._watch.renew()  # capturing makes an optimizer's missing state
+    def _captured(self, arguments: tuple[Any, ...], memory_format: MemoryFormat) -> Captured:
+        self._format.set(memory_format)
+        captured = self._capture(arguments, self._format)
+        self._renew_watch()  # capturing makes an optimizer's missing state
         return captured
 
     def _seen(self, watch: Watch) -> Seen:
@@ -192,7 +204,7 @@ class Optimized:
         seen = watch.look()
         if seen.moved:
             self.close()
-            self._layouts = Layouts(watch.model, watch.optimizer)
+            self._format.reset()
             watch.renew()
             seen = watch.look()
         return seen
@@ -217,8 +229,9 @@ class Optimized:
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
         return self._default(*arguments)
 
-    def _lie(self, layout: Layout) -> None:
-        if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
+    def _renew_watch(self) -> None:
+        """Take the tensors as they are now for those that the graphs hold."""
+        if self._watch is not None:
             self._watch.renew()
 
 

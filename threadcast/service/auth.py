@@ -49,7 +49,7 @@ def install(app: APIFlask, settings: ServiceSettings) -> None:
 
     def authorise() -> None:
         if keys is None:
-            if settings.local_only and _PORT.sub("", request.host) not in LOCAL:
+            if settings.local_only and _PORT.sub("", request.host.lower()) not in LOCAL:
                 raise Problem(
                     421, "without keys this service answers to localhost only", pointer="/Host", where="header"
                 )

@@ -1,4 +1,4 @@
-"""Curve tables as JSON text: whole arrays at once, since one Python float at a time takes seconds."""
+"""Curve tables as JSON text for HTTP answers: whole arrays at once, as one Python float at a time takes seconds."""
 
 from __future__ import annotations
 
@@ -10,47 +10,45 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from threadcast.core import Case, CurveTable, Source
+from threadcast.core import Case, CurveTable
 from threadcast.core.curve import Floats
+from threadcast.core.curve_codec import SOURCE_NAMES, case_documents, to_answer
 
 ROWS = 1_000
-"""Of a table that are written in one call: a few milliseconds, in which no other thread goes on."""
+"""Rows of a table written in one call of orjson, which holds the interpreter lock for a few milliseconds."""
 
-_NAMES = [orjson.dumps(source.value) for source in Source]
+_NAMES = [orjson.dumps(name) for name in SOURCE_NAMES]
 
 
 def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
-    """The members of `head` and those of `table.to_json()` as one JSON object; floats survive to the last bit."""
-    members = {
-        **head,
-        "cases": orjson.Fragment(_cases(table.cases)),
-        **{name: orjson.Fragment(_numbers(getattr(table, name))) for name in ("seconds", "low", "high")},
-        "source": orjson.Fragment(_sources(table.source)),
-        "model": table.model,
-    }
-    return orjson.dumps(members)
+    """The members of `head` and of the table's answer (`core.curve_codec`) as one JSON object. Floats are exact."""
+    return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
 
 
 @lru_cache(maxsize=64)
-def _cases(cases: tuple[Case, ...]) -> bytes:
-    """The JSON array of the cases: those of a machine are asked for again and again."""
-    return orjson.dumps([{"threads": case.threads, "affinity": case.affinity.value} for case in cases])
+def _cases(cases: tuple[Case, ...]) -> orjson.Fragment:
+    """The JSON array of the cases, cached: most requests ask for all cases of the same few machines."""
+    return orjson.Fragment(orjson.dumps(case_documents(cases)))
 
 
-def _numbers(array: Floats) -> bytes:
+def _numbers(array: Floats) -> orjson.Fragment:
     """The JSON array of the rows of (n_ops, n_cases), null where a number is not finite."""
     rows = np.ascontiguousarray(array)
     if len(rows) <= ROWS:
-        return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)
-    parts = (_numbers(rows[start : start + ROWS])[1:-1] for start in range(0, len(rows), ROWS))
-    return b"[" + b",".join(parts) + b"]"
+        return orjson.Fragment(_number_text(rows))
+    parts = (_number_text(rows[start : start + ROWS])[1:-1] for start in range(0, len(rows), ROWS))
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
-def _sources(codes: NDArray[np.int8]) -> bytes:
-    return b"[" + b",".join(_source_row(row.tobytes()) for row in codes) + b"]"
+def _number_text(rows: Floats) -> bytes:
+    return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _sources(codes: NDArray[np.int8]) -> orjson.Fragment:
+    return orjson.Fragment(b"[" + b",".join(_source_row(row.tobytes()) for row in codes) + b"]")
 
 
 @lru_cache(maxsize=4_096)
 def _source_row(codes: bytes) -> bytes:
-    """The JSON array of the names of one op's sources: there are few different ones."""
+    """The JSON array of the source names of one op, cached: few different rows occur."""
     return b"[" + b",".join(_NAMES[code] for code in codes) + b"]"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 from flask import g, request
 
 from threadcast.core import Case, CurveTable, Op
@@ -75,14 +74,7 @@ def curves_in_time(
     for start in range(0, len(ops), OPS_AT_ONCE):
         until.remaining_s()
         parts.append(predictor.curves(ops[start : start + OPS_AT_ONCE], cases=cases))
-    if len(parts) == 1:
-        return parts[0]
-    seconds, low, high = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("seconds", "low", "high")
-    )
-    return CurveTable(
-        parts[0].cases, seconds, low, high, np.concatenate([part.source for part in parts]), parts[0].model
-    )
+    return CurveTable.concat(parts)
 
 
 @contextmanager

@@ -23,10 +23,11 @@ from types import ModuleType
 
 import torch
 
+from threadcast.core import parent_process
 from threadcast.core.errors import ExecutionError
-from threadcast.core.given_cpus import follow, given, know_pinned
 from threadcast.core.settings import Settings
 from threadcast.threads.memory import return_freed_memory
+from threadcast.threads.this_process import this_process
 
 NAME = "threadcast_native"
 SOURCES = Path(__file__).parent / "src"
@@ -67,10 +68,11 @@ def _library() -> ModuleType:
     obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     if obstacle:
         raise ExecutionError(f"the native engine cannot serve torch's OpenMP: {obstacle}")
-    follow(lambda cpus: module.set_home(sorted(cpus)))
-    if (now := given()) is not None:
-        module.set_home(sorted(now))
-    know_pinned(module)
+    cores = this_process().cores
+    cores.subscribe(lambda cpus: module.set_home(sorted(cpus)))
+    if cores.cpus is not None:
+        module.set_home(sorted(cores.cpus))
+    cores.add_pinner(module)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
     return module
@@ -140,7 +142,7 @@ def make_file(command: Sequence[str], built: Path, what: str) -> None:
     """
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", _GUARD, str(os.getpid()), *command],
+        [sys.executable, "-I", parent_process.__file__, str(os.getpid()), *command],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
         start_new_session=True,
     ) as running:  # fmt: skip
@@ -167,25 +169,6 @@ def _end(running: subprocess.Popen[str]) -> None:
             running.communicate(timeout=_END_S)  # until none of them holds the output any more
             return
 
-
-# Its own end, with the thread that called, and a signal of the caller end its group; a handler is not inherited.
-_GUARD = """
-import ctypes, os, signal, subprocess, sys
-def end(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(0, signal.SIGTERM)
-signal.signal(signal.SIGTERM, end)
-signal.pthread_sigmask(signal.SIG_SETMASK, ())
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-caller, *command = sys.argv[1:]
-if os.getppid() != int(caller):
-    sys.exit("nobody waits for this")
-try:
-    running = subprocess.Popen(command)
-except OSError as error:
-    sys.exit(f"{command[0]}: {error.strerror}")
-sys.exit(running.wait() != 0)
-"""
 
 _SCRIPT = """
 import sys

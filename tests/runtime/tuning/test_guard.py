@@ -1,0 +1,162 @@
+"""The guard keeps what is faster, step by neighbouring step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadcast.core.errors import InvalidInput
+from threadcast.runtime.tuning.guard import Guard, Verdict, judge
+
+
+def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
+    assert judge([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).kept == "plan"
+    assert judge([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).gain == 2.0
+    assert judge([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]).kept == "default"
+
+
+def test_a_machine_that_slows_down_for_both_changes_nothing() -> None:
+    default, planned = [2.0, 2.0, 2.0, 20.0, 20.0], [1.5, 1.5, 1.5, 15.0, 15.0]
+    verdict = judge(default, planned)
+    assert (verdict.kept, verdict.low, verdict.high) == ("plan", pytest.approx(4 / 3), pytest.approx(4 / 3))
+
+
+def test_one_disturbed_step_does_not_turn_the_verdict() -> None:
+    assert judge([2.0] * 4 + [0.1] + [2.0] * 4, [1.0] * 9).kept == "plan"
+
+
+def test_a_lead_that_a_few_steps_cannot_show_changes_nothing() -> None:
+    verdict = judge([2.0, 2.0, 0.9, 2.0], [1.0] * 4)
+    assert (verdict.kept, verdict.shown) == ("default", False)
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=3))
+def test_the_interval_encloses_the_gain_and_the_plan_must_lie_above_one(pairs: list[tuple[float, float]]) -> None:
+    verdict = judge([d for d, _ in pairs], [p for _, p in pairs])
+    assert verdict.low <= verdict.gain <= verdict.high
+    assert (verdict.kept == "plan") == (verdict.low > 1.0)
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=40))
+def test_the_verdict_turns_round_when_default_and_plan_are_exchanged(ratios: list[float]) -> None:
+    there, back = judge(ratios, [1.0] * len(ratios)), judge([1.0] * len(ratios), ratios)
+    assert (there.low, there.high) == pytest.approx((1 / back.high, 1 / back.low))
+    assert there.shown == back.shown
+
+
+def test_the_interval_holds_the_true_median_19_times_of_20() -> None:
+    rng = np.random.default_rng(0)
+    for n in (6, 9, 15, 30):
+        found = [judge(sample, np.ones(n)) for sample in rng.lognormal(sigma=0.3, size=(2000, n))]
+        assert sum(v.low <= 1.0 <= v.high for v in found) / len(found) > 0.945
+
+
+@pytest.mark.parametrize(
+    ("default", "planned"),
+    [
+        ([1.0] * 3, [1.0] * 2),
+        ([1.0] * 2, [1.0] * 2),
+        ([1.0, 1.0, 0.0], [1.0] * 3),
+        ([1.0] * 3, [1.0, 1.0, float("nan")]),
+    ],
+)
+def test_too_few_or_impossible_times_are_refused(default: list[float], planned: list[float]) -> None:
+    with pytest.raises(InvalidInput):
+        judge(default, planned)
+
+
+class World:
+    """A default and a plan that each take their own time on a clock of their own, run as a guard says."""
+
+    def __init__(self, default_s: Callable[[int], float], planned_s: Callable[[int], float]) -> None:
+        self.now_s = 0.0
+        self.ran: list[str] = []
+        self._times = {"default": default_s, "plan": planned_s, "rest": lambda step: 0.0}
+
+    def run(self, guard: Guard, steps: int) -> None:
+        """Run so many steps."""
+        for _ in range(steps):
+            if guard.needs_rest:
+                self._step("rest")
+            started_s, runner = self.now_s, guard.next_runner()
+            self._step(runner)
+            guard.observe(started_s=started_s, seconds=self.now_s - started_s)
+
+    def run_to_verdict(self, **options: Any) -> Verdict:
+        """Run until it is clear which is faster."""
+        guard = Guard(**options)
+        while guard.verdict is None:
+            assert len(self.ran) < 10_000
+            self.run(guard, 1)
+        return guard.verdict
+
+    def _step(self, name: str) -> None:
+        self.now_s += self._times[name](len(self.ran))
+        self.ran.append(name)
+
+
+def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
+    for default_s, planned_s, kept in [(2.0, 1.0, "plan"), (1.0, 1.1, "default")]:
+        world, guard = World(lambda step, s=default_s: s, lambda step, s=planned_s: s), Guard()
+        world.run(guard, 60)
+        assert guard.verdict is not None
+        assert (guard.verdict.kept, guard.verdict.pairs) == (kept, 6)
+        steps = [name for name in world.ran if name != "rest"]
+        assert len(steps) == 60
+        assert set(steps[-20:]) == {kept}
+
+
+def test_teams_rest_before_every_block_of_default_steps_and_never_else() -> None:
+    world = World(lambda step: 1.0, lambda step: 2.0)
+    world.run(Guard(), 40)
+    starts = [i for i, name in enumerate(world.ran) if name == "default" and world.ran[i - 1 : i] != ["default"]]
+    assert [i + 1 for i, name in enumerate(world.ran) if name == "rest"] == starts
+
+
+def test_a_step_after_a_change_is_not_timed() -> None:
+    world = World(lambda step: 1.0, lambda step: 1.0)
+    changes = {"default": 50.0, "plan": 0.0}
+
+    def slow_after_change(name: str) -> Callable[[int], float]:
+        return lambda step: 1.0 if world.ran and world.ran[-1] == name else 1.0 + changes[name]
+
+    world._times.update(default=slow_after_change("default"), plan=slow_after_change("plan"))
+    assert world.run_to_verdict().gain == 1.0
+
+
+def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_them() -> None:
+    world = World(lambda step: 1e-3, lambda step: 1e-3)
+    since: dict[str, float] = {}
+
+    def slow_beside_the_other(name: str, other: str) -> Callable[[int], float]:
+        def seconds(step: int) -> float:
+            spinning = other in since and world.now_s - since[other] < 4e-3
+            since[name] = world.now_s + 1e-3
+            return 5e-3 if spinning and name == "plan" else 1e-3
+
+        return seconds
+
+    world._times.update(default=slow_beside_the_other("default", "plan"), plan=slow_beside_the_other("plan", "default"))
+    assert world.run_to_verdict().gain == pytest.approx(1.0)
+    ran = [name for name in world.ran if name != "rest"]
+    runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
+    assert min(runs[:-1]) >= 6, "five milliseconds of steps that count after one or more that do not"
+
+
+def test_without_a_difference_the_default_is_kept_in_the_end() -> None:
+    rng = np.random.default_rng(1)
+    world = World(lambda step: rng.uniform(0.9, 1.1), lambda step: rng.uniform(0.9, 1.1))
+    verdict = world.run_to_verdict(max_pairs=10)
+    assert verdict.kept == "default"
+    assert verdict.pairs <= 10
+
+
+def test_a_steady_drift_does_not_make_one_of_them_faster() -> None:
+    world = World(lambda step: 1.0 + 0.01 * step, lambda step: 1.0 + 0.01 * step)
+    assert not world.run_to_verdict().shown

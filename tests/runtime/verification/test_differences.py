@@ -1,0 +1,75 @@
+"""What counts as a difference between eager's values and a plan's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from threadcast.runtime.verification.differences import first_difference, nudged, sensitivities, value_difference
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_one_rounding_apart_are_the_same(dtype: torch.dtype) -> None:
+    value = torch.linspace(-3, 3, 50).to(dtype)
+    assert not torch.equal(value, nudged(value))
+    assert value_difference("x", value, nudged(value)) is None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_parameter_that_stands_still_while_eagers_moves_is_found(dtype: torch.dtype) -> None:
+    before = torch.ones(32, dtype=dtype)
+    after = before - 4 * torch.finfo(dtype).eps  # which is a rounding of the values themselves
+    assert value_difference("weight", after, before) is None
+    found = value_difference("weight", after, before, before=before)
+    assert found is not None
+    assert "did not move" in found.reason
+
+
+def test_movements_are_compared_by_their_own_size() -> None:
+    before = torch.full((8,), 100.0, dtype=torch.float64)
+    found = value_difference("weight", before + 1e-3, before + 1.1e-3, before=before)
+    assert found is not None
+    assert found.largest == pytest.approx(1e-4)
+    assert value_difference("weight", before + 1e-3, before + 1e-3 * (1 + 1e-11), before=before) is None
+
+
+def test_whole_numbers_must_be_the_same() -> None:
+    assert value_difference("n", torch.tensor([1, 2]), torch.tensor([1, 3])) is not None
+    assert value_difference("n", torch.tensor([True]), torch.tensor([True])) is None
+    assert value_difference("n", 3, 4) is not None
+    assert value_difference("n", 3, 3.0) is not None
+    assert value_difference("n", float("nan"), float("nan")) is None
+
+
+def test_what_is_not_finite_must_be_so_in_the_same_places() -> None:
+    inf, nan = float("inf"), float("nan")
+    assert value_difference("x", torch.tensor([nan, inf, 1.0]), torch.tensor([nan, inf, 1.0])) is None
+    assert value_difference("x", torch.tensor([nan, 1.0]), torch.tensor([1.0, nan])) is not None
+    assert value_difference("x", torch.tensor([inf]), torch.tensor([-inf])) is not None
+
+
+def test_other_shapes_types_and_names_are_differences() -> None:
+    assert value_difference("x", torch.ones(2), torch.ones(3)) is not None
+    assert value_difference("x", torch.ones(2), torch.ones(2).double()) is not None
+    assert str(first_difference({"a": 1}, {})).startswith("a: eager has it")
+    assert str(first_difference({}, {"b": 1})).startswith("b: the plan has it")
+    assert first_difference({"a": torch.ones(2)}, {"a": torch.ones(2)}) is None
+
+
+def test_complex_numbers_are_compared() -> None:
+    value = torch.complex(torch.ones(4), torch.arange(4.0))
+    assert value_difference("x", value, nudged(value)) is None
+    assert value_difference("x", value, value.conj()) is not None
+
+
+def test_a_result_may_differ_by_what_eagers_own_differs_by_after_a_rounding() -> None:
+    x = torch.tensor([1.0, 1.0 + 1e-7])
+    eager = {"difference": x[1:] - x[:1]}
+    changed = x + torch.tensor([-1.0, 1.0]) * torch.finfo(torch.float32).eps
+    allowed = sensitivities(eager, {"difference": changed[1:] - changed[:1]})
+    plan = {"difference": torch.tensor([2.4e-7])}
+    assert first_difference(eager, plan) is not None
+    assert first_difference(eager, plan, sensitivity=allowed) is None
+    assert first_difference(eager, {"difference": torch.tensor([0.1])}, sensitivity=allowed) is not None

@@ -1,0 +1,130 @@
+"""Shadow steps: right plans pass and leave no trace, wrong ones are stopped with the operator at fault named."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from tests.runtime.random_plans import make_random_plan
+from tests.runtime.verification.wrong_kernels import with_wrong_kernel
+from threadcast.capture.capture import Captured, capture_training
+from threadcast.core import Machine
+from threadcast.core.errors import WrongResult
+from threadcast.runtime.engine import Engine
+from threadcast.runtime.verification.shadow import Ran, Shadowed, shadow_step
+
+Replaying = Callable[..., Engine]
+
+
+class Net(nn.Module):
+    """Two branches, a random one, running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.norm = nn.Linear(8, 16), nn.Linear(8, 16), nn.BatchNorm1d(16)
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = nn.functional.dropout(self.left(x).relu(), 0.3)
+        result: Tensor = self.out(self.norm(left + self.right(x).tanh()))
+        return result
+
+
+class Step:
+    """A training step of a small network with a plan, and what shadows need to know of it."""
+
+    def __init__(self, machine: Machine, replaying: Replaying, *, wrong: str | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.arguments = torch.randn(6, 8), torch.randn(6, 4)
+        x, y = self.arguments
+        self.captured: Captured = capture_training(self.model, mse_loss, self.optimizer, (x,), y)
+        self.op = None
+        if wrong is not None:
+            self.captured, self.op = with_wrong_kernel(self.captured, wrong)
+        self.plan = make_random_plan(self.captured.graph, tuple(core.id for core in machine.cores), seed=3)
+        self.make_engine = partial(replaying, plan=self.plan)
+        self.engine = self.make_engine(self.captured)
+        self.shadowed = Shadowed(self.eager, self.trace, self.model, self.optimizer, lambda loss: {"loss": loss})
+
+    def by_plan(self, x: Tensor, y: Tensor) -> Tensor:
+        loss: Tensor = self.engine.run(self.captured.bind((x,), y))["loss"]
+        return loss
+
+    def eager(self, x: Tensor, y: Tensor) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = mse_loss(self.model(x), y)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def trace(self, x: Tensor, y: Tensor) -> None:
+        torch.autograd.grad(mse_loss(self.model(x), y), list(self.model.parameters()))
+
+    def shadow(self) -> Tensor:
+        # the engine binds nested arguments, the caller's are flat
+        captured, nested = self.captured, ((self.arguments[0],), self.arguments[1])
+        shadowed = Shadowed(
+            lambda inputs, y: self.eager(*inputs, y), lambda inputs, y: self.trace(*inputs, y), self.model,
+            self.optimizer, lambda loss: {"loss": loss},
+        )  # fmt: skip
+        loss: Tensor = shadow_step(
+            shadowed, lambda inputs, y: self.by_plan(*inputs, y), nested, lambda: Ran(captured, self.make_engine)
+        )
+        return loss
+
+    def everything(self) -> dict[str, Any]:
+        return copy.deepcopy(
+            {
+                "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                "attributes": len(vars(self.optimizer)), "generator": torch.get_rng_state(),
+                "gradients": [parameter.grad for parameter in self.model.parameters()],
+            }
+        )  # fmt: skip
+
+
+def test_a_shadow_step_leaves_everything_as_an_ordinary_step_does(machine: Machine, replaying: Replaying) -> None:
+    plain, shadowed = Step(machine, replaying), Step(machine, replaying)
+    for step, run in ((plain, lambda: plain.by_plan(*plain.arguments)), (shadowed, shadowed.shadow)):
+        torch.manual_seed(5)
+        losses = [run() for _ in range(3)]
+        step.left = losses, step.everything()  # type: ignore[attr-defined]
+        step.engine.close()
+    torch.testing.assert_close(shadowed.left, plain.left, rtol=0, atol=0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("wrong", ["relu", "_fused_sgd_"])
+def test_a_wrong_kernel_is_named(machine: Machine, replaying: Replaying, wrong: str) -> None:
+    step = Step(machine, replaying, wrong=wrong)
+    with pytest.raises(WrongResult, match=f"operator '{step.op}'") as stopped:
+        step.shadow()
+    assert "differs" in str(stopped.value) or "did not move" in str(stopped.value)
+    step.engine.close()
+
+
+def test_an_engine_that_mixes_up_values_is_told_from_a_wrong_kernel(machine: Machine, replaying: Replaying) -> None:
+    step = Step(machine, replaying)
+    broken, op = with_wrong_kernel(step.captured, "relu")
+    right = step.captured
+
+    def make_engine(captured: Captured) -> Engine:
+        """An engine that runs another program than it is told."""
+        wrong, _ = with_wrong_kernel(captured, "relu")
+        return replaying(wrong, step.plan)
+
+    step.engine.close()
+    step.engine = replaying(broken, step.plan)
+    step.make_engine = make_engine  # type: ignore[assignment]
+    step.captured = right
+    with pytest.raises(WrongResult, match=f"operator '{op}' .* differs on the engine"):
+        step.shadow()
+    step.engine.close()

@@ -1,0 +1,109 @@
+"""The cores that a process is asked to keep to, and the steps that its models make."""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from threadcast.threads.process_cores import ProcessCores
+from threadcast.threads.step_counter import StepCounter
+from threadcast.threads.this_process import this_process
+
+
+class Subscriber:
+    def __init__(self) -> None:
+        self.heard: list[frozenset[int]] = []
+
+    def hear(self, cpus: frozenset[int]) -> None:
+        self.heard.append(cpus)
+
+
+class Pinner:
+    def __init__(self, *, pinned: bool) -> None:
+        self.pinned, self.pins = pinned, int(pinned)
+
+    def send_home(self, thread: int) -> bool:
+        was, self.pinned = self.pinned, False
+        return was
+
+    def is_pinned(self, thread: int) -> tuple[bool, int]:
+        return self.pinned, self.pins
+
+
+def test_subscribers_hear_of_every_assignment_while_they_live() -> None:
+    cores, first, second = ProcessCores(), Subscriber(), Subscriber()
+    assert cores.cpus is None
+    cores.subscribe(first.hear)
+    cores.subscribe(second.hear)
+    cores.assign([3, 1])
+    heard = second.heard
+    del second
+    cores.assign([1])
+    assert cores.cpus == {1}
+    assert first.heard == [{1, 3}, {1}]
+    assert heard == [{1, 3}]
+
+
+def test_a_subscriber_that_raises_keeps_nobody_else_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    cores, last = ProcessCores(), Subscriber()
+
+    def fail(_: frozenset[int]) -> None:
+        raise ZeroDivisionError("not mine")
+
+    cores.subscribe(fail)
+    cores.subscribe(last.hear)
+    with caplog.at_level(logging.ERROR, "threadcast"):
+        cores.assign([0])
+    assert last.heard == [{0}]
+    assert "not mine" in caplog.text
+
+
+def test_the_mask_of_a_pinned_thread_is_not_the_programs_own() -> None:
+    cores, pinner = ProcessCores(), Pinner(pinned=True)
+    assert cores.mask_of(os.getpid()) == os.sched_getaffinity(os.getpid())
+    assert not cores.release_pin(os.getpid())
+    cores.add_pinner(Pinner(pinned=False))
+    cores.add_pinner(pinner)
+    assert cores.mask_of(os.getpid()) is None
+    assert cores.release_pin(os.getpid())
+    assert cores.mask_of(os.getpid()) == os.sched_getaffinity(os.getpid())
+
+
+def test_a_thread_that_was_pinned_while_its_mask_was_read_has_none() -> None:
+    class Busy(Pinner):
+        def is_pinned(self, thread: int) -> tuple[bool, int]:
+            self.pins += 1
+            return False, self.pins
+
+    cores = ProcessCores()
+    cores.add_pinner(Busy(pinned=False))
+    assert cores.mask_of(os.getpid()) is None
+
+
+def test_steps_inside_steps_are_told_apart_by_thread_and_failed_ones_are_not_counted() -> None:
+    steps = StepCounter()
+    with ThreadPoolExecutor(1) as pool, steps.step():
+        assert steps.is_counting
+        assert not pool.submit(lambda: steps.is_counting).result()
+        assert steps.count == 0
+    assert not steps.is_counting
+    assert steps.count == 1
+    with pytest.raises(KeyError), steps.step():
+        raise KeyError
+    assert (steps.count, steps.is_counting) == (1, False)
+
+
+def test_expected_rates_are_those_last_stated() -> None:
+    steps = StepCounter()
+    assert steps.expected == {}
+    rates = {1: 2.0, 2: 3.0}
+    steps.expect(rates)
+    rates[4] = 5.0
+    assert steps.expected == {1: 2.0, 2: 3.0}
+
+
+def test_a_process_has_one_state() -> None:
+    assert this_process() is this_process()

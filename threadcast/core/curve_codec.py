@@ -1,0 +1,157 @@
+"""The forms in which a curve table leaves the process, each with its reader.
+
+- answer: a JSON document with cases and sources by name; `POST /v1/predictions` and `threadcast predict --json`
+  (`docs/formats.md`).
+- codes: a smaller JSON document, cases as pairs and sources as numbers; stored plans.
+- bytes: a JSON head and the arrays as they are in memory; messages between processes of one installation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core.curve import Floats, Source
+from threadcast.core.curve_table import ARRAYS, CurveTable
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.machine import Affinity, Case
+
+SOURCE_NAMES = tuple(source.value for source in Source)
+"""The name of each number in `CurveTable.source`."""
+
+HEAD_LENGTH_BYTES = 8
+"""The bytes form starts with the length of its head: an unsigned big-endian integer of this size."""
+
+_CODES = {name: code for code, name in enumerate(SOURCE_NAMES)}
+_TYPES = {"seconds": np.float64, "low": np.float64, "high": np.float64, "source": np.int8}
+
+
+def case_documents(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """The cases as the answer form has them."""
+    return [{"threads": case.threads, "affinity": case.affinity.value} for case in cases]
+
+
+def _number_rows(array: Floats) -> list[list[float | None]]:
+    rows: list[list[float | None]] = array.tolist()
+    if not np.isfinite(array).all():
+        rows = [[s if s is not None and math.isfinite(s) else None for s in row] for row in rows]
+    return rows
+
+
+def _source_rows(codes: NDArray[np.int8]) -> list[list[str]]:
+    return [[SOURCE_NAMES[code] for code in row] for row in codes]
+
+
+def to_answer(
+    table: CurveTable,
+    *,
+    cases: Callable[[tuple[Case, ...]], Any] = case_documents,
+    numbers: Callable[[Floats], Any] = _number_rows,
+    sources: Callable[[NDArray[np.int8]], Any] = _source_rows,
+) -> dict[str, Any]:
+    """The table as a JSON document; numbers are null where a case is not offered.
+
+    `cases`, `numbers` and `sources` give the values of the members; a writer that is faster than `json` passes its
+    own, so that the members' names and order are in this place alone.
+    """
+    return {
+        "cases": cases(table.cases),
+        **{name: numbers(getattr(table, name)) for name in ("seconds", "low", "high")},
+        "source": sources(table.source),
+        "model": table.model,
+    }
+
+
+def from_answer(document: Mapping[str, Any], *, cases: Sequence[Case], rows: int) -> CurveTable:
+    """The table of an answer about these cases and so many ops, whose member `model` the caller has checked.
+
+    FormatError unless every point is a finite number of at least 0 and enclosed by its interval.
+    """
+    shape = (rows, len(cases))
+    seconds, low, high = (_numbers_read(document, name, shape) for name in ("seconds", "low", "high"))
+    if np.any(low > seconds * (1 + 1e-9)) or np.any(high < seconds * (1 - 1e-9)):
+        raise FormatError("points are outside their interval", pointer="/seconds")
+    return CurveTable(tuple(cases), seconds, low, high, _sources_read(document, shape), document["model"])
+
+
+def _numbers_read(document: Mapping[str, Any], name: str, shape: tuple[int, int]) -> Floats:
+    pointer = f"/{name}"
+    try:
+        array = np.asarray(document.get(name))
+    except ValueError as error:
+        raise FormatError(f"{name} has rows of different lengths", pointer=pointer) from error
+    if array.shape != shape or array.dtype.kind not in "iuf":
+        found = f"{array.dtype} of shape {array.shape}"
+        raise FormatError(f"{name} is {found}, expected numbers of shape {shape}", pointer=pointer)
+    numbers = array.astype(np.float64)
+    if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
+        raise FormatError(f"{name} must be finite and at least 0", pointer=pointer)
+    return numbers
+
+
+def _sources_read(document: Mapping[str, Any], shape: tuple[int, int]) -> NDArray[np.int8]:
+    rows = document.get("source")
+    try:
+        if not isinstance(rows, list):
+            raise TypeError
+        codes = np.array([[_CODES[name] for name in row] for row in rows], dtype=np.int8)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"source must be rows of {', '.join(_CODES)}", pointer="/source") from error
+    if codes.shape != shape:
+        raise FormatError(f"source has shape {codes.shape}, expected {shape}", pointer="/source")
+    return codes
+
+
+def to_codes(table: CurveTable) -> dict[str, Any]:
+    """The table as a small JSON document; infinite where a case is not offered."""
+    return {
+        "cases": _pairs(table.cases),
+        **{name: getattr(table, name).tolist() for name in ARRAYS},
+        "model": table.model,
+    }
+
+
+def from_codes(document: Mapping[str, Any]) -> CurveTable:
+    """The table that `to_codes` wrote; FormatError for any other document."""
+    try:
+        arrays = {name: np.array(document[name], dtype=kind) for name, kind in _TYPES.items()}
+        return CurveTable(_cases(document["cases"]), **arrays, model=document["model"])
+    except InvalidInput as error:
+        raise FormatError(str(error)) from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise FormatError(f"not a table of curves: {error!r}") from error
+
+
+def to_bytes(table: CurveTable) -> bytes:
+    """The table as one message."""
+    head = json.dumps({"cases": _pairs(table.cases), "ops": len(table), "model": table.model}).encode()
+    arrays = [np.ascontiguousarray(getattr(table, name), kind).tobytes() for name, kind in _TYPES.items()]
+    return b"".join([len(head).to_bytes(HEAD_LENGTH_BYTES, "big"), head, *arrays])
+
+
+def from_bytes(message: bytes | memoryview) -> CurveTable:
+    """The table that `to_bytes` wrote; FormatError for any other message."""
+    start = HEAD_LENGTH_BYTES + int.from_bytes(message[:HEAD_LENGTH_BYTES], "big")
+    try:
+        head = json.loads(bytes(message[HEAD_LENGTH_BYTES:start]))
+        shape, arrays = (head["ops"], len(head["cases"])), {}
+        for name, kind in _TYPES.items():
+            array = np.frombuffer(message, kind, shape[0] * shape[1], start)
+            start += array.nbytes
+            arrays[name] = array.reshape(shape).copy()
+        return CurveTable(_cases(head["cases"]), **arrays, model=head["model"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise FormatError(f"not a table of curves: {error!r}") from error
+
+
+def _pairs(cases: Sequence[Case]) -> list[list[Any]]:
+    return [[case.threads, case.affinity.value] for case in cases]
+
+
+def _cases(pairs: Sequence[Sequence[Any]]) -> tuple[Case, ...]:
+    return tuple(Case(threads, Affinity(affinity)) for threads, affinity in pairs)
