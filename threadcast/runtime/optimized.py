@@ -18,13 +18,13 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.memory_format import ModelFormat, formats_of
 from threadcast.runtime.model_cores import ModelCores
-from threadcast.runtime.plan_store import PlanStore
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_globals
 
 from threadcast.capture.unsupported import is_plain
-from threadcast.runtime.native.library import loaded_library
+from threadcast.runtime.engines.native.library import loaded_library
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
