@@ -67,7 +67,7 @@ def test_every_installed_backend_answers_as_the_module(module: Two, backend: str
 def test_only_the_fastest_backends_come_into_the_process_and_others_are_compared_elsewhere(module: Two) -> None:
     code = """
 import sys, torch
-from tests.runtime.test_backends import ARGUMENTS, Two
+from tests.runtime.backends.test_backends import ARGUMENTS, Two
 from threadcast.runtime.backends.contenders import BACKENDS, contenders
 torch.manual_seed(0)
 names = [contender.name.partition(",")[0] for contender in contenders(Two().eval(), ARGUMENTS, 1)]
