@@ -11,7 +11,7 @@ import pytest
 from threadcast.core import Measurement
 from threadcast.core.errors import InvalidInput
 from threadcast.store import Store
-from threadcast.store.kept import Receipt
+from threadcast.store.receipts import Receipt
 
 Measure = Callable[..., Measurement]
 DAY_S = 86400.0
