@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.engines.test_replay import run_somehow
 
+from tests.runtime.engines.test_replay import run_somehow
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.capture.program import Program
