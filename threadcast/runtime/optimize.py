@@ -76,7 +76,15 @@ class OptimizedCall(_OptimizedModel):
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
+            default,
+            capture,
+            machine,
+            name=name,
+            watched=(model, None),
+            functions=(function,),
+            rivals=rivals,
+            among=among,
+            most=most,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +115,9 @@ class OptimizedStep(_OptimizedModel):
             return capture_training(_Formatted(model, model_format), loss, optimizer, (tuple(inputs), {}), target)
 
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer), most=most)
+        self._optimized = Optimized(
+            default, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
+        )
 
     def __call__(self, *arguments: Any) -> Tensor:
         result = self._optimized(*arguments)
