@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
+.PHONY: setup demo test test-databases lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -22,6 +22,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+# PyTorch's operators, modules and optimizers by random plans, each compared with eager: about an hour. SAMPLES=number of
+# examples of each entry and type, ONLY=text in the case's name, DATABASE=one of op_db, module_db, optim_db.
+test-databases: $(READY)
+	$(BIN)/python -m tests.databases $(DATABASE) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(ONLY),--only '$(ONLY)')
 
 lint: $(READY)
 	$(BIN)/ruff check .

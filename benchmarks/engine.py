@@ -1,10 +1,13 @@
 """How much faster `threadcast.optimize` makes steps, against eager PyTorch at every setting and torch.compile.
 
     python benchmarks/engine.py [--cases "resnet-50;lstm"] [--modes training,inference] [--rounds 12] [--no-compile]
-                                [--json FILE] [--reuse] [--write]
+                                [--json FILE] [--reuse] [--again "lstm"] [--write]
 
 Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
 turns with the others; a step before each turn is not timed. Medians of all timed steps, with their quartiles.
+
+`--again` measures cases of the file once more: the table shows both values, the later one marked with its run, and its
+geometric means are of the first ones.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, quantiles
+from statistics import geometric_mean, median, quantiles
 from typing import Any
+
+from run_facts import RunFacts, Runs
 
 from threadcast.core import read_machine
 
@@ -51,7 +55,7 @@ WITHOUT_IMAGES = ("lstm", "phased_lstm", "transformer")
 PAGE = Path(__file__).parents[1] / "docs" / "engine-tables.md"
 _HEAD = """# What optimised steps gain
 
-`{command}`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Every contender
+`{command}`, {runs}. Every contender
 runs in a process of its own, in turns with the others; medians of all timed steps.
 
 - *eager*: as people run it, default layout, malloc and threads. *best eager*: the fastest of 1 and all threads, both
@@ -59,9 +63,9 @@ runs in a process of its own, in turns with the others; medians of all timed ste
   inference, ONNX Runtime and OpenVINO, as far as they were run (nan: none). Ratios above 1: threadcast is faster.
 - *direct / ours*: the backend that threadcast kept, called directly in the same process by turns, over the call through
   threadcast. Two processes with the same backend at the same setting differ by 10 % and more.
-- *actual / predicted*: steps right after the plan was kept over its makespan. *memory*: peak of the process over that
+- *forecast off by*: |steps right after the plan was kept / its makespan - 1|. *memory*: peak of the process over that
   of eager as people run it. *spread*: between the quartiles of threadcast's steps, of their median.
-
+{again}
 """
 
 TURN_S = 0.25
@@ -134,7 +138,7 @@ class Process:
 
 
 def measured(case: str, mode: str, cores: int, rounds: int, *, compiled: bool) -> dict[str, Any]:
-    """Seconds of every contender of one case, taken by turns."""
+    """Seconds of every contender of one case, measured by turns."""
     with ExitStack() as ends:
         failed: dict[str, str] = {}
         start = partial(started, failed)
@@ -191,8 +195,9 @@ def compared(found: dict[str, Any], cores: int) -> dict[str, Any]:
     compiled = min(others, key=times.__getitem__, default=None)
     peaks = found["contenders"][usual_name]["peak_bytes"]
     return {
-        "case": found["case"], "mode": found["mode"], "usual_s": times[usual_name], "best_eager": eager,
-        "best_eager_s": times[eager], "compiled": compiled, "compiled_s": times[compiled] if compiled else math.nan,
+        "case": found["case"], "mode": found["mode"], "run": RunFacts.from_json(found["run"]),
+        "usual_s": times[usual_name], "best_eager": eager, "best_eager_s": times[eager],
+        "compiled": compiled, "compiled_s": times[compiled] if compiled else math.nan,
         "ours_s": times["threadcast"], "predicted_s": ours["predicted_s"], "then_s": ours["then_s"],
         "runs": ours["runs"], "layout": ours["layout"] + ", fused" * ours["fused"],
         "direct": ours.get("direct") or math.nan, "memory": ours["peak_bytes"] / peaks, "spread": _spread(ours),
@@ -204,29 +209,43 @@ def _spread(one: dict[str, float]) -> float:
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
-    """A table of ratios above 1 where threadcast is faster, and their geometric means."""
+    """Ratios above 1 where threadcast is faster; geometric means and the median error are of each case's first row."""
     rows = list(rows)
+    runs = Runs(r["run"] for r in rows)
     lines = [
         "| case | mode | eager, ms | best eager, ms | setting | best other, ms | threadcast, ms | runs | eager / ours "
-        "| best eager / ours | best other / ours | direct / ours | actual / predicted | memory | spread |",
+        "| best eager / ours | best other / ours | direct / ours | forecast off by | memory | spread |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        off = r["then_s"] / r["predicted_s"] if r["predicted_s"] and r["runs"] == "plan" else math.nan
+        title, error = r["case"] + runs.mark(r["run"]), _percent(_forecast_error(r))
         lines.append(
-            f"| {r['case']} | {r['mode']} | {r['usual_s'] * 1e3:.3g} | {r['best_eager_s'] * 1e3:.3g} | "
+            f"| {title} | {r['mode']} | {r['usual_s'] * 1e3:.3g} | {r['best_eager_s'] * 1e3:.3g} | "
             f"{r['best_eager'].removeprefix('eager, ')} | {r['compiled_s'] * 1e3:.3g} | {r['ours_s'] * 1e3:.3g} | "
             f"{r['runs']}, {r['layout']} | {r['usual_s'] / r['ours_s']:.2f} | {r['best_eager_s'] / r['ours_s']:.2f} | "
-            f"{r['compiled_s'] / r['ours_s']:.2f} | {r['direct']:.2f} | {off:.2f} | {r['memory']:.2f} | "
+            f"{r['compiled_s'] / r['ours_s']:.2f} | {r['direct']:.2f} | {error} | {r['memory']:.2f} | "
             f"{r['spread']:.0%} |"
         )
+    first = {(r["mode"], r["case"]): r for r in reversed(rows)}
     for mode in dict.fromkeys(r["mode"] for r in rows):
-        of_mode = [r for r in rows if r["mode"] == mode]
+        of_mode = [r for r in first.values() if r["mode"] == mode]
+        errors = [error for r in of_mode if not math.isnan(error := _forecast_error(r))]
         means = [_mean([r[name] / r["ours_s"] for r in of_mode]) for name in ("usual_s", "best_eager_s", "compiled_s")]
         lines.append(
-            f"| geometric mean | {mode} | | | | | | | {means[0]:.2f} | {means[1]:.2f} | {means[2]:.2f} | | | | |"
+            f"| geometric mean, median error | {mode} | | | | | | | {means[0]:.2f} | {means[1]:.2f} | {means[2]:.2f} "
+            f"| | {_percent(median(errors) if errors else math.nan)} | | |"
         )
     return "\n".join(lines)
+
+
+def _forecast_error(row: dict[str, Any]) -> float:
+    """How far the plan's makespan was from the steps that followed, as a share of it; nan where no plan was kept."""
+    planned = row["predicted_s"] and row["runs"] == "plan"
+    return abs(row["then_s"] / row["predicted_s"] - 1) if planned else math.nan
+
+
+def _percent(share: float) -> str:
+    return "nan" if math.isnan(share) else f"{share:.0%}"
 
 
 def _mean(ratios: list[float]) -> float:
@@ -242,10 +261,13 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--json", type=Path, default=Path("build/engine.json"), help="all figures, as they come")
     parser.add_argument("--reuse", action="store_true", help="take cases that are in that file from it")
+    parser.add_argument("--again", default="", help="with --reuse: measure these titles of the file once more")
     parser.add_argument("--write", action="store_true", help="write docs/engine-tables.md")
     chosen = parser.parse_args()
     wanted = [part.strip().lower() for part in chosen.cases.split(";") if part.strip()]
     cores = len(read_machine())
+    run = RunFacts.now()
+    again = [part.strip().lower() for part in chosen.again.split(";") if part.strip()]
     known = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
     found = []
     for mode in chosen.modes.split(","):
@@ -254,7 +276,10 @@ def main() -> None:
                 continue
             reused = [one for one in known if (one["case"], one["mode"]) == (case, mode)]
             print(f"{case}, {mode}{', reused' if reused else ''}", file=sys.stderr, flush=True)
-            found += reused or [measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile)]
+            found += reused
+            if not reused or any(part in case.lower() for part in again):
+                figures = measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile)
+                found.append({**figures, "run": run.to_json()})
             print(table([compared(found[-1], cores)]).splitlines()[2], file=sys.stderr, flush=True)
             chosen.json.parent.mkdir(parents=True, exist_ok=True)
             chosen.json.write_text(json.dumps(found, indent=1))
@@ -262,7 +287,8 @@ def main() -> None:
     print(shown)
     if chosen.write:
         command = shlex.join(["python", "benchmarks/engine.py", *sys.argv[1:]])
-        head = _HEAD.format(command=command, machine=read_machine().name, cores=cores, day=date.today())
+        runs = Runs(RunFacts.from_json(one["run"]) for one in found)
+        head = _HEAD.format(command=command, runs=runs, again=runs.legend())
         PAGE.write_text(head + shown + "\n")
 
 

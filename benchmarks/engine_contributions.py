@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 from planned_by_steps import planned_by_steps
+from run_facts import RunFacts
 
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
@@ -31,10 +31,10 @@ from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
 from threadcast.runtime.comparison import sequential
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.layout import Layout, Layouts, converted, layouts_of
+from threadcast.runtime.layout import Layouts, converted, layouts_of
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.plain_gains import measure_plain_gains
-from threadcast.runtime.plan_maker import PlanMaker
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory
@@ -43,7 +43,7 @@ from threadcast.threads.openmp import end_idle_workers
 PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
 _HEAD = """# What each part of the engine contributes
 
-`python benchmarks/engine_contributions.py --write`, {day}, 2 cores of an {machine} virtual machine, PyTorch 2.13,
+`python benchmarks/engine_contributions.py --write`, {run},
 training steps, medians. Plain PyTorch: each setting in a process of its own, in turns; ratios over it as it is run.
 Below, in one process that keeps freed memory: each policy's plan replayed by the native engine, in turns; ratios over
 eager there. Strategies are those of Liu et al.; critical path first is Graphi's.
@@ -72,20 +72,20 @@ def plans(captured: Captured, machine: Machine) -> Iterator[tuple[str, Captured,
 
 def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     """What `threadcast.optimize_training` plans, and of which curves."""
-    found = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    found = planned_by_steps(captured, machine)
     return found.problem, found.plan
 
 
-def run_lying(lying: Layouts, layout: Layout, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+def run_lying(lying: Layouts, layout: MemoryFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
     """A step with the model's tensors in this layout."""
     lying.set(layout)
     engine.run(inputs)
 
 
-def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: str) -> Captured:
+def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: MemoryFormat) -> Captured:
     """The training step with its images in this layout."""
     assert work.loss is not None
-    inputs = converted(tuple(work.inputs)) if layout == "channels last" else tuple(work.inputs)
+    inputs = converted(tuple(work.inputs)) if layout is MemoryFormat.CHANNELS_LAST else tuple(work.inputs)
     return capture_training(work.model, work.loss, optimizer, inputs, work.target)
 
 
@@ -117,7 +117,7 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):
             for what, step in steps.items():
-                lying.set("as given")
+                lying.set(MemoryFormat.AS_GIVEN)
                 step()
                 before_s = time.perf_counter()
                 step()
@@ -160,7 +160,7 @@ def main() -> None:
         tables.append(table(name, size or "small", chosen.rounds))
         print(tables[-1], flush=True)
     if chosen.write:
-        PAGE.write_text(_HEAD.format(day=date.today(), machine=read_machine().name) + "\n".join(tables) + "\n")
+        PAGE.write_text(_HEAD.format(run=RunFacts.now()) + "\n".join(tables) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+from run_facts import RunFacts, Runs
 
 from threadcast.core import read_machine
 
@@ -44,13 +45,13 @@ _PROCESS = Path(__file__).with_name("malleable_process.py")
 _EXEC = [sys.executable, "-c", "from threadcast.cli.main import main; main()"]
 _HEAD = """# Processes that share cores
 
-`make bench-malleable`, {day}, {cores} cores of an {machine} virtual machine, PyTorch 2.13. Training processes of plain
+`make bench-malleable`, {runs}. Training processes of plain
 PyTorch, or *optimised* by `threadcast.optimize_training`, started together and watched after {warm:g} s (optimised
 {optimised:g} s). Progress is the sum over processes of steps a second, each as a share of what that process makes
 alone on all cores; medians of rounds (least to most). *by hand*: one thread a process, pinned to a core of its own, or
 shared evenly where there are more processes than cores. *Its part*: an even one.
 *@ 0.3-1*: there for this part of the time only; its start, with the import of torch, counts as time without a step.
-
+{again}
 | processes | rounds x s | left alone | by hand | threadcast | over left alone | of by hand | slowest of its part |
 |---|---|---|---|---|---|---|---|
 """
@@ -230,12 +231,12 @@ def even(stay: Stay, stays: Sequence[Stay]) -> float:
     return fmean(1 / sum(one.comes <= moment < one.goes for one in stays) for moment in moments)
 
 
-def row(one: dict[str, Any]) -> str:
-    """One line of the page."""
+def row(one: dict[str, Any], mark: str = "") -> str:
+    """One line of the page; `mark` names the run where it is not the page's own."""
     middle = {rule: median(values) for rule, values in one["progress"].items()}
     spread = [f"{middle[rule]:.2f} ({min(v):.2f} to {max(v):.2f})" for rule, v in one["progress"].items()]
     ratios = (middle["threadcast"] / middle["left alone"], middle["threadcast"] / middle["by hand"])
-    cells = [" + ".join(one["processes"]), f"{one['rounds']} x {one['seconds']:g}", *spread]
+    cells = [" + ".join(one["processes"]) + mark, f"{one['rounds']} x {one['seconds']:g}", *spread]
     cells += [*(f"{ratio:.2f}" for ratio in ratios), f"{min(one['least']):.2f}"]
     return "| " + " | ".join(cells) + " |"
 
@@ -246,24 +247,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0, help=f"[default: {SECONDS:g}, changing {CHANGING_S:g}]")
     parser.add_argument("--json", type=Path, default=Path("build/malleable.json"))
-    parser.add_argument("--reuse", action="store_true", help="keep the other sets that are in that file")
+    parser.add_argument("--reuse", action="store_true", help="keep what is in that file, also of sets measured again")
     parser.add_argument("--write", action="store_true", help="write docs/malleable-tables.md")
     chosen = parser.parse_args()
-    before = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
-    found = {tuple(one["processes"]): one for one in before}
+    run = RunFacts.now()
+    found = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
     for one in filter(None, chosen.sets.split(";")):
         stays = parsed(one)
         print(" + ".join(map(str, stays)), file=sys.stderr, flush=True)
-        judged = found[tuple(map(str, stays))] = compare(stays, chosen.rounds, chosen.seconds)
+        found.append({**compare(stays, chosen.rounds, chosen.seconds), "run": run.to_json()})
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps(list(found.values()), indent=1))
-        print(row(judged), flush=True)
+        chosen.json.write_text(json.dumps(found, indent=1))
+        print(row(found[-1]), flush=True)
     if chosen.write:
-        machine = read_machine()
-        head = _HEAD.format(
-            day=date.today(), cores=len(machine), machine=machine.name, warm=WARM_S, optimised=OPTIMISED_WARM_S
-        )
-        PAGE.write_text(head + "\n".join(map(row, found.values())) + "\n")
+        of_rows = [RunFacts.from_json(one["run"]) for one in found]
+        runs = Runs(of_rows)
+        head = _HEAD.format(runs=runs, again=runs.legend(), warm=WARM_S, optimised=OPTIMISED_WARM_S)
+        rows = sorted(zip(found, of_rows), key=lambda pair: found.index(_first_of(pair[0], found)))
+        PAGE.write_text(head + "\n".join(row(one, runs.mark(run)) for one, run in rows) + "\n")
+
+
+def _first_of(one: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first measurement of the same processes, beside which later ones are shown."""
+    return next(other for other in found if other["processes"] == one["processes"])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -28,13 +27,13 @@ import numpy as np
 import torch
 from malleable import Process, arbiter
 from planned_by_steps import planned_by_steps
+from run_facts import RunFacts
 
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import read_machine
 from threadcast.runtime.malleable_plan import MalleablePlan
 from threadcast.runtime.native.engine import NativeEngine
-from threadcast.runtime.plan_maker import PlanMaker
 
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
 EXEC = [
@@ -61,7 +60,7 @@ def resizes(name: str, size: str, count: int) -> list[str]:
     """Lines about `count` resizes of a network's training steps, back and forth between all cores and fewer."""
     machine = read_machine()
     captured = captured_step(name, size)
-    plan = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    plan = planned_by_steps(captured, machine)
     choose = random.Random(0)
     asked: list[tuple[float, frozenset[int]]] = []
     steps: list[tuple[float, list[tuple[float, float, tuple[int, ...]]]]] = []
@@ -270,11 +269,7 @@ def main() -> None:
         print("\n".join(found), flush=True)
         lines += found
     if chosen.write:
-        machine = read_machine()
-        head = (
-            f"# How soon cores change hands\n\n`make bench-malleable`, {date.today()}, {len(machine)} cores of an "
-            f"{machine.name} virtual machine, PyTorch 2.13.\n\n"
-        )
+        head = f"# How soon cores change hands\n\n`make bench-malleable`, {RunFacts.now()}.\n\n"
         PAGE.write_text(head + "\n".join(lines) + "\n")
 
 

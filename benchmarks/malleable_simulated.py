@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
+from run_facts import RunFacts
 
 from threadcast.core import Machine
 from threadcast.malleable.division import Claim
@@ -35,7 +35,7 @@ SETTLED_S = 60.0
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-simulated.md"
 _HEAD = """# Processes that share large machines, simulated
 
-`make bench-malleable`, {day}: simulation, not a measurement. Two to four training processes at a time, which come and
+`make bench-malleable`, {run}: simulation, not a measurement. Two to four training processes at a time, which come and
 go every {changes[0]:g} to {changes[1]:g} s for {seconds:g} s, {scenarios} times, on {cores} cores. How long training
 takes with each number of threads was measured by others (gradient boosting,
 [GBM-perf](../data/published/gbm_training_time.md), two machines of up to 192 threads); in between it is interpolated.
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/malleable-simulated.md")
     chosen = parser.parse_args()
     head = _HEAD.format(
-        day=date.today(), changes=CHANGES_S, seconds=SECONDS, scenarios=chosen.scenarios, every=EVERY_S,
+        run=RunFacts.now(), changes=CHANGES_S, seconds=SECONDS, scenarios=chosen.scenarios, every=EVERY_S,
         cores=", ".join(map(str, CORES)), settled=SETTLED_S,
     )  # fmt: skip
     rows = []

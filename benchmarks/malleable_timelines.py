@@ -25,7 +25,6 @@ from threadcast.capture.capture import capture_training
 from threadcast.core import Plan, read_machine
 from threadcast.runtime.malleable_plan import MalleablePlan
 from threadcast.runtime.native.engine import NativeEngine
-from threadcast.runtime.plan_maker import PlanMaker
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Launch, Policy, Problem, State
 from threadcast.scheduler.policies.plan_replay import PlanReplay
@@ -99,7 +98,7 @@ def real(seconds_each: float) -> tuple[list[Bar], list[tuple[float, int]], list[
     assert work.loss is not None
     optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3)
     captured = capture_training(work.model, work.loss, optimizer, work.inputs, work.target)
-    made = planned_by_steps(PlanMaker(captured, machine, before=lambda: None))
+    made = planned_by_steps(captured, machine)
     bars: list[Bar] = []
     changes: list[tuple[float, int]] = []
     ends: list[float] = []

@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from run_facts import RunFacts, Runs
 
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec, read_machine
 from threadcast.models import registry_of_kinds, splits
@@ -47,7 +47,7 @@ COLUMNS = ("accuracy", "within_10", "coverage_90", "regret_mean", "regret_p95")
 
 _HEAD = """# How well models forecast
 
-`make bench-models`, {day}; fitting and forecasting on {cores} cores of an {machine} machine. Mean over seeds (least to
+`make bench-models`, {runs}. Mean over seeds (least to
 most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
 asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
 1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
@@ -56,7 +56,7 @@ asks for, of ops that it has not learned from, and is judged by the medians of a
   part of this project).
 - *paper*: what Liu et al. 2018 state in Tables IV and V for their networks on a Xeon Phi.
 - Whole networks: latencies published by Tencent/ncnn (`data/published`).
-
+{again}
 """
 
 
@@ -258,8 +258,8 @@ def _seconds(call: Callable[[], object], times: int) -> float:
     return median(taken)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One part's rows in Markdown."""
+def table(rows: Sequence[dict[str, Any]], runs: Runs) -> str:
+    """One part's rows in Markdown, marked where they are of a later run."""
     lines = [
         "| model | seeds | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 | us a curve |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -267,7 +267,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         cells = [_cell(row.get(column)) for column in COLUMNS]
         lost = f", {row['unusable']} lost" if row["unusable"] else ""
-        head = f"{row['model']}{lost} | {row['seeds']} | {row['samples']:.3g}"
+        mark = runs.mark(RunFacts.from_json(row["run"]))
+        head = f"{row['model']}{mark}{lost} | {row['seeds']} | {row['samples']:.3g}"
         lines.append(f"| {head} | {' | '.join(cells)} | {row['predict_us']:.3g} |")
     return "\n".join(lines)
 
@@ -291,6 +292,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/model-tables.md")
     chosen = parser.parse_args()
     wanted = [name for name in chosen.only.split(",") if name]
+    run = RunFacts.now()
     found: dict[str, Any] = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else {}
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     names = []
@@ -306,32 +308,38 @@ def main() -> None:
         if chosen.samples:
             counts = {int(count) for count in chosen.samples.split(",")}
             part.models = [one for one in part.models if getattr(one[1], "samples", 0) in counts]
-        rows = part.rows(chosen.seeds)
+        rows = [{**row, "run": run.to_json()} for row in part.rows(chosen.seeds)]
         found[name] = {"title": part.title, "rows": merged(found[name]["rows"] if some and name in found else [], rows)}
         chosen.json.write_text(json.dumps(found, indent=1))
-        print(section(found[name]), flush=True)
+        print(section(found[name], runs_of(found)), flush=True)
     if not wanted or "speed" in wanted:
         found["speed"] = speed()
         chosen.json.write_text(json.dumps(found, indent=1))
         print(_speed(found["speed"]))
     if chosen.write:
-        machine = read_machine()
-        head = _HEAD.format(day=date.today(), machine=machine.name, cores=len(machine))
-        sections = [section(found[name]) for name in names if name in found]
+        runs = runs_of(found)
+        head = _HEAD.format(runs=runs, again=runs.legend())
+        sections = [section(found[name], runs) for name in names if name in found]
         PAGE.write_text(head + "\n".join([*sections, _speed(found["speed"])] if "speed" in found else sections))
 
 
 def merged(before: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of models that were judged now in place of those before, the others as they were."""
-    now = {(row["model"], round(row["samples"])): row for row in rows}
-    kept = [now.pop((row["model"], round(row["samples"])), row) for row in before]
-    return [*kept, *now.values()]
+    """All rows; one of a model that was judged before comes after its earlier row."""
+    every = [*before, *rows]
+    order = list(dict.fromkeys((row["model"], round(row["samples"])) for row in every))
+    return sorted(every, key=lambda row: order.index((row["model"], round(row["samples"]))))
 
 
-def section(part: dict[str, Any]) -> str:
+def runs_of(found: dict[str, Any]) -> Runs:
+    """The runs that the rows of all parts are of."""
+    parts = (part for name, part in found.items() if name != "speed")
+    return Runs(RunFacts.from_json(row["run"]) for part in parts for row in part["rows"])
+
+
+def section(part: dict[str, Any], runs: Runs) -> str:
     """A part in Markdown."""
     title, rows = part["title"], part["rows"]
-    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows), ""])
+    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows, runs), ""])
 
 
 def _speed(took: dict[str, float]) -> str:

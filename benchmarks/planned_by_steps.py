@@ -1,14 +1,23 @@
 """A plan as `threadcast.optimize_training` makes it, for the benchmarks of what runs one."""
 
-from threadcast.runtime.plan_maker import Made, PlanMaker
+from contextlib import closing
+
+from threadcast.capture.capture import Captured
+from threadcast.core import Machine
+from threadcast.runtime.in_step import probe_cases
+from threadcast.runtime.tuning.plan_maker import MadePlan, PlanMaker
+from threadcast.runtime.tuning.plan_search import PlanSearch
 
 
-def planned_by_steps(maker: PlanMaker) -> Made:
+def planned_by_steps(captured: Captured, machine: Machine) -> MadePlan:
     """The plan, from steps that are run here."""
-    making = maker.made()
-    try:
-        while True:
-            next(making)()
-    except StopIteration as end:
-        found: Made = end.value
-        return found
+    search = PlanSearch(probe_cases(machine))
+    with closing(PlanMaker(captured, machine, before=lambda: None)) as maker:
+        while search.best is None:
+            _, makespan_s = maker.run(search.next_runner())
+            if makespan_s is None:
+                if (plan := maker.poll()) is not None:
+                    search.planned(plan.makespan_s)
+            elif search.observe(makespan_s) and not maker.start_planning():
+                search.nothing_to_correct()
+    return maker.plans[search.best]

@@ -36,6 +36,7 @@ from planner_instances import (
     slow_downs,
     small,
 )
+from run_facts import RunFacts
 
 from threadcast.core import OpGraph, Plan
 from threadcast.core.json_writing import write_json
@@ -79,8 +80,8 @@ def main() -> None:
     given = parser.parse_args()
     pool = Pool.read(Path(given.curves) if given.curves else None)
     head = (
-        f"Curves: {pool.source}. `make bench-planner`, {time.strftime('%Y-%m-%d')}; makespans are simulated, planning "
-        f"times are wall-clock seconds on one of {os.cpu_count()} cores."
+        f"Curves: {pool.source}. `make bench-planner`, {RunFacts.now()}; makespans are simulated, planning "
+        f"times are wall-clock seconds on one core."
     )
     lines = ["# What the planner reaches", "", head, ""]
     plan(next(small(1, pool, seed=0))[1], policy=SEARCH)  # compiles the search, which is not timed

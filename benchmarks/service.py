@@ -19,17 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import urllib3
+from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, ops, service
 from service_rivals import FEATURES, mlflow_python
 from service_soak import soak
-
-from threadcast.core import read_machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "service-tables.md"
 SOAK_PAGE = PAGE.with_name("service-soak.md")
@@ -38,7 +36,7 @@ CONNECTIONS, THREADS = 8, 16
 MANY_OPS = 10_000
 HEAD = """# The service's speed
 
-`make bench-service`, {day}, {cores} cores of an {machine} virtual machine. One worker process with {threads}
+`make bench-service`, {run}. One worker process with {threads}
 threads; a second process on the same machine loads it over loopback with {connections} connections, each of which
 sends its next request when the last one is answered. Medians of {rounds} rounds of {seconds:g} s, servers by turns;
 ratios are those of a round (least to most). One op's curve has {cases} points, each with its interval and source.
@@ -168,6 +166,7 @@ def many(url: str, rounds: int) -> tuple[list[float], int]:
 
 def measure(rounds: int, seconds: float) -> str:
     """The page."""
+    run = RunFacts.now()
     with tempfile.TemporaryDirectory(prefix="threadcast-service-") as name, ExitStack() as stack:
         directory = Path(name)
         learned = make_place(directory)
@@ -201,9 +200,8 @@ def measure(rounds: int, seconds: float) -> str:
         f"{MANY_OPS:,} ops, sent in full, at {len(MACHINE.cases())} cases in one request: {median(taken):.2f} s "
         f"({min(taken):.2f} to {max(taken):.2f}), {size / 1e6:.0f} MB."
     )
-    here = read_machine()
     head = HEAD.format(
-        day=date.today(), cores=len(here), machine=here.name, threads=THREADS, connections=CONNECTIONS, rounds=rounds,
+        run=run, threads=THREADS, connections=CONNECTIONS, rounds=rounds,
         seconds=seconds, cases=len(MACHINE.cases()),
     )  # fmt: skip
     return head + "\n".join(lines) + "\n"

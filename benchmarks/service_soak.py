@@ -15,15 +15,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import urllib3
+from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, measured, ops, service
 
-from threadcast.core import Op, read_machine
+from threadcast.core import Op
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
 from threadcast.store import Store
@@ -36,7 +36,7 @@ GROWTH = 1.2
 
 HEAD = """# The service under mixed load
 
-`make bench-service SOAK={minutes:g}`, {day}, {cores} cores of an {machine} virtual machine: two worker processes
+`make bench-service SOAK={minutes:g}`, {run}: two worker processes
 and {clients} clients that ask for curves and plans and store measurements, with retries. Models are read anew every
 {reload:g} s, the youngest worker is killed every {kill:g} s, and every {move:g} s what is measured changes, so that the
 service retrains. Every prediction is held against what the version that it names says in the clients' process, and
@@ -204,22 +204,22 @@ class Soak:
 
 def soak(seconds: float) -> tuple[str, int]:
     """What happened, as a page, and 0 where nothing went wrong."""
+    run = RunFacts.now()
     with tempfile.TemporaryDirectory(prefix="threadcast-soak-") as name:
         directory = Path(name)
         learned = make_place(directory)
         with service(directory, workers=2, THREADCAST_SERVICE_RETRAIN_DRIFT="1.3") as server:
-            run = Soak(server, directory, learned)
-            run.run(seconds)
-        wrong = run.verdict()
-        moves = len(run.registry.history("champion"))
-    here = read_machine()
+            load = Soak(server, directory, learned)
+            load.run(seconds)
+        wrong = load.verdict()
+        moves = len(load.registry.history("champion"))
     head = HEAD.format(
-        minutes=seconds / 60, day=date.today(), cores=len(here), machine=here.name, clients=CLIENTS, reload=RELOAD_S,
+        minutes=seconds / 60, run=run, clients=CLIENTS, reload=RELOAD_S,
         kill=KILL_S, move=MOVE_S,
     )  # fmt: skip
-    said = f"{moves - 1} models promoted; {len(run.stored)} measurements acknowledged; {len(wrong)} things wrong."
-    lines = [said, *run.notes, "", "| what | times |", "|---|---|"]
-    lines += [f"| {what} | {count} |" for what, count in sorted(run.counts.items())]
+    said = f"{moves - 1} models promoted; {len(load.stored)} measurements acknowledged; {len(wrong)} things wrong."
+    lines = [said, *load.notes, "", "| what | times |", "|---|---|"]
+    lines += [f"| {what} | {count} |" for what, count in sorted(load.counts.items())]
     if wrong:
         lines += ["", *(f"- WRONG: {line}" for line in wrong[:20])]
     return "\n".join([head, *lines, ""]), bool(wrong)

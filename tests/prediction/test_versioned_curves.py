@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from tests.prediction.predicting import MACHINE, OPS, assert_same, local
 from tests.scheduler.clock import Clock
 from threadcast.core import CurveTable
-from threadcast.prediction.versioned_curves import KeptCurves
+from threadcast.prediction.versioned_curves import VersionedCurves
 
 KEYS = [op.key for op in OPS]
 
 
 @pytest.fixture
-def kept(clock: Clock) -> KeptCurves:
-    return KeptCurves(MACHINE.cases(), fresh_s=60.0, clock=clock)
+def kept(clock: Clock) -> VersionedCurves:
+    return VersionedCurves(MACHINE.cases(), fresh_s=60.0, clock=clock)
 
 
 def table(which: Sequence[int], *, version: int = 1) -> CurveTable:
     return local(0.1 * version, version=f"m@{version}").curves([OPS[i] for i in which])
 
 
-def add(kept: KeptCurves, which: Sequence[int], *, version: int = 1) -> None:
+def add(kept: VersionedCurves, which: Sequence[int], *, version: int = 1) -> None:
     kept.add([KEYS[i] for i in which], table(which, version=version))
 
 
-def test_fresh_curves_are_answered_with_their_age(kept: KeptCurves, clock: Clock) -> None:
+def test_fresh_curves_are_answered_with_their_age(kept: VersionedCurves, clock: Clock) -> None:
     add(kept, [0, 1])
     clock.now_s = 60.0
     found = kept.get([KEYS[1], KEYS[0]])
@@ -38,7 +38,7 @@ def test_fresh_curves_are_answered_with_their_age(kept: KeptCurves, clock: Clock
     assert_same(found.table, table([1, 0]))
 
 
-def test_curves_that_are_too_old_are_answered_and_named(kept: KeptCurves, clock: Clock) -> None:
+def test_curves_that_are_too_old_are_answered_and_named(kept: VersionedCurves, clock: Clock) -> None:
     add(kept, [0])
     clock.now_s = 50.0
     add(kept, [1])
@@ -48,7 +48,7 @@ def test_curves_that_are_too_old_are_answered_and_named(kept: KeptCurves, clock:
     assert (found.age_s, found.stale) == (61.0, (0,))
 
 
-def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: KeptCurves, clock: Clock) -> None:
+def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: VersionedCurves, clock: Clock) -> None:
     add(kept, [0, 1, 2])
     clock.now_s = 61.0
     changed = local(0.7, version="m@1").curves([OPS[1]])
@@ -61,7 +61,7 @@ def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: KeptCurves,
     assert_same(found.table.take([0, 2]), table([0, 2]))
 
 
-def test_what_the_service_confirms_is_fresh_again(kept: KeptCurves, clock: Clock) -> None:
+def test_what_the_service_confirms_is_fresh_again(kept: VersionedCurves, clock: Clock) -> None:
     add(kept, [0, 1])
     clock.now_s = 61.0
     kept.confirm([KEYS[0]], "m@1")
@@ -71,7 +71,7 @@ def test_what_the_service_confirms_is_fresh_again(kept: KeptCurves, clock: Clock
     assert found.stale == (1,)
 
 
-def test_curves_of_the_model_before_answer_as_stale_until_the_new_ones_are_there(kept: KeptCurves) -> None:
+def test_curves_of_the_model_before_answer_as_stale_until_the_new_ones_are_there(kept: VersionedCurves) -> None:
     add(kept, [0, 1])
     add(kept, [1], version=2)
     found = kept.get(KEYS[:2])
@@ -84,7 +84,7 @@ def test_curves_of_the_model_before_answer_as_stale_until_the_new_ones_are_there
     assert (found.table.model, found.stale) == ("m@2", ())
 
 
-def test_two_versions_are_kept_and_no_more(kept: KeptCurves) -> None:
+def test_two_versions_are_kept_and_no_more(kept: VersionedCurves) -> None:
     for version in (1, 2, 3):
         add(kept, [version - 1], version=version)
     assert kept.get(KEYS[:1]) is None
@@ -95,7 +95,7 @@ def test_two_versions_are_kept_and_no_more(kept: KeptCurves) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 2), min_size=1)), max_size=12))
 def test_whatever_is_added_a_table_is_one_versions_own(steps: list[tuple[int, set[int]]]) -> None:
-    kept = KeptCurves(MACHINE.cases(), fresh_s=60.0, clock=Clock())
+    kept = VersionedCurves(MACHINE.cases(), fresh_s=60.0, clock=Clock())
     for version, some in steps:
         which = sorted(some)
         add(kept, which, version=version)

@@ -15,11 +15,14 @@ from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
+from threadcast.runtime.comparison import sequential
 from threadcast.runtime.engine import Engine
 from threadcast.runtime.executors import Executors
 from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.python_engine import PythonEngine
+from threadcast.runtime.tuning import plan_maker
+from threadcast.scheduler.policies import Problem
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +58,29 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
         return PythonEngine(captured, plan, machine, executors=executors)
 
     return make
+
+
+class SequentialPlanning:
+    """In place of the planning process: at its second look there is a plan of one op after the other."""
+
+    def __init__(self, problem: Problem, *, background: bool = False) -> None:
+        self._problem, self._looks = problem, 0
+
+    def result(self) -> Plan | None:
+        """The plan, from the second look on."""
+        self._looks += 1
+        if self._looks < 2:
+            return None
+        return sequential(self._problem.graph, self._problem.machine, self._problem.curves.cases[0])
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans come without another process, so that nothing depends on how fast the machine is."""
+    monkeypatch.setattr(plan_maker, "Planning", SequentialPlanning)
 
 
 @pytest.fixture

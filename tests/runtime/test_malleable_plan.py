@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import closing
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import made_up_curves, make_random_plan
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Core, Machine, Plan
-from threadcast.core.errors import ExecutionError
+from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime import planning
 from threadcast.runtime.malleable_plan import MalleablePlan, counts_below
+from threadcast.runtime.native.library import native_library
 from threadcast.scheduler.policies import Problem
 
 
@@ -123,3 +126,43 @@ def test_planning_that_fails_leaves_one_op_after_the_other(
         assert done.wait(10)
         following.resize(big.cores[:3])
         assert {op.threads for op in engine.changed[-1][0].ops} == {3}
+
+
+def test_a_closed_engine_is_left_alone_without_a_message(
+    captured: Captured, big: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Closed(Noting):
+        def prepare(self, plan: Plan, machine: Machine) -> None:
+            raise EngineClosed("the engine is closed")
+
+        def change(self, plan: Plan, machine: Machine, cores: tuple[Core, ...]) -> None:
+            raise EngineClosed("the engine is closed")
+
+    problem = Problem(captured.graph, made_up_curves(captured.graph, big), big)
+    whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)
+    one = make_random_plan(captured.graph, (0,), seed=0)
+    done = threading.Event()
+    with closing(
+        MalleablePlan(Closed(captured), whole, big, problem, {1: one}, done=lambda _: done.set())
+    ) as following:
+        following.resize(big.cores[:1])
+        following.resize(big.cores)
+        assert done.wait(60)
+    assert not caplog.records
+
+
+@needs_compiler
+def test_a_process_that_ends_while_plans_of_fewer_cores_are_made_prints_nothing() -> None:
+    script = """
+import torch, threadcast
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+step = threadcast.optimize_training(model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))
+calls = 0
+while calls < 2000 and not (step.reports and step.reports[0].runs == "plan"):
+    step(torch.ones(4, 8), torch.ones(4, 1))
+    calls += 1
+"""
+    native_library()  # else the process says that it compiles it
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -19,7 +19,7 @@ from tests.runtime.small_training import batch, net, same_state, sgd, train_eage
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.optimized import MAX_SIGNATURES
-from threadcast.runtime.plan_maker import PlanMaker
+from threadcast.runtime.tuning.plan_maker import PlanMaker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -278,11 +278,10 @@ def test_arguments_that_cannot_be_captured_run_as_before(argument: Any, reason: 
 
 
 def test_what_fails_while_measuring_leaves_steps_as_they_were(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: PlanMaker) -> Any:
+    def fails(self: PlanMaker, step: Any) -> Any:
         raise OSError("no space left")
-        yield
 
-    monkeypatch.setattr(PlanMaker, "made", fails)
+    monkeypatch.setattr(PlanMaker, "prepare", fails)
     step, mine, _, eager, eager_optimizer = trained
     for seed in range(4):
         x, y = batch(seed)

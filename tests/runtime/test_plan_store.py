@@ -15,9 +15,11 @@ import threadcast
 from tests.runtime.random_plans import made_up_curves, make_random_plan
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime import tuning
 from threadcast.runtime.malleable_plan import counts_below
-from threadcast.runtime.plan_store import Kept, PlanStore
+from threadcast.runtime.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.tuning.machine import DRIFT_STEPS
+from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.variants import MemoryFormat
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +28,19 @@ def captured() -> Captured:
 
 
 @pytest.fixture
-def kept(captured: Captured, machine: Machine) -> Kept:
-    return Kept(make_random_plan(captured.graph, (machine.cores[0].id,), seed=1), "as given", 1e-3)
+def kept(captured: Captured, machine: Machine) -> StoredPlan:
+    return StoredPlan(make_random_plan(captured.graph, (machine.cores[0].id,), seed=1), MemoryFormat.AS_GIVEN, 1e-3)
 
 
 def test_what_is_kept_comes_back_for_the_same_graph_only(
-    tmp_path: Path, captured: Captured, machine: Machine, kept: Kept
+    tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan
 ) -> None:
     store = PlanStore(tmp_path / "plans", machine)
     assert store.read(captured.graph) is None
     store.write("call", captured.graph, kept)
     found = store.read(captured.graph)
     assert found is not None
-    assert (found.plan, found.layout, found.step_s) == (kept.plan, "as given", 1e-3)
+    assert (found.plan, found.memory_format, found.step_s) == (kept.plan, MemoryFormat.AS_GIVEN, 1e-3)
     assert store.read(capture_forward(lambda x: x * 2, torch.ones(8)).graph) is None
     assert PlanStore(tmp_path / "plans", machine, among="openvino 2").read(captured.graph) is None
     other = Machine.uniform("other", 3)
@@ -47,18 +49,25 @@ def test_what_is_kept_comes_back_for_the_same_graph_only(
     assert store.read(captured.graph) is None
 
 
-def test_the_layout_that_was_best_comes_first(tmp_path: Path, captured: Captured, machine: Machine, kept: Kept) -> None:
+def test_the_layout_that_was_best_comes_first(
+    tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan
+) -> None:
     store = PlanStore(tmp_path, machine)
-    layouts: tuple[tuning.Layout, ...] = ("as given", "channels last")
-    assert store.layouts_first("call", layouts) == layouts
-    store.write("call", captured.graph, Kept(kept.plan, "channels last", 1.0))
-    assert store.layouts_first("call", layouts) == layouts[::-1]
-    assert store.layouts_first("another", layouts) == layouts
+    layouts: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST)
+    assert store.formats_first("call", layouts) == layouts
+    store.write("call", captured.graph, StoredPlan(kept.plan, MemoryFormat.CHANNELS_LAST, 1.0))
+    assert store.formats_first("call", layouts) == layouts[::-1]
+    assert store.formats_first("another", layouts) == layouts
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"layout": "odd", "step_s": 1, "plan": {}}', '{"layout": 3}'])
 def test_a_damaged_file_is_as_good_as_none(
-    content: str, tmp_path: Path, captured: Captured, machine: Machine, kept: Kept, caplog: pytest.LogCaptureFixture
+    content: str,
+    tmp_path: Path,
+    captured: Captured,
+    machine: Machine,
+    kept: StoredPlan,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = PlanStore(tmp_path, machine)
     store.write("call", captured.graph, kept)
@@ -69,7 +78,7 @@ def test_a_damaged_file_is_as_good_as_none(
 
 
 def test_a_folder_that_cannot_be_written_stops_nobody(
-    captured: Captured, machine: Machine, kept: Kept, caplog: pytest.LogCaptureFixture
+    captured: Captured, machine: Machine, kept: StoredPlan, caplog: pytest.LogCaptureFixture
 ) -> None:
     PlanStore(Path("/dev/null/plans"), machine).write("call", captured.graph, kept)
     assert "not kept" in caplog.text
@@ -84,11 +93,11 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = Fa
     with closing(threadcast.optimize(waves)) as call:
         call(x)
         (made,) = call._optimized._tunings.values()
-        assert isinstance(made, tuning.Tuning)
-        graph = made._capture("as given").graph
+        assert isinstance(made, Tuning)
+        graph = made._capture_graph(MemoryFormat.AS_GIVEN).graph
         plan = make_random_plan(graph, tuple(core.id for core in machine.cores), seed=2)
         known = made_up_curves(graph, machine) if curves else None
-        made._plans.write(made._call, graph, Kept(plan, "as given", step_s, curves=known))
+        made._plans.write(made._call, graph, StoredPlan(plan, MemoryFormat.AS_GIVEN, step_s, curves=known))
     return plan
 
 
@@ -105,13 +114,13 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
     keep_a_plan(x, machine, step_s=1e-9)
     with closing(threadcast.optimize(waves)) as call:
         runs = set()
-        for _ in range(tuning.DRIFT_STEPS + 2):
+        for _ in range(DRIFT_STEPS + 2):
             assert torch.equal(call(x), waves(x))
             runs.add(call.reports[0].runs)
         assert runs == {"plan", "measuring"}
 
 
-def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: Kept) -> None:
+def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan) -> None:
     store, curves = PlanStore(tmp_path, machine), made_up_curves(captured.graph, machine)
     store.write("call", captured.graph, replace(kept, curves=curves))
     found = store.read(captured.graph)
@@ -129,8 +138,8 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
     with closing(threadcast.optimize(waves)) as call:
         call(x)
         (tuned,) = call._optimized._tunings.values()
-        assert isinstance(tuned, tuning.Tuning)
-        graph = tuned._capture("as given").graph
+        assert isinstance(tuned, Tuning)
+        graph = tuned._capture_graph(MemoryFormat.AS_GIVEN).graph
         until_s = time.monotonic() + 60
         while (found := tuned._plans.read(graph)) is not None and not found.fewer and time.monotonic() < until_s:
             time.sleep(0.01)

@@ -17,7 +17,8 @@ from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.adjust import ThreadMasks
 from threadcast.runtime import sizes
-from threadcast.runtime.plan_store import Kept, PlanStore
+from threadcast.runtime.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.threads.this_process import this_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,8 +31,9 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph has a plan that is kept from before, and is never slower than it was."""
     cores = tuple(core.id for core in read_machine().cores)
 
-    def kept(_: PlanStore, graph: OpGraph) -> Kept:
-        return Kept(make_random_plan(graph, cores, seed=1, max_width=1), "as given", 1e9)
+    def kept(_: PlanStore, graph: OpGraph) -> StoredPlan:
+        plan = make_random_plan(graph, cores, seed=1, max_width=1)
+        return StoredPlan(plan, MemoryFormat.AS_GIVEN, 1e9)
 
     monkeypatch.setattr(PlanStore, "read", kept)
 

@@ -12,7 +12,7 @@ from tests.service.service_data import CURVES, MACHINE, OPS, graph_document, mea
 from tests.waiting import eventually
 from threadcast.core import Case
 from threadcast.service.app import Service
-from threadcast.service.kept_curves import KeptCurve, KeptCurves
+from threadcast.service.curve_responses import CurveId, CurveResponse, CurveResponseCache
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
@@ -87,23 +87,23 @@ def test_a_curve_follows_what_the_service_stores_at_once(client: FlaskClient) ->
         assert json.loads(after) == client.post("/v1/predictions", json={"ops": [OPS[1].key]}).get_json()
 
 
-def test_the_number_of_kept_curves_is_bounded(app: Service) -> None:
+def test_the_number_of_kept_responses_is_bounded(app: Service) -> None:
     store = app.extensions["threadcast"].store
-    kept = KeptCurves(store, store.last_measurement, 2)
-    for number in range(3):
-        name = ("m", "v@1", str(number))
-        kept.put(name, KeptCurve(b"", "", 0), kept.get(name)[1])
-    assert [kept.get(("m", "v@1", str(number)))[0] is not None for number in range(3)] == [False, True, True]
+    cache = CurveResponseCache(store, store.last_measurement, 2)
+    curves = [CurveId("m", "v@1", str(number)) for number in range(3)]
+    for curve in curves:
+        cache.put(curve, CurveResponse(b"", "", 0), cache.get(curve)[1])
+    assert [cache.get(curve)[0] is not None for curve in curves] == [False, True, True]
 
 
-def test_a_curve_predicted_before_a_measurement_is_not_kept_after_it(app: Service) -> None:
+def test_a_response_computed_before_a_measurement_is_not_kept_after_it(app: Service) -> None:
     store = app.extensions["threadcast"].store
-    kept, name = KeptCurves(store, store.last_measurement, 2), ("m", "v@1", OPS[0].key)
-    _, seen = kept.get(name)
+    cache, curve = CurveResponseCache(store, store.last_measurement, 2), CurveId("m", "v@1", OPS[0].key)
+    _, last_measurement = cache.get(curve)
     store.add([measure(OPS[0], Case(1))])
-    assert kept.get(("m", "v@1", "another"))[0] is None
-    kept.put(name, KeptCurve(b"old", "", 0), seen)
-    assert kept.get(name)[0] is None
+    assert cache.get(CurveId("m", "v@1", "another"))[0] is None
+    cache.put(curve, CurveResponse(b"old", "", 0), last_measurement)
+    assert cache.get(curve)[0] is None
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
-from threadcast.service.buffered_socket import GivenParser, OnePiece
+from threadcast.service.buffered_socket import BufferedRequestParser, BufferedSocket
 from threadcast.service.metrics import Metrics
-from threadcast.service.worker import HELD_BODIES, Worker
+from threadcast.service.worker import BODIES_IN_MEMORY, Worker
 
 CONTINUE = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
 
@@ -28,8 +28,8 @@ def worker() -> Iterator[Worker]:
     made.wsgi = SimpleNamespace(extensions={"threadcast": SimpleNamespace(metrics=Metrics())})
     made.poller = selectors.DefaultSelector()
     yield made
-    for conn in [*made._arriving, *made._lingering, *made._sending]:
-        made._drop(conn)
+    for conn in [*made._receiving, *made._lingering, *made._sending]:
+        made._close(conn)
     made.poller.close()
     made.tmp.close()
 
@@ -40,12 +40,12 @@ def client(worker: Worker) -> Iterator[socket.socket]:
     here, there = socket.socketpair()
     with there:
         worker.nr_conns = 1
-        worker._begin(TConn(worker.cfg, here, "", ""), b"")
+        worker._receive(TConn(worker.cfg, here, "", ""), b"")
         yield there
 
 
 def connection(worker: Worker) -> TConn:
-    return next(iter(worker._arriving))
+    return next(iter(worker._receiving))
 
 
 def ended(kept: bool) -> Future[bool]:
@@ -74,20 +74,20 @@ def test_a_client_that_is_gone_before_it_is_told_to_go_on_ends_nothing_but_itsel
     client.close()
     worker.wait_for_and_dispatch_events(1.0)
     worker.wait_for_and_dispatch_events(1.0)
-    assert (worker.nr_conns, worker._held_bytes) == (0, 0)
+    assert (worker.nr_conns, worker._received_bytes) == (0, 0)
 
 
 def test_being_told_to_go_on_leaves_no_bytes_counted(worker: Worker, client: socket.socket) -> None:
     client.sendall(CONTINUE)
     worker.wait_for_and_dispatch_events(1.0)
     assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    worker._drop(connection(worker))
-    assert worker._held_bytes == 0
+    worker._close(connection(worker))
+    assert worker._received_bytes == 0
 
 
 def test_a_connection_that_gave_way_in_the_same_moment_is_counted_once(worker: Worker, client: socket.socket) -> None:
     conn = connection(worker)
-    worker._drop(conn)
+    worker._close(conn)
     worker._on_readable(conn, conn.sock)
     assert worker.nr_conns == 0
 
@@ -95,16 +95,16 @@ def test_a_connection_that_gave_way_in_the_same_moment_is_counted_once(worker: W
 def test_what_came_after_a_request_is_answered_by_a_worker_that_ends(worker: Worker, client: socket.socket) -> None:
     conn = connection(worker)
     worker._forget(conn)
-    worker._left[conn] = b"GET / HT"
+    worker._next_bytes[conn] = b"GET / HT"
     worker.alive = False
     worker.finish_request(conn, ended(kept=True))
-    assert bytes(worker._arriving[conn].buffer) == b"GET / HT"
+    assert bytes(worker._receiving[conn].buffer) == b"GET / HT"
 
 
 def unsent(worker: Worker, conn: TConn, content: bytes) -> None:
     """Let a thread have answered `content`, more than the client's socket takes at once."""
     worker._forget(conn)
-    answer = OnePiece(conn.sock)
+    answer = BufferedSocket(conn.sock)
     answer.sendall(b"head ")
     answer.sendall(content)
     assert not answer.flush(0.0)
@@ -132,12 +132,12 @@ def test_clients_that_do_not_read_give_way_to_one_another(worker: Worker, client
     here, there = socket.socketpair()
     with there:
         worker.nr_conns += 1
-        worker._begin(TConn(worker.cfg, here, "", ""), b"")
+        worker._receive(TConn(worker.cfg, here, "", ""), b"")
         second = connection(worker)
         unsent(worker, second, b"x" * 5_000_000)
         worker.finish_request(second, ended(kept=True))
         assert (worker.nr_conns, list(worker._sending), list(worker._unsent)) == (1, [second], [second])
-        worker._drop(second)
+        worker._close(second)
 
 
 def test_a_client_that_goes_while_it_is_sent_to_is_let_go(worker: Worker, client: socket.socket) -> None:
@@ -150,14 +150,14 @@ def test_a_client_that_goes_while_it_is_sent_to_is_let_go(worker: Worker, client
 
 
 def test_a_short_request_is_taken_whatever_else_is_arriving(worker: Worker, client: socket.socket) -> None:
-    worker._held_bytes = HELD_BODIES * worker.max_body_bytes
+    worker._received_bytes = BODIES_IN_MEMORY * worker.max_body_bytes
     client.sendall(b"GET / HT")
     worker.wait_for_and_dispatch_events(1.0)
-    assert bytes(worker._arriving[connection(worker)].buffer) == b"GET / HT"
+    assert bytes(worker._receiving[connection(worker)].buffer) == b"GET / HT"
 
 
 def test_the_next_request_is_read_after_a_long_body_that_nobody_read() -> None:
-    parser = GivenParser(Config(), ("127.0.0.1", 1))
+    parser = BufferedRequestParser(Config(), ("127.0.0.1", 1))
     for _ in range(2):
         parser.unreader.unread(b"POST / HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000)
         assert next(parser).method == "POST"
@@ -171,7 +171,7 @@ def test_an_idle_connection_gives_way_to_a_new_one(worker: Worker) -> None:
             here, there = socket.socketpair()
             clients.append(stack.enter_context(there))
             conn = TConn(worker.cfg, here, "", "")
-            conn.parser = GivenParser(worker.cfg, "")
+            conn.parser = BufferedRequestParser(worker.cfg, "")
             worker.finish_request(conn, ended(kept=True))
         worker.nr_conns = worker.worker_connections = 2
         oldest = worker.keepalived_conns[0]

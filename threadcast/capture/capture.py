@@ -24,6 +24,7 @@ from threadcast.capture.module_state import ModuleState
 from threadcast.capture.optimizers import ready_state, updates_of
 from threadcast.capture.program import Input, Program
 from threadcast.capture.recording import Recorder
+from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -97,6 +98,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
 
     CaptureError says why a callable cannot be captured.
     """
+    check_function(function)
     state = _State(function)
 
     def call(parameters: list[Tensor], buffers: list[Tensor], arguments: Any) -> Any:
@@ -124,6 +126,8 @@ def capture_training(
     SGD, Adam and AdamW are known; learning rates are read from the optimizer at every run. CaptureError says why a
     step cannot be captured.
     """
+    check_supported(model)
+    check_function(loss)
     state = _State(model)
     updates = updates_of(optimizer)
     own = set(map(id, state.parameters.values()))

@@ -16,6 +16,7 @@ ThreadcastError
 ├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
 ├── IllegalLaunch (RuntimeError)       a policy launched what must not start now
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
+│   └── EngineClosed                   it was closed before
 ├── WrongResult (RuntimeError)         an optimised step did not give what PyTorch gives
 └── ServiceError (RuntimeError)        the prediction service gave no usable answer
     ├── ServiceUnavailable (ConnectionError)
@@ -94,6 +95,10 @@ class IllegalLaunch(ThreadcastError, RuntimeError):
 
 class ExecutionError(ThreadcastError, RuntimeError):
     """The engine could not run a plan."""
+
+
+class EngineClosed(ExecutionError):
+    """The engine was closed: it runs no more steps, and its plan cannot be changed."""
 
 
 class WrongResult(ThreadcastError, RuntimeError):

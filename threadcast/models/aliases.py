@@ -1,7 +1,7 @@
-"""Names that stand for a model version, move, and can be moved back.
+"""Aliases: names for a model version that can be moved to another version and back.
 
 Each move of an alias is a file `<root>/aliases/<alias>/<number>.json`, made by one hard link from the staging
-directory. The link fails where the number is taken; the writer then decides again. So no lock is needed.
+directory. The link fails where the number exists already, and the writer then decides again. So no lock is needed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_alias(alias: str) -> None:
 
 
 class Aliases:
-    """The aliases below `root`; `now` is the clock for their moves."""
+    """The aliases below `root`; `now` is the clock that gives their moves a time."""
 
     def __init__(self, root: Path, now: Callable[[], datetime]) -> None:
         self._root, self._now = root, now
@@ -52,7 +52,7 @@ class Aliases:
         return [name for name in found if _ALIAS.fullmatch(name) and self.history(name)]
 
     def history(self, alias: str) -> list[Move]:
-        """Every move of an alias, oldest first; none of one that was never set."""
+        """Every move of an alias, oldest first; empty for an alias that was never set."""
         if not _ALIAS.fullmatch(alias):
             return []
         directory = self._root / "aliases" / alias
@@ -60,14 +60,14 @@ class Aliases:
         return [_read_move(directory / f"{number}.json") for number in numbers]
 
     def moves(self, alias: str) -> int:
-        """How often an alias has moved, from the names of its files alone."""
+        """How often an alias has moved; read from the names of its files alone."""
         try:
             return len(os.listdir(self._root / "aliases" / alias)) if _ALIAS.fullmatch(alias) else 0
         except FileNotFoundError:
             return 0
 
     def resolve(self, alias: str) -> str | None:
-        """The version that an alias stands for, None where it was never set."""
+        """The version that an alias stands for; None for an alias that was never set."""
         versions = _stack(self.history(alias))
         return versions[-1] if versions else None
 
@@ -76,7 +76,7 @@ class Aliases:
         self._move(alias, lambda versions: (version, False))
 
     def before(self, alias: str) -> str | None:
-        """The version that `rollback` would go back to, None where there is none."""
+        """The version that `rollback` would return to; None where there is none."""
         versions = _stack(self.history(alias))
         return versions[-2] if len(versions) > 1 else None
 
@@ -124,7 +124,7 @@ def _read_move(path: Path) -> Move:
 
 
 def _stack(moves: list[Move]) -> list[str]:
-    """The versions that an alias could go back through, the current one last."""
+    """The versions that an alias could return to, and the current one last."""
     versions: list[str] = []
     for move in moves:
         if not move.rollback:

@@ -15,7 +15,7 @@ class Amdahl(ScalingLaw):
     """time(p) = a + b / p.
 
     Source: Amdahl 1967, "Validity of the single processor approach to achieving large scale computing capabilities".
-    Never rises: it says all threads unless a is all there is.
+    The time never rises with p: unless b is 0, the best count is always all threads.
     """
 
     name = "amdahl"

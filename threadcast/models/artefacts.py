@@ -1,7 +1,8 @@
 """Model state as bytes that cannot hold code: JSON, NPZ without pickles, skops, XGBoost's UBJSON.
 
-Nothing here unpickles. Readers take the files that `PerformanceModel.from_files` was given, refuse with ArtefactError
-whatever is missing, damaged, foreign or would unpack beyond `MAX_UNPACKED_BYTES`, and import nothing that a file names.
+Nothing here unpickles. Readers get the files that `PerformanceModel.from_files` was given. They raise ArtefactError for
+whatever is missing, damaged, of another kind, or larger than `MAX_UNPACKED_BYTES` when unpacked, and import nothing
+that a file names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from threadcast.core.errors import ArtefactError, ThreadcastError
 from threadcast.core.json_reading import parse
 
 MAX_UNPACKED_BYTES = 2**30
-"""Bytes that one archive may unpack to; 68 random forests of 30 trees take a hundredth."""
+"""Most bytes that one archive may unpack to; 68 random forests of 30 trees need a hundredth of it."""
 
 TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
     "DictNode": frozenset({"builtins.dict"}),
@@ -51,7 +52,7 @@ TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-"""Every type that a skops file may name, by the skops loader that may make it; all else is refused unread."""
+"""Every type that a skops file may name, by the skops loader that may create it; any other type is refused unread."""
 
 _DAMAGED = (
     ThreadcastError, ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError, MemoryError,
@@ -136,7 +137,8 @@ def read_skops(files: Mapping[str, bytes], name: str) -> Any:
 
 
 def _foreign_types(root: Any) -> Iterator[str]:
-    """Walk a skops schema with a stack (files choose its depth) and name every type outside `TRUSTED_TYPES`."""
+    """The types in a skops schema that are not in `TRUSTED_TYPES`. Uses a stack, as files choose how deep a schema
+    is."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -156,7 +158,7 @@ _ENCRYPTED = 0x1
 
 
 def _check_archive(data: bytes, name: str) -> None:
-    """Refuse archives that unpack too far, and arrays that claim more bytes than they bring."""
+    """Raise ArtefactError for archives that unpack to too much, and for arrays that claim more bytes than there are."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
         total = sum(entry.file_size for entry in entries)

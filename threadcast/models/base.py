@@ -12,7 +12,7 @@ from threadcast.core.errors import ModelError
 
 
 class Range(NamedTuple):
-    """Values of an option that are worth trying, on a logarithmic scale; whole numbers where `low` is one."""
+    """Values of an option that `Tuned` tries, on a logarithmic scale; whole numbers where `low` is one."""
 
     low: float
     high: float
@@ -27,13 +27,14 @@ class Measurements(Protocol):
 
 
 class PerformanceModel(ABC):
-    """Forecasts an op's seconds at every case from none to a few of its own measurements.
+    """Forecasts an op's seconds at every case, from no measurement of the op or from a few.
 
-    Set `name`, under which it is registered; write `predict`, `to_files` and `from_files`; write `fit` if it learns
-    from other ops, and `propose` if it chooses which cases of an op are measured. All arguments are the caller's: a
-    model never changes or keeps the `observed` that it is given. A fitted model answers from many threads at once and
-    uses one thread itself. `observed` holds measurements of this very op on this very machine, in the order taken.
-    A point said to be `measured` is the median of the samples given. Register a model with
+    Set `name`, under which the model is registered. Write `predict`, `to_files` and `from_files`. Write `fit` if the
+    model learns from other ops, and `propose` if it chooses which cases of an op are measured.
+
+    `observed` holds measurements of the same op on the same machine, in the order in which they were made; a model
+    neither changes nor stores it. A fitted model answers many threads at once and uses one thread itself. A point whose
+    source is `measured` is the median of the given samples. Register a model with
     `threadcast.models.registry_of_kinds.register`, and test it with `threadcast.models.testing`.
     """
 
@@ -42,49 +43,53 @@ class PerformanceModel(ABC):
     """Options that `threadcast.models.tuned` may choose."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """Return the case to measure next, None when enough is known. Never one that `observed` has."""
+        """Return the case to measure next, or None when enough is known. Never a case that is in `observed`."""
         return None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn from measured ops, of one or more machines, and return self. ModelError on unusable data."""
+        """Learn from measured ops of one or more machines and return self; ModelError on data that cannot be learned
+        from."""
         return self
 
     @abstractmethod
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """Return the curve of `op` over `cases` of `machine`; ModelError when it cannot tell."""
+        """Return the curve of `op` over `cases` of `machine`; ModelError where the model cannot predict it."""
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """Return the curves of many ops; override where a batch is cheaper than one after the other."""
+        """Return the curves of many ops, one row each; override where a batch is cheaper than one op after the
+        other."""
         curves = [self.predict(op, seen, cases, machine=machine) for op, seen in zip(ops, observed, strict=True)]
         return CurveTable.of(curves, model=self.name)
 
     @abstractmethod
     def to_files(self) -> dict[str, bytes]:
-        """Return options and what was learned as files: flat names, and content that cannot hold code."""
+        """Return the options and what was learned as files: content by flat file name, none of which can hold code."""
 
     @abstractmethod
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what `to_files` gave and return self; ArtefactError on anything else, with nothing executed."""
+        """Load the files that `to_files` returned, and return self; ArtefactError for any others. Nothing in them is
+        executed."""
 
 
 class BatchModel(PerformanceModel):
     """A model that forecasts many ops in little more than the time of one: write `predict_many`."""
 
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """Measured points where there are, forecasts elsewhere; ModelError when it cannot tell."""
+        """The curve of one op: measured points where there are any, forecasts elsewhere; ModelError where it cannot
+        predict."""
         return self.predict_many([op], [observed], cases, machine=machine)[0]
 
     @abstractmethod
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """Return the curves of many ops; ModelError when it cannot tell one of them."""
+        """Return the curves of many ops, one row each; ModelError where it cannot predict one of them."""
 
     @staticmethod
     def check_batch(ops: Sequence[Op], observed: Sequence[Sequence[Measurement]]) -> None:
-        """ModelError where there is no op, or not for each one what was observed."""
+        """Raise ModelError where there is no op, or where `ops` and `observed` have different lengths."""
         if not ops:
             raise ModelError("no op to forecast was given")
         if len(ops) != len(observed):

@@ -1,4 +1,4 @@
-"""How ops' log times at the cases of one machine vary together: a Gaussian that a few samples of an op narrow down."""
+"""How the log times of ops vary together over the cases of one machine: a Gaussian, conditioned on samples of an op."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from threadcast.core.curve import Floats
 from threadcast.models.sample_noise import WILD, Scatter
 
 LEAST_VARIANCE = 1e-5
-"""Of a case's log time, beside what others tell of it: 0.3 %. Keeps the covariance regular."""
+"""Least variance of a case's log time that is independent of other cases (0.3 %); keeps the covariance regular."""
 
 PRIOR_OPS = 8.0
-"""How many measured ops the smooth covariance weighs as much as, against that of the ops themselves. A convention:
-with 20 ops it keeps a 96 x 96 matrix from being of rank 20, with hundreds it vanishes."""
+"""Weight of the smooth covariance, in measured ops, against the empirical covariance. A convention: with 20 ops it
+keeps a 96 x 96 matrix from having rank 20; with hundreds of ops it has no effect."""
 
 ROUNDS = 3
-"""In which it is told which samples are disturbed; what comes after no longer changes much."""
+"""Rounds that find disturbed samples; further ones no longer change much."""
 
 DRAWS = 96
-"""Curves that are drawn to tell what a choice may cost."""
+"""Curves that are drawn to estimate what a choice costs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseGaussian:
-    """Log times, or what a base leaves of them. `mean` is (n_cases,), `covariance` (n_cases, n_cases), float64.
+    """A Gaussian over log times, or over residuals of log times: `mean` (n_cases,), `covariance` (n_cases, n_cases),
+    float64.
 
-    `noise` (n_cases,) is the variance of one sample's log around the truth, by which the next one is chosen.
+    `noise` (n_cases,): variance of the log of one sample around the true value, used to choose the next sample.
     """
 
     mean: Floats
@@ -38,7 +39,8 @@ class CaseGaussian:
 
     @classmethod
     def fitted(cls, residuals: Floats, threads: Sequence[int], noise: Floats) -> CaseGaussian:
-        """From `residuals` (n_ops, n_cases), NaN where a case was not measured; `threads` are the cases'."""
+        """Estimate from `residuals` (n_ops, n_cases), NaN where a case was not measured; `threads` are those of the
+        cases."""
         known = ~np.isnan(residuals)
         counts = known.sum(axis=0)
         filled = np.where(known, residuals, 0.0)
@@ -56,31 +58,32 @@ class CaseGaussian:
 
     @classmethod
     def smooth(cls, variance: float, length: float, threads: Floats, noise: float) -> CaseGaussian:
-        """Around 0, with a variance, that cases `length` apart in log threads share to 1/e."""
+        """A Gaussian with mean 0 and this variance, whose correlation falls to 1/e at a distance of `length` in log
+        threads."""
         apart = np.abs(np.log(threads)[:, None] - np.log(threads))
         covariance = variance * np.exp(-apart / length) + LEAST_VARIANCE * np.eye(len(threads))
         return cls(np.zeros(len(threads)), covariance, np.full(len(threads), noise))
 
     def smoothness(self, threads: Sequence[int]) -> tuple[float, float]:
-        """The variance and the length for which `smooth` is most like this."""
+        """The variance and the length with which `smooth` is closest to this Gaussian."""
         log_threads = np.log(np.asarray(threads, dtype=np.float64))
         return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
 
     def unsampled(self, scale: Floats, level: Floats) -> tuple[Floats, Floats]:
-        """As `given`, of ops without samples."""
+        """As `given`, for ops without samples."""
         scale, level = scale[:, None], level[:, None]
         return scale * self.mean, scale**2 * np.diag(self.covariance) + level
 
     def given(
         self, where: Sequence[int], values: Floats, scatter: Scatter, scale: Floats, level: Floats
     ) -> tuple[Floats, ...]:
-        """Mean and variance (n_ops, n_cases) of ops whose samples at `where` left `values`, and how likely each of
-        these is not `WRONG`, (n_ops, n_where).
+        """Mean and variance (n_ops, n_cases) of ops whose samples at the cases `where` have the residuals `values`, and
+        the probability (n_ops, n_where) that each sample is not `WRONG`.
 
-        `values` and `scatter` are (n_ops, n_where), the oldest first; `scale` (n_ops,) is how many times as far as the
-        others' an op's curve may be from the mean, `level` (n_ops,) a variance that all its cases share beside that.
-        Which samples are disturbed, which wrong, is told from what the other samples say of each (Rasmussen and
-        Williams, 5.12), in `ROUNDS` rounds: expectation propagation with mixtures of normals.
+        `values` and `scatter` are (n_ops, n_where), the oldest sample first. `scale` (n_ops,) multiplies the standard
+        deviation of an op's curve; `level` (n_ops,) is a further variance that all cases of an op share. Whether a
+        sample is disturbed or wrong is decided by how far it is from what the other samples predict (Rasmussen and
+        Williams, 5.12), in `ROUNDS` rounds of expectation propagation with mixtures of normals.
         """
         at, spread, level = list(where), scale[:, None] ** 2, level[:, None]
         if not at:
@@ -96,12 +99,13 @@ class CaseGaussian:
         return mean, variance, 1 - wrong
 
     def left(self, where: Sequence[int], samples: Floats) -> Floats:
-        """The covariance (n_cases, n_cases) that is left once `where` is known."""
+        """The covariance (n_cases, n_cases) that remains once the cases `where` are sampled."""
         at = list(where)
         return self.covariance - self._gain(at, samples) @ self.covariance[at] if at else self.covariance
 
     def most_telling(self, left: Floats, allowed: Sequence[int], weights: Floats) -> int:
-        """Which of the `allowed` cases, sampled once, takes most of the variances in `left`, weighted by case."""
+        """The one of the `allowed` cases that, sampled once, reduces the weighted sum of the variances in `left`
+        most."""
         told = (weights[:, None] * left**2).sum(axis=0) / (np.diag(left) + self.noise)
         return max(allowed, key=lambda case: float(told[case]))
 
@@ -112,9 +116,10 @@ class CaseGaussian:
 
 
 def _told_apart(within: Floats, off: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
-    """Noise and shift of each sample by what the others say of it, and how likely it is wrong: each (n_ops, n).
+    """Noise and shift of each sample, judged by the other samples, and the probability that it is wrong; each (n_ops,
+    n).
 
-    `within` (n_ops, n, n) is the covariance of what the samples were taken of.
+    `within` (n_ops, n, n): covariance of the true values at the sampled cases.
     """
     logs_of_shares = np.log(scatter.shares + 1e-300)
     noise, shift, wrong = scatter.variances[:, :, 0].copy(), scatter.offsets[:, :, 0].copy(), np.zeros(off.shape)
@@ -142,13 +147,13 @@ def _told_apart(within: Floats, off: Floats, scatter: Scatter) -> tuple[Floats, 
 
 
 def _inverse(within: Floats, noise: Floats) -> Floats:
-    """Of the samples' covariance, (n_ops, n, n)."""
+    """Inverse of the covariance of the samples, (n_ops, n, n)."""
     return np.linalg.inv(within + noise[:, :, None] * np.eye(noise.shape[1])).astype(np.float64, copy=False)
 
 
 def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:
-    """What choosing the least of `log_times` (n_cases,) costs on average, as a share of the best, and how often each
-    case is the best (n_cases,)."""
+    """Expected cost of choosing the least of `log_times` (n_cases,), as a share of the best time, and the probability
+    (n_cases,) that each case is the best."""
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     drawn = log_times + np.random.default_rng(seed).standard_normal((DRAWS, len(log_times))) @ root.T
@@ -158,7 +163,8 @@ def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> 
 
 
 def _smooth(own: Floats, both: Floats, log_threads: Floats) -> Floats:
-    """A covariance that depends on how far apart two thread counts are, with the variances and nearness of `own`."""
+    """A covariance that depends on the distance of two thread counts only, with the variances and correlation length of
+    `own`."""
     scale = np.sqrt(np.maximum(np.diag(own), LEAST_VARIANCE))
     apart = np.abs(log_threads[:, None] - log_threads)
     found: Floats = np.outer(scale, scale) * np.exp(-apart / _length(own, both, log_threads))
@@ -166,7 +172,7 @@ def _smooth(own: Floats, both: Floats, log_threads: Floats) -> Floats:
 
 
 def _length(covariance: Floats, both: Floats | None, log_threads: Floats) -> float:
-    """Over which distance in log threads correlation falls to 1/e, of pairs that more than two ops have."""
+    """Distance in log threads at which correlation falls to 1/e, from pairs of cases that more than two ops have."""
     scale = np.sqrt(np.maximum(np.diag(covariance), LEAST_VARIANCE))
     correlation = np.clip(covariance / np.outer(scale, scale), -1, 1)
     apart = np.abs(log_threads[:, None] - log_threads)

@@ -1,4 +1,4 @@
-"""Regressors for the cases of one machine: what they are fed, how they learn, how far off they are."""
+"""Regressors for the cases of one machine: their inputs, how they learn, and their residuals."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from threadcast.models.sampling import evenly_spread
 
 Scale = Literal["log", "linear"]
 Sampled = Sequence[Sequence[Measurement]]
-"""For each op its measurements at the sampled cases, in their order."""
+"""For each op, its measurements at the sampled cases, in the order of these cases."""
 
 MIN_OPS = 6
 """Ops that a case must have been measured for: three folds of two."""
 
 MIN_MEASURED = 0.5
-"""Share of the best-measured case's ops that a case needs to be a sampled one."""
+"""A sampled case must have been measured for this share of the ops of the best-measured case."""
 
 MIN_PROBED = 0.75
-"""Share of the ops that must have a case for residuals to be taken there: each fold then has some to learn from."""
+"""A case must have been measured for this share of the ops for residuals to be computed there, so that each fold has
+some."""
 
 RESIDUAL_CASES, FOLDS = 8, 3
-"""Residuals are taken at so many cases, evenly spread, in so many folds: a quarter more work on 68 cases, not 3x.
-On half of MKL's sgemm and sdot curves at 1 to 96 threads the interval so found held 86 to 95 % of the other half's
-times for 11 of the 15 regressors; passive-aggressive (74 %) is the worst."""
+"""Residuals are computed at so many cases, evenly spread, in so many folds: a quarter more work on 68 cases, not 3x. On
+half of MKL's sgemm and sdot curves at 1 to 96 threads the interval so found held 86 to 95 % of the other half's times
+for 11 of the 15 regressors; passive-aggressive (74 %) is the worst."""
 
 RATIO_MARGIN = np.log(2.0)
-"""Forecasts stay within a factor of two of the ratios to the sampled times that training saw; this binds only where
-a regressor runs away or falls below zero."""
+"""Forecasts stay within a factor of two of the ratios to the sampled times that occurred in training; only forecasts of
+a regressor that diverges or goes below zero are affected."""
 
 LEAST_S = 1e-12
-"""Seconds that a linear forecast counts as when it is not positive, before it is clipped."""
+"""Seconds that replace a linear forecast that is not positive, before it is clipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to learn: which regressor, from how many sampled cases, on which scale of time."""
+    """How to learn: the regressor, the number of sampled cases, the scale of time."""
 
     regressor: str
     samples: int = 4
@@ -92,7 +93,7 @@ class CaseRegression:
         return np.exp(logs), np.exp(logs + self.low), np.exp(logs + self.high)
 
     def _to_log(self, times: Floats, reference: Floats, columns: slice | list[int]) -> Floats:
-        """Log seconds from targets (n_ops, n_columns), clipped to the ratios of training."""
+        """Log seconds of scaled targets (n_ops, n_columns), clipped to the ratios of training."""
         logs = times if self.recipe.scale == "log" else np.log(np.maximum(times, LEAST_S))
         ratio = logs - reference[:, None]
         return (
@@ -113,7 +114,7 @@ class CaseRegression:
 
     @classmethod
     def from_files(cls, document: Any, prefix: str, files: Mapping[str, bytes]) -> CaseRegression:
-        """Take over what `to_files` gave; ArtefactError on anything else."""
+        """Load what `to_files` returned; ArtefactError on anything else."""
         with reading(prefix):
             recipe = Recipe(**document["recipe"])
             cases, samples = (tuple(Case(n, a) for n, a in document[name]) for name in ("cases", "samples"))
@@ -138,7 +139,7 @@ _ARRAYS = ("centre", "spread", "low", "high", "least", "most")
 def learn(entries: Sequence[MeasuredOp], recipe: Recipe, *, jobs: int = 1) -> tuple[CaseRegression, tuple[str, ...]]:
     """Regressors for the cases of the one machine that `entries` are from, and notes on what was left out.
 
-    `jobs` processes fit side by side. Raises ModelError where fewer than `MIN_OPS` ops have all sampled cases.
+    `jobs` processes fit side by side. ModelError where fewer than `MIN_OPS` ops have all sampled cases.
     """
     samples, rows = _choose_samples(entries, recipe)
     cases = tuple(case for case in _all_cases(rows) if sum(case in row.by_case for row in rows) >= MIN_OPS)
@@ -216,7 +217,7 @@ def _scaler() -> Any:
 def _fit_cases(
     recipe: Recipe, inputs: Floats, scores: Floats, columns: Iterable[int], jobs: int
 ) -> list[tuple[Any, bool]]:
-    """A regressor for each of these columns of `scores`, from the rows that have it."""
+    """One fitted regressor for each of these columns of `scores`, learned from the rows that have a value there."""
     import joblib
 
     known = ~np.isnan(scores)
@@ -235,9 +236,9 @@ def _take_residuals(
     reference: Floats,
     jobs: int,
 ) -> None:
-    """Fill `low` and `high`: bounds of the out-of-fold residuals at the probed cases, for each case the nearest's.
+    """Fill `low` and `high` with bounds of out-of-fold residuals; each case gets those of the nearest probed case.
 
-    Probed are cases that were mostly measured and are not sampled: at a sampled case the answer is a feature.
+    Probed cases are those measured for most ops and not sampled: at a sampled case the answer is a feature.
     """
     often = np.count_nonzero(~np.isnan(scores), axis=0) >= MIN_PROBED * len(scores)
     others = [case for case, enough in zip(learned.cases, often) if enough and case not in learned.samples]

@@ -1,4 +1,4 @@
-"""Boosted trees on what a Gaussian over curves leaves: how far, in its own standard deviations, and where."""
+"""Boosted trees that forecast the residuals of the Gaussian over curves, in its own standard deviations."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TREES, DEPTH, RATE, LEAST_IN_LEAF = 60, 8, 0.15, 40
 of depth 9 gained at most 0.001 of accuracy. They are the largest part of a forecast's time."""
 
 MOST = 3.0
-"""Standard deviations that count of a residual: what lies beyond is an odd op, not a rule."""
+"""Residuals are clipped to so many standard deviations: what lies beyond is one odd op, not a pattern."""
 
 _OF_GAUSSIAN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """What a Gaussian says of `ops` that were sampled at `where`: log seconds (n_ops, n_cases) without samples, with
-    them, and their variances; `logs` (n_ops, n_where) of the samples."""
+    """A Gaussian's forecast of `ops` that were sampled at the cases `where`, (n_ops, n_cases) each: log seconds without
+    samples (`base`), with samples (`mean`), and variances; `logs` (n_ops, n_where) are those of the samples."""
 
     ops: Sequence[Op]
     base: Floats
@@ -39,15 +39,15 @@ class Forecast:
     logs: Floats
 
     def rows(self, some: slice | NDArray[np.bool_]) -> Forecast:
-        """Of some of the ops."""
+        """The forecast of some of the ops."""
         ops = [self.ops[i] for i in np.arange(len(self.ops))[some]]
         return Forecast(ops, self.base[some], self.mean[some], self.variance[some], self.where, self.logs[some])
 
 
 class Correction:
-    """Adds to a forecast what ops that are cut alike left in training, in standard deviations of the forecast.
+    """Corrects a Gaussian's forecast by trees that learned its residuals, in standard deviations of the forecast.
 
-    So one set of trees serves any number of samples: those that say little leave much to it.
+    Scaled so, one set of trees serves any number of samples: with few samples the standard deviations are large.
     """
 
     def __init__(self, trees: Any, features: int) -> None:
@@ -57,8 +57,8 @@ class Correction:
     def fitted(
         cls, forecasts: Sequence[Forecast], truths: Sequence[Floats], cases: Sequence[Case], *, jobs: int, seed: int
     ) -> Correction:
-        """From forecasts of ops that the Gaussian had not seen, and log seconds (n_ops, n_cases) of each, NaN where a
-        case was not measured."""
+        """Learn from forecasts of ops that the Gaussian had not learned from, and their log seconds `truths` (n_ops,
+        n_cases), NaN where a case was not measured."""
         rows, targets, weights = [], [], []
         for forecast, truth in zip(forecasts, truths, strict=True):
             spread = np.sqrt(forecast.variance)
@@ -72,7 +72,7 @@ class Correction:
         return cls(trees, features.shape[1])
 
     def corrected(self, forecast: Forecast, cases: Sequence[Case]) -> Floats:
-        """(n_ops, n_cases) log seconds."""
+        """The corrected log seconds, (n_ops, n_cases)."""
         features = _features(forecast, cases)
         off = self._trees.get_booster().inplace_predict(features.reshape(-1, features.shape[2]))
         found: Floats = forecast.mean + np.sqrt(forecast.variance) * off.reshape(forecast.mean.shape)
@@ -99,7 +99,7 @@ def _unfitted(jobs: int, seed: int) -> Any:
 
 
 def _features(forecast: Forecast, cases: Sequence[Case]) -> Features:
-    """(n_ops, n_cases, n_features): how the op is cut, what was forecast, and what the nearest sample left of it."""
+    """(n_ops, n_cases, n_features): how threads divide the op, the forecast, and the residual at the nearest sample."""
     own = thread_features(forecast.ops, cases)
     level = scale(forecast.ops, cases)
     n = own.shape[2]

@@ -1,4 +1,4 @@
-"""Learning one machine: a forecast without samples, a Gaussian over what it leaves, a correction, their intervals."""
+"""Learning one machine: forecasts without samples, a Gaussian over their residuals, a correction, and intervals."""
 
 from __future__ import annotations
 
@@ -20,43 +20,45 @@ from threadcast.models.point_trees import scale
 from threadcast.models.sample_noise import SampleNoise
 
 MIN_OPS = 4
-"""Ops that a machine or a case must have been measured for, to be learned from."""
+"""A machine or a case is learned from if so many ops were measured there."""
 
 NORMAL_95 = 1.645
-"""Standard deviations below which a normal number lies with 95 %."""
+"""95th percentile of the standard normal distribution."""
 
 NOISE, LEAST_NOISE, MOST_NOISE = 0.02**2, 1e-8, float(np.log(1.5)) ** 2
-"""Variance of a lone sample's log where no case was sampled three times, and its limits. Conventions: 2 %; 50 %."""
+"""Variance of the log of a single sample where no case was sampled three times, and limits of that variance.
+Conventions: 2 % and 50 %."""
 
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
-"""Weights that the trees may have beside the process."""
+"""Weights that the trees may have against the process."""
 
 WORTH = 1.03
 """Times the least error up to which the process alone is taken: the trees take ten times as long."""
 
 PARTS = 5
-"""Parts of the ops, of which each is judged by the Gaussian of the others."""
+"""Parts of the ops; each is forecast by the Gaussian of the other parts."""
 
 FEW_OPS = 60
-"""Below which the Gaussian of four fifths of the ops is not that of all: three ops that happen to be alike make it so
-sure of itself that the next is 30 standard deviations off, and intervals that follow from it reach over a factor of
-1,000. From there on a part's own standard deviations do as well, in half the time."""
+"""With fewer ops, the Gaussian of four fifths of them differs from that of all: three ops that happen to be alike make
+it so narrow that the next is 30 standard deviations away, and the intervals that follow span a factor of 1,000. From so
+many ops on the standard deviations of each part serve as well, in half the time."""
 
 CORRECTED_FROM, CORRECTED_CASES = 60, 8
-"""Ops and cases from which on what the Gaussian leaves is learned too."""
+"""Numbers of ops and of cases from which on a correction is learned."""
 
 LEARNED_COUNTS, RANDOM_COUNTS = (1, 2, 3, 4, 8), (3,)
-"""Numbers of samples that the correction learns from: at the cases that tell most, and at random ones."""
+"""Numbers of samples that the correction learns from: at the most informative cases, and at random ones."""
 
 BOUNDS_COUNTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of samples at which intervals are taken; others, and those that no op tells of, have those of the next
-smaller."""
+"""Numbers of samples for which intervals are computed. Other numbers, and numbers that no op was measured for, use the
+interval of the next smaller one."""
 
 
 def learn(
     entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int, jobs: int
 ) -> MachineCurves:
-    """From ops of one machine, and for each of them the log seconds at its cases by trees that have not seen it."""
+    """Learn one machine from its measured ops; `by_trees[i]` are log seconds of op i at its cases by trees that did not
+    learn from it."""
     cases = _often(entries)
     some = [i for i, entry in enumerate(entries) if not entry.by_case.keys().isdisjoint(cases)]
     entries, by_trees = [entries[i] for i in some], [by_trees[i] for i in some]
@@ -82,7 +84,7 @@ def learn(
 
 
 class _Judged:
-    """Ops of one machine, each forecast by Gaussians that have not seen it."""
+    """The ops of one machine, each forecast by a Gaussian that did not learn from it."""
 
     def __init__(
         self, entries: Sequence[MeasuredOp], cases: tuple[Case, ...], known: Floats, base: Floats,
@@ -105,7 +107,8 @@ class _Judged:
         self._corrections: list[Correction] | None = None
 
     def correction(self) -> Correction | None:
-        """Learned from all ops; None where there are too few, or where it does not help with ops it has not seen."""
+        """The correction learned from all ops; None where there are too few, or where it does not improve held-out
+        ops."""
         if len(self.ops) < CORRECTED_FROM or len(self.cases) < CORRECTED_CASES:
             return None
         designs = [self._telling(count) for count in LEARNED_COUNTS if count < len(self.cases)]
@@ -126,8 +129,9 @@ class _Judged:
         return self._trained(forecasts)
 
     def bounds(self, samples: int) -> tuple[dict[str, Floats], Floats, Floats]:
-        """By how many standard deviations ops are off that were not learned from, by number of single samples: how many
-        times as far as those of all kinds each kind's are, and how far below and above all are, divided by that."""
+        """Widths of the intervals for ops that were not learned from, by number of single samples, in standard
+        deviations: a factor for each kind against all kinds, and lower and upper bounds of all ops, divided by that
+        factor."""
         kinds = [op.kind for op in self.ops]
         widths = {kind: np.ones(samples + 1) for kind in dict.fromkeys(kinds)}
         low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
@@ -146,8 +150,8 @@ class _Judged:
         return widths, low, high
 
     def _all_scores(self, count: int) -> Floats:
-        """How far off all ops are with samples at so many cases, (n_ops, n_cases), in standard deviations; NaN at those
-        and where nothing is known."""
+        """Errors of all ops with samples at `count` cases, (n_ops, n_cases), in standard deviations; NaN at the sampled
+        cases and where nothing was measured."""
         where = self._telling(count)
         found = np.full(self.known.shape, np.nan)
         for one in self._forecasts(where):
@@ -156,7 +160,7 @@ class _Judged:
         return found
 
     def _scores(self, one: _PartForecast) -> Floats:
-        """How far off ops are, (n_ops, n_cases), in standard deviations."""
+        """Errors of one part's ops, (n_ops, n_cases), in standard deviations."""
         logs = one.forecast.mean
         if self._corrections is not None and one.forecast.where:
             logs = self._corrections[one.part].corrected(one.forecast, self.cases)
@@ -168,7 +172,7 @@ class _Judged:
         return Correction.fitted(forecasts, truths, self.cases, jobs=self._jobs, seed=self._seed)
 
     def _telling(self, count: int) -> tuple[int, ...]:
-        """The positions of so many cases, each the one that tells most beside those before it."""
+        """Positions of `count` cases, each the most informative one given those before it."""
         gaussian = self.machine.gaussian
         while len(self._order) < count:
             left = gaussian.left(self._order, np.ones(len(self._order)))
@@ -177,7 +181,8 @@ class _Judged:
         return tuple(self._order[:count])
 
     def _forecasts(self, where: tuple[int, ...]) -> Iterable[_PartForecast]:
-        """All ops that were measured there, from one sample of each case, by the Gaussian of the other parts."""
+        """Forecasts of all ops that were measured at `where`, from one sample of each case, by the Gaussian of the
+        other parts."""
         drawn = self._drawn(where)
         for out, machine in enumerate(self._others):
             mine = np.flatnonzero((self._part == out) & ~np.isnan(drawn).any(axis=1))
@@ -189,7 +194,7 @@ class _Judged:
                 yield _PartForecast(out, mine, forecast, self.known[mine], np.sqrt(wholly.variance))
 
     def _drawn(self, where: tuple[int, ...]) -> Floats:
-        """(n_ops, n_where) logs of single samples, NaN where there is none."""
+        """Logs (n_ops, n_where) of single samples drawn at random, NaN where there is none."""
         drawn = np.full((len(self.ops), len(where)), np.nan)
         for row, entry in zip(drawn, self._entries, strict=True):
             for column, at in enumerate(where):
@@ -201,8 +206,9 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartForecast:
-    """Of the ops of one part, in these `rows` of all; `truth` (n_ops, n_cases) are log seconds, NaN where a case was
-    not measured; `spread`, of the same shape, standard deviations as forecasts of other ops will have them."""
+    """The forecast of one part of the ops, which are these `rows` of all. `truth` (n_ops, n_cases): measured log
+    seconds, NaN where there are none; `spread` (n_ops, n_cases): standard deviations as forecasts of new ops will have
+    them."""
 
     part: int
     rows: NDArray[np.int64]
@@ -212,7 +218,8 @@ class _PartForecast:
 
 
 def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
-    """By kind, how many times as far as those of all kinds curves are off; few ops of a kind are not believed."""
+    """For each kind, the size of its residuals relative to those of all kinds; shrunk to 1 where few ops of a kind are
+    known."""
     squares = np.nanmean(residuals**2, axis=1)
     typical = float(np.mean(squares)) or 1.0
     of_kind: NDArray[np.str_] = np.array(kinds)
@@ -224,11 +231,11 @@ def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
 
 
 def _widths(kinds: Sequence[str], scores: Floats) -> dict[str, float]:
-    """By kind, how many times as far off as those of all kinds together its ops are in standard deviations, of which
-    `scores` are (n_ops, n_cases).
+    """For each kind, the size of its `scores` (n_ops, n_cases; errors in standard deviations) relative to those of all
+    kinds.
 
-    The Gaussian is that of all kinds: one of which few ops are known, and whose curves vary in other ways, is forecast
-    less surely than it says. What 90 % stay below is compared; few ops of a kind are not believed.
+    The Gaussian is of all kinds: it is too narrow for a kind of which few ops are known and whose curves vary in other
+    ways. Compared are the 90th percentiles; with few ops of a kind the result is shrunk to 1.
     """
     of_kind: NDArray[np.str_] = np.array(kinds)
     typical, found = _most(scores), {}
@@ -240,23 +247,23 @@ def _widths(kinds: Sequence[str], scores: Floats) -> dict[str, float]:
 
 
 def _most(scores: Floats) -> float:
-    """What nine in ten stay below on either side; 0 where there are none."""
+    """The 90th percentile of the size of `scores`; 0 where there are none."""
     known = np.abs(scores[~np.isnan(scores)])
     return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
 def _off(known: Floats, forecast: Floats) -> float:
-    """Mean absolute difference, of what is known."""
+    """Mean absolute difference where `known` is not NaN."""
     apart = np.abs(known - forecast)
     apart = apart[~np.isnan(apart)]
     return float(apart.mean()) if len(apart) else 0.0
 
 
 def _noise(entries: Sequence[MeasuredOp], cases: Sequence[Case]) -> Floats:
-    """(n_cases,) variance of one sample's log around its case's: the mean over ops that have three samples or more.
+    """(n_cases,) variance of the log of one sample around its case's: the mean over ops with three samples or more.
 
-    The mean, not the median: now and then a sample is far off, and a lone one may be that one. None counts as more than
-    `MOST_NOISE`. Cases without any take the mean of the others'.
+    The mean and not the median, as now and then a sample is far off, and a single sample may be that one. Values are
+    limited to `MOST_NOISE`. Cases without repeated samples get the mean of the other cases.
     """
     found: dict[Case, list[float]] = {case: [] for case in cases}
     for entry in entries:
@@ -280,7 +287,7 @@ def _often(entries: Sequence[MeasuredOp]) -> tuple[Case, ...]:
 
 
 def _table(entries: Sequence[MeasuredOp], rows: Sequence[Floats], cases: Sequence[Case]) -> Floats:
-    """`rows`, by the cases of each op, as (n_ops, n_cases) with NaN where a case was not measured."""
+    """`rows`, each over its op's own cases, as one array (n_ops, n_cases) with NaN where a case was not measured."""
     position = {case: i for i, case in enumerate(cases)}
     table = np.full((len(entries), len(cases)), np.nan)
     for row, (entry, values) in enumerate(zip(entries, rows, strict=True)):

@@ -1,4 +1,4 @@
-"""scikit-learn's decision trees as arrays of numbers: quick to store, and to check before they are followed."""
+"""scikit-learn's decision trees as arrays of numbers: quick to store, and checked before they are used."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from threadcast.models.boosted_trees import stays_inside
 
 
 class Trees:
-    """Fitted scikit-learn decision trees, one or the sum of several, kept as the numbers of their nodes.
+    """Fitted scikit-learn decision trees, one tree or a sum of several, as the numbers of their nodes.
 
-    skops writes every tree with its whole estimator: 68 forests took 5 to 16 s to store and to load, as numbers a tenth
-    of it. `left`, `right` (-1 in leaves) and `feature` are (n_nodes,) int32, `threshold` and `value` (n_nodes,)
-    float64; `roots` are (n_trees,) int32; a forecast is `base` plus the values of the leaves that a row ends in.
+    `left`, `right` (-1 in leaves) and `feature` are (n_nodes,) int32, `threshold` and `value` (n_nodes,) float64,
+    `roots` (n_trees,) int32. A forecast is `base` plus the value of the leaf that a row reaches in each tree. skops
+    stores every tree with its whole estimator: storing and loading 68 forests took 5 to 16 s, and takes a tenth as
+    numbers.
     """
 
     NAMES = ("roots", "left", "right", "feature", "threshold", "value", "base")
@@ -66,7 +67,7 @@ class Trees:
         })  # fmt: skip
 
     def predict(self, rows: Floats) -> Floats:
-        """What scikit-learn would forecast for rows (n_rows, n_features), which it compares as float32."""
+        """What scikit-learn would forecast for rows (n_rows, n_features), which are compared as float32."""
         roots, left, right, feature, threshold, value, base = (self.arrays[name] for name in self.NAMES)
         numbers = np.arange(len(rows))[:, None]
         single = rows.astype(np.float32)
@@ -78,7 +79,7 @@ class Trees:
         return found
 
     def check(self, features: int) -> None:
-        """ArtefactError where the arrays do not fit each other or a node leads out of them."""
+        """Raise ArtefactError where the arrays' sizes differ or a node leads out of them."""
         roots, left, right, feature, threshold, value, base = (self.arrays[name] for name in self.NAMES)
         types = [array.dtype for array in self.arrays.values()] == [np.int32] * 4 + [np.float64] * 3
         shapes = {a.shape for a in (left, right, feature, threshold, value)} == {(left.size,)} and base.shape == (1,)

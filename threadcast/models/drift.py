@@ -1,4 +1,4 @@
-"""Whether what is measured still is what a model says: observed over predicted seconds."""
+"""Whether a model's forecasts still hold: observed over predicted seconds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from threadcast.models.base import PerformanceModel
 from threadcast.models.measured import group
 
 MOST_OPS = 64
-"""Ops of one batch that are looked at."""
+"""Most ops of one batch that are compared."""
 
 
 def ratios(model: PerformanceModel, measured: Sequence[Measurement], *, most_ops: int) -> list[float]:
-    """Observed over predicted seconds of each case of the first `most_ops` ops, predicted without their samples.
+    """Observed over predicted seconds at each case of the first `most_ops` ops, predicted without samples of them.
 
-    Ops that the model can tell nothing of without samples are left out.
+    Ops that the model cannot predict without samples are left out.
     """
     found = []
     for entry in group(measured)[:most_ops]:
@@ -32,5 +32,6 @@ def ratios(model: PerformanceModel, measured: Sequence[Measurement], *, most_ops
 
 
 def drift(found: Sequence[float]) -> float:
-    """By which factor times are typically off, at least 1: the median of ratio or its inverse, whichever is larger."""
+    """The typical factor by which times are off, at least 1: the median of the ratios or its inverse, whichever is
+    larger."""
     return statistics.median(max(ratio, 1 / ratio) for ratio in found) if found else 1.0

@@ -1,4 +1,5 @@
-"""Every model in one table: the same folds, the same measurements, only the samples that each asked for."""
+"""Comparing models: the same folds and the same measurements for all, and for each only the samples that it asks
+for."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ ALL_FOLDS = "all"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A table of models: `rows` over all folds, `by_fold` one for each fold of each model.
+    """The results of all models: `rows` over all folds, `by_fold` one row for each fold of each model.
 
-    `left_out` names the ops that no model was given, by key with the reason; `odd_units` says which of the others seem
-    to be in another unit than the rest.
+    `left_out`: ops that no model was given, by key with the reason. `odd_units`: sentences about times that seem to be
+    in another unit than the rest.
     """
 
     rows: tuple[Row, ...]
@@ -47,14 +48,14 @@ def evaluate(
     draw: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Judge unfitted `models`, given with the names for their rows, on ops that they have not learned from.
+    """Compare unfitted `models`, given with the names of their rows, on ops that they have not learned from.
 
-    A copy of each model is fitted to all measurements of a fold's training ops. For each test op it then asks for
-    samples and gets the recorded ones, nothing else, and forecasts all recorded cases. An op of which a proposed case
-    was not recorded is unusable for that model. With `draw`, a seed, it gets one of each case's samples instead of
+    A copy of each model is fitted to all measurements of a fold's training ops. For each test op it then proposes
+    samples, gets the recorded ones and nothing else, and forecasts all recorded cases. Where a proposed case was not
+    recorded, the model cannot be judged by that op. With `draw`, a seed, it gets one of each case's samples instead of
     all, the same one as every other model. `jobs` processes work on models and folds side by side; `progress` is called
-    with (done, total). A model that cannot be fitted gets a row that says so. Raises ModelError where the table cannot
-    be learned from at all (`measured.usable`) or does not allow the split.
+    with (done, total). A model that cannot be fitted gets a row that says why. ModelError where the measurements cannot
+    be learned from at all (`measured.usable`) or do not allow the split.
     """
     import joblib
 
@@ -79,9 +80,9 @@ def evaluate(
 
 
 def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:
-    """The recorded measurements of `entry` that `model` asks for, in its order.
+    """The recorded measurements of `entry` that `model` proposes, in its order.
 
-    ModelError where it asks for a case that was not recorded, or for one that it has.
+    ModelError where it proposes a case that was not recorded, or one that it has already.
     """
     observed, missing = _asked_for(model, entry)
     if missing is not None:
@@ -90,7 +91,7 @@ def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:
 
 
 def _asked_for(model: PerformanceModel, entry: MeasuredOp) -> tuple[list[Measurement], Case | None]:
-    """What `model` asks for, up to the first case that was not recorded, and that case."""
+    """The measurements that `model` proposes up to the first case that was not recorded, and that case."""
     observed: list[Measurement] = []
     given: set[Case] = set()
     while (case := model.propose(entry.op, tuple(observed), entry.machine)) is not None:
@@ -104,7 +105,7 @@ def _asked_for(model: PerformanceModel, entry: MeasuredOp) -> tuple[list[Measure
 
 
 def one_sample(entry: MeasuredOp, random: np.random.Generator) -> MeasuredOp:
-    """`entry` with one of the samples of each case, drawn at random: what a single timed batch would have told."""
+    """`entry` with one sample of each case, drawn at random: as if only one batch had been timed."""
     drawn = {
         case: replace(measured, samples=(measured.samples[random.integers(len(measured.samples))],))
         for case, measured in entry.by_case.items()
@@ -130,11 +131,11 @@ def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | N
 def judge_together(
     models: Sequence[PerformanceModel], entries: Sequence[MeasuredOp], *, split_name: str
 ) -> tuple[Row, ...]:
-    """How fitted models do on the same points of the same ops, a row a model.
+    """Compare fitted models on the same points of the same ops, one row for each.
 
-    All are given what any of them asks for and was recorded, and forecast all recorded cases. `unusable` of a row
-    counts the ops that the model cannot forecast although it was given all that it asks for. An op that a model cannot
-    forecast is left out of the scores of all.
+    Each model gets all recorded measurements that any of them proposes, and forecasts all recorded cases. `unusable` of
+    a row counts the ops that the model cannot forecast although it has everything that it asked for. An op that one
+    model cannot forecast is left out of the scores of all.
     """
     outcomes = [Outcome() for _ in models]
     batches: dict[tuple[str, tuple[Case, ...]], list[_Asked]] = {}
@@ -188,7 +189,7 @@ class _Asked(NamedTuple):
 
 
 def _forecast(model: PerformanceModel, batch: list[_Asked], outcome: Outcome) -> None:
-    """Forecast ops of the same machine and cases together; one by one where that fails, to find which one it is."""
+    """Forecast ops of the same machine and cases together; one by one where that fails, to find the op that fails."""
     first = batch[0].entry
     cases = tuple(first.by_case)
     started = time.perf_counter()

@@ -1,6 +1,6 @@
 """Counters as features: normalised, and reduced to the few that a decision tree finds informative.
 
-Source: Liu et al. 2018, III-B "Feature Selection": 26 counters, four of them kept, normalised by instructions.
+Source: Liu et al. 2018, III-B "Feature Selection": 26 counters, of which four are selected, normalised by instructions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threadcast.core.curve import Floats
 Normaliser = Literal["instructions", "flops"]
 
 KEPT = 4
-"""Counters kept, as in the paper: more do not fit a CPU's counter registers in one run."""
+"""Counters that are selected, as in the paper: more do not fit a CPU's counter registers in one run."""
 
 MIN_READ = 0.5
 """Share of measurements in which a counter must have been read to be a candidate, and instructions to normalise."""
@@ -36,15 +36,15 @@ def normaliser_of(measurements: Sequence[Measurement]) -> Normaliser:
 
 
 def normalised(measurement: Measurement, counter: str, by: Normaliser) -> float:
-    """The counter a run, over its instructions or its op's flops (at least 1); NaN where either was not read or
-    they are beyond `MOST_COUNTED`."""
+    """The counter per run, divided by the run's instructions or the op's flops (at least 1); NaN where either was not
+    read or the result is above `MOST_COUNTED`."""
     value = measurement.counter(counter)
     divisor = measurement.counter("instructions") if by == "instructions" else max(measurement.op.flops, 1.0)
     return value / divisor if value is not None and divisor and value <= MOST_COUNTED * divisor else np.nan
 
 
 def candidates(measurements: Sequence[Measurement], by: Normaliser) -> tuple[str, ...]:
-    """Counters read in most measurements and not the same in all, by name; the normaliser itself is none."""
+    """Names of the counters that most measurements have and that vary, except the one that others are divided by."""
     names = sorted({name for m in measurements for sample in m.samples for name in sample.counters} - {by})
     return tuple(name for name in names if _varies([normalised(m, name, by) for m in measurements]))
 

@@ -1,4 +1,4 @@
-"""The paper's model: climb in thread counts until time rises, straight lines between what was measured."""
+"""The paper's model: try growing thread counts until time rises, and interpolate linearly between the measured ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from threadcast.models.measured import by_case
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """What a climb did: `points` are (threads, seconds) in the order run."""
+    """The result of a climb: `points` are (threads, seconds) in the order in which they were run."""
 
     points: tuple[tuple[int, float], ...]
     stopped_by: Literal["rise", "limit"]
@@ -60,7 +60,7 @@ def ladder(counts: Sequence[int], interval: int) -> tuple[int, ...]:
 
 
 def next_count(steps: Sequence[int], measured: Mapping[int, float]) -> int | None:
-    """The step to run next; None once time has risen from one step to the next, or all are run."""
+    """The thread count to run next; None once time has risen from one step to the next, or all were run."""
     before: float | None = None
     for threads in steps:
         if threads not in measured:
@@ -105,11 +105,11 @@ class HillClimb(PerformanceModel):
         return curve_through(measured_knots(observed), cases)
 
     def to_files(self) -> dict[str, bytes]:
-        """The interval."""
+        """The interval, as a JSON file."""
         return {"model.json": json_bytes({"interval": self.interval})}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over the interval."""
+        """Load the interval."""
         with reading("hill_climb"):
             HillClimb.__init__(self, interval=member(read_json(files, "model.json"), "interval", int))
         return self

@@ -1,4 +1,4 @@
-"""A curve through known points: lines between them, constant beyond them."""
+"""A curve through known points: interpolated between them, constant beyond them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from threadcast.models.intervals import median_interval
 from threadcast.models.measured import by_case, defect_of
 
 Between = Literal["threads", "reciprocal", "log"]
-"""What time is a line of between two points: threads p (the paper's), 1/p, which perfect scaling is, or log p, with log
-time, which every power of p is."""
+"""Time between two points is linear in this quantity: threads p (as in the paper); 1/p, exact for perfect scaling; or
+log p, with log time, exact for any power of p."""
 
 OTHER_AFFINITY_FACTOR = 2.0
-"""How far two affinities may differ at equal thread counts: threads that share a cache or a core's memory path
-have half of what they have alone. Widens the interval of a point taken from the other affinity."""
+"""How far two affinities may differ at equal thread counts: threads that share a cache or a core's memory path have
+half of what each would have alone. Widens the interval of a point taken from the other affinity."""
 
 
 class Knot(NamedTuple):
@@ -33,12 +33,12 @@ class Knot(NamedTuple):
 
 
 def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
-    """The medians of `observed` by case; ModelError on a time that no op can take."""
+    """The medians of `observed` by case; ModelError for a time that no op can have."""
     return knots_of(by_case(observed))
 
 
 def knots_of(seen: Mapping[Case, Measurement]) -> dict[Case, Knot]:
-    """The median of each case's measurement; ModelError on a time that no op can take."""
+    """The median of each case's measurement; ModelError for a time that no op can have."""
     knots = {}
     for case, measurement in seen.items():
         refuse_defect(measurement)
@@ -49,13 +49,14 @@ def knots_of(seen: Mapping[Case, Measurement]) -> dict[Case, Knot]:
 
 
 def refuse_defect(measurement: Measurement) -> None:
-    """ModelError on a time that no op can take."""
+    """Raise ModelError for a time that no op can have."""
     if defect := defect_of(measurement):
         raise ModelError(f"{measurement.op.key} has {defect}")
 
 
 def with_measured(table: CurveTable, knots: Iterable[Mapping[Case, Knot]]) -> CurveTable:
-    """The table with the known points of each op, in their order, in place of its forecasts there."""
+    """The table with measured points in place of forecasts; `knots` has one mapping for each op, in the table's
+    order."""
     seconds, low, high = (array.copy() for array in (table.seconds, table.low, table.high))
     source = table.source.copy()
     codes = {name: code for code, name in enumerate(Source)}
@@ -71,10 +72,10 @@ def with_measured(table: CurveTable, knots: Iterable[Mapping[Case, Knot]]) -> Cu
 def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case], *, between: Between = "threads") -> Curve:
     """The curve over `cases` through `knots`, each affinity by itself.
 
-    Between two knots time is a line as `between` says, `interpolated`, and its interval spans both knots' intervals: it
-    holds where time is monotone in between, and no probability is claimed. Beyond the outermost knot time stays,
-    `extrapolated`, and the interval reaches from perfect scaling to its inverse. An affinity without a knot takes
-    the other one's curve, `extrapolated` and widened by `OTHER_AFFINITY_FACTOR`. ModelError without any knot.
+    Between two knots time is linear in `between`, its source is `interpolated`, and its interval spans both knots'
+    intervals: it holds where time is monotone in between; no probability is claimed. Beyond the outermost knot time is
+    constant, `extrapolated`, and the interval reaches from perfect scaling to its inverse. An affinity without a knot
+    uses the other one's curve, `extrapolated` and widened by `OTHER_AFFINITY_FACTOR`. ModelError without any knot.
     """
     if not knots:
         raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")

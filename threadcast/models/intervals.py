@@ -1,4 +1,4 @@
-"""How sure a number is: 90 % intervals of medians and of residuals."""
+"""90 % intervals of medians and of residuals."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from threadcast.core.curve import Floats
 
 TAIL = 0.05
-"""Probability left out on either side: every interval is meant to hold with 90 %."""
+"""Probability outside of an interval on either side: every interval is meant to hold with 90 %."""
 
 LONE_SAMPLE_SPREAD = 0.1
-"""Relative half-width assumed around a single sample, which says nothing of its own spread. Single timed batches
-of MKL sgemm and sdot at 1 to 96 threads of a quiet machine lie within 9 % of the median of nine in 95 % of cases."""
+"""Relative half-width assumed around a single sample. Single timed batches of MKL sgemm and sdot at 1 to 96 threads of
+a quiet machine lie within 9 % of the median of nine in 95 % of cases."""
 
 PRIOR_OPS = 4.0
-"""How many ops of a kind weigh as much as the assumption that its curves are off as far as those of others."""
+"""Weight, in ops of a kind, of the assumption that the kind's errors are as large as those of all kinds."""
 
 _T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
 """95th percentile of Student's t with n - 1 degrees of freedom, by number of samples n."""
@@ -27,9 +27,9 @@ _T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
 def median_interval(seconds: Sequence[float]) -> tuple[float, float]:
     """Bounds of the true median with 90 % confidence, from positive samples, in their unit.
 
-    Order statistics from five samples on (no assumption on the distribution), Student's t on logarithms for two to
-    four (exact if they are normal), `LONE_SAMPLE_SPREAD` for one. Samples are taken as independent; drift within a
-    run is not seen.
+    Order statistics from five samples on (no assumption on the distribution), Student's t on logarithms for two to four
+    (exact if they are normal), `LONE_SAMPLE_SPREAD` for one. Samples count as independent; drift within a run is not
+    noticed.
     """
     n = len(seconds)
     if n == 1:
@@ -55,10 +55,11 @@ def _ranks_left_out(n: int) -> int:
 
 
 def residual_bounds(residuals: Floats) -> tuple[float, float]:
-    """Bounds that a further residual respects with 90 %, each at most or at least 0 so that they enclose a forecast.
+    """Lower (at most 0) and upper (at least 0) bounds that hold for a further residual with 90 %.
 
-    The ranks are those of split conformal prediction: of n residuals the ceil(0.95 (n + 1))th smallest, and its
-    mirror. Below 19 residuals those do not exist and the extremes are taken, which promises less than 90 %.
+    The ranks are those of split conformal prediction: of n residuals the ceil(0.95 (n + 1))th smallest, and its mirror
+    image. With fewer than 19 residuals these ranks do not exist and the extremes are used, which hold for less than 90
+    %.
     """
     ordered = np.sort(residuals)
     rank = min(math.ceil((1 - TAIL) * (len(ordered) + 1)), len(ordered))

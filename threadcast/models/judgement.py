@@ -1,4 +1,4 @@
-"""How models did on ops that they had not learned from, as rows of a table."""
+"""Scores of models on ops that they have not learned from, as rows of a table."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from threadcast.models import metrics
 from threadcast.models.measured import MeasuredOp
 
 RESAMPLES = 2000
-"""Of the ops, to tell whether two models differ (Efron and Tibshirani, An Introduction to the Bootstrap, ch. 16)."""
+"""Bootstrap resamples of the ops, to decide whether two models differ (Efron and Tibshirani, An Introduction to the
+Bootstrap, ch. 16)."""
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one model did, over one fold or all.
+    """Scores of one model, over one fold or all folds.
 
     `accuracy`, `r2`, `within_10` (the share of points off by at most 10 %) and `coverage_90` are over the points that
-    the model was not given as samples; None where it was given them all. Regret is over ops, with all their recorded
-    cases to choose from; `regret_all_threads` that of always taking the case of most threads. `noise_floor` is the
-    accuracy with which one half of the samples tells the other, None where cases have one sample. `samples` is the mean
-    number per op; `fit_s` the sum over folds; `predict_us` microseconds per curve when asked in batches.
-    `as_good_as_best` is whether its accuracy may be that of the most accurate row, by ops that both were judged by.
+    the model was not given as samples; None where it was given all. Regret is over ops, with all their recorded cases
+    to choose from; `regret_all_threads` is that of always choosing the case with most threads. `noise_floor` is the
+    accuracy with which one half of the samples predicts the other; None where cases have one sample. `samples` is the
+    mean number per op; `fit_s` the sum over folds; `predict_us` microseconds per curve when asked in batches.
+    `as_good_as_best`: whether its accuracy may equal that of the most accurate row, by the ops that both have.
     `unusable` counts the ops that the model could not be judged by; `problem` says why the first one, or the fit,
     failed.
     """
@@ -60,7 +61,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OpScore:
-    """How a model did on one op. `points` are actual, predicted, low, high at cases not given: (4, n), seconds."""
+    """Scores of a model on one op. `points`: actual, predicted, low and high at the cases not given, (4, n),
+    seconds."""
 
     points: Floats
     regret: float
@@ -70,7 +72,7 @@ class OpScore:
 
     @classmethod
     def of(cls, entry: MeasuredOp, given: set[Case], table: CurveTable, row: int) -> OpScore:
-        """Hold the table's row against what was measured of `entry`."""
+        """Compare the table's row with what was measured of `entry`."""
         actual = np.array([measurement.seconds for measurement in entry.by_case.values()])
         curve = table[row]
         judged = [i for i, case in enumerate(curve.cases) if case not in given]
@@ -85,14 +87,14 @@ class OpScore:
 
     @property
     def error(self) -> float | None:
-        """Mean relative error, None without points."""
+        """Mean relative error; None without points."""
         accuracy = metrics.accuracy(self.points[0], self.points[1])
         return None if accuracy is None else 1 - accuracy
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one model did on one fold, by position of the op: its score, or why the model cannot be judged by it."""
+    """Results of one model in one fold, by position of the op: its score, or why the model cannot be judged by it."""
 
     scores: dict[int, OpScore] = field(default_factory=dict)
     unusable: dict[int, str] = field(default_factory=dict)
@@ -133,7 +135,7 @@ def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome]) -> Ro
 
 
 def with_significance(rows: Sequence[Row], outcomes: Sequence[Sequence[Outcome]]) -> tuple[Row, ...]:
-    """The rows, each told whether its accuracy may be that of the most accurate one; `outcomes[i]` are row i's."""
+    """The rows with `as_good_as_best` filled in; `outcomes[i]` belong to row i."""
     errors = [_errors(of_row) for of_row in outcomes]
     judged = [i for i, row in enumerate(rows) if row.accuracy is not None]
     if not judged:
@@ -152,7 +154,7 @@ def _errors(outcomes: Sequence[Outcome]) -> dict[tuple[int, int], float]:
 
 
 def _may_be_equal(ours: Mapping[Any, float], best: Mapping[Any, float]) -> bool:
-    """Whether the mean difference may be 0: a paired bootstrap over the ops that both have."""
+    """Whether the mean difference may be 0: a paired bootstrap over the ops that both models have."""
     both = [key for key in ours if key in best]
     differences = np.array([ours[key] - best[key] for key in both])
     if not both or np.ptp(differences) == 0:

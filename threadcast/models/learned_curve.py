@@ -1,4 +1,4 @@
-"""Whole curves from none to a few samples: what ops like it took, then a Gaussian over what that leaves."""
+"""The learned curve: forecasts from what an op is, and a Gaussian over the residuals, conditioned on a few samples."""
 
 from __future__ import annotations
 
@@ -31,38 +31,42 @@ from threadcast.models.sampling import evenly_spread
 SCHEMA = "threadcast.learned_curve/2"
 
 DECISION = 0.25
-"""Weight of how likely a case is the best, beside all cases alike, in what the next sample is to tell of."""
+"""Weight of the probability that a case is the best, against all cases alike, when the next sample is chosen."""
 
 FADE_S = 30 * 86400.0
-"""Seconds after which a measurement is worth half as many samples as a new one of the op. A convention: a month."""
+"""Age in seconds at which a measurement counts for half as many samples as a new one of the op. A convention: a
+month."""
 
 FOREIGN = 1.5
-"""How much wider intervals are on a machine that was not learned from. A convention."""
+"""Factor by which intervals are wider on a machine that was not learned from. A convention."""
 
 _LEARNED = list(Source).index(Source.LEARNED)
 
 DOUBTED = 0.5
-"""Likelihood of not being wrong below which a sample is looked at again, by another one beside it."""
+"""Where a sample is correct with less than this probability, a case next to it is measured too."""
 
 
 class LearnedCurve(BatchModel):
-    """A forecast from what an op is, then a Gaussian over the curves that it leaves, conditioned on the op's samples.
+    """Forecasts whole curves from none to a few samples of the op.
 
-    Without samples it answers by boosted trees over `static_features`, on machines that it has not learned from too,
-    with wide intervals; on a machine and for kinds of ops that it knows, also by a Gaussian process over what ops are
-    (`op_process`), both weighted by how well they did out of fold. Each sample narrows the whole curve by how the
-    residuals of the training ops vary together over cases. It asks for at most `samples` cases, the one that tells most
-    of the curve first, weighted by how likely it is the best; and for no more once its choice is expected to cost at
-    most `enough` (a share of the best case's time; 0 asks for all). Samples scatter as those of training did at such
-    times (`sample_noise`), which tells a disturbed one from what the others say. One that must be wrong counts for
-    nothing, and it asks for one more beside it. Measurements fade beside newer ones of the op, and where they
-    disagree the older one is doubted first. Where many ops were learned from, trees over how a thread count divides an
-    op correct what the Gaussian leaves (`correction`).
+    Without samples it uses boosted trees over `static_features`, also for machines that it has not learned from, with
+    wide intervals. For a machine and kinds of ops that it knows, it also uses a Gaussian process over what ops are
+    (`op_process`); the weights of the two follow from how well each did out of fold. Each sample narrows the whole
+    curve by how the residuals of the training ops vary together over cases. Where many ops were learned from, trees
+    over how a thread count divides an op correct the result (`correction`).
 
-    Intervals are widened or narrowed so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were
-    not measured in training are interpolated. `jobs` threads grow trees and forecast many ops. Conditioning:
-    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, 2.2; choosing what to measure: Krause, Singh,
-    Guestrin 2008, Near-optimal sensor placements in Gaussian processes.
+    It proposes at most `samples` cases, the most informative first, weighted by the probability of being the best, and
+    stops once its choice is expected to cost at most `enough` (a share of the best case's time; 0: never stop early).
+    Samples are expected to scatter as those of training did at such times (`sample_noise`), which tells disturbed
+    samples from good ones. A sample that must be wrong is ignored, and a further one is proposed next to it. Old
+    measurements lose weight against newer ones of the op, and where they contradict each other the older one is doubted
+    first.
+
+    Intervals are scaled so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were not measured
+    in training are interpolated. `jobs` threads grow trees and forecast many ops.
+
+    Sources: conditioning, Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, 2.2; choice of cases,
+    Krause, Singh, Guestrin 2008, Near-optimal sensor placements in Gaussian processes.
     """
 
     name = "learned_curve"
@@ -87,7 +91,7 @@ class LearnedCurve(BatchModel):
         """Of residuals of all machines, for those that are unknown; see `CaseGaussian.smooth`."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The case that tells most, None once `samples` were taken or the choice is good enough."""
+        """The most informative case; None once `samples` cases are measured or the choice is good enough."""
         seen = by_case(observed)
         for measured in seen.values():
             refuse_defect(measured)
@@ -117,7 +121,7 @@ class LearnedCurve(BatchModel):
         return learned.cases[learned.gaussian.most_telling(left, allowed, weights)]
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn trees from all points, and each machine with `MIN_OPS` ops or more."""
+        """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         points = Points.of(entries)
@@ -148,7 +152,8 @@ class LearnedCurve(BatchModel):
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """As `predict`, the trees asked once for all ops, the Gaussian once for all that were sampled alike."""
+        """As `predict`, with one call of the trees for all ops, and one of the Gaussian for all ops with samples at the
+        same cases."""
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
@@ -176,7 +181,7 @@ class LearnedCurve(BatchModel):
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case],
         wanting: Sequence[int], machine: Machine,
     ) -> CurveTable:  # fmt: skip
-        """The curves of the ops in rows `wanting`; the others' points are NaN."""
+        """The curves of the ops in rows `wanting`; points of the other ops are NaN."""
         seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         if wanting:
@@ -189,7 +194,8 @@ class LearnedCurve(BatchModel):
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
     ) -> tuple[Floats, Floats]:
-        """Log seconds at the learned cases, and how far off they may be (`MachineCurves.spread`), (n_ops, n_cases)."""
+        """Log seconds at the learned cases, and their standard deviations (`MachineCurves.spread`), both (n_ops,
+        n_cases)."""
         base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
@@ -213,7 +219,7 @@ class LearnedCurve(BatchModel):
         return in_chunks(of_some, range(len(forecast.ops)), jobs=self.jobs)
 
     def _base(self, ops: Sequence[Op], learned: MachineCurves, machine: Machine) -> Floats:
-        """(n_ops, n_cases) log seconds without samples, worked out by `jobs` threads."""
+        """(n_ops, n_cases) log seconds without samples, computed by `jobs` threads."""
         trees = self._trees
         assert trees is not None
 
@@ -223,7 +229,7 @@ class LearnedCurve(BatchModel):
         return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
 
     def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> list[int]:
-        """At which of the learned cases the others contradict an op's measurement; each asks for another one nearby."""
+        """The learned cases whose measurement the others contradict; for each, a case next to it is to be measured."""
         if not seen:
             return []
         base = self._base([op], learned, machine)
@@ -232,7 +238,8 @@ class LearnedCurve(BatchModel):
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _unknown(self, cases: tuple[Case, ...], known: Sequence[Mapping[Case, Measurement]]) -> MachineCurves:
-        """What is assumed of a machine that was not learned from: the smooth part of all that were, wider."""
+        """What is assumed of a machine that was not learned from: the smooth part of all learned machines, with more
+        variance."""
         every = tuple(sorted({*cases, *(case for seen in known for case in seen)}))
         threads = np.array([case.threads for case in every], dtype=np.float64)
         bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
@@ -251,7 +258,7 @@ class LearnedCurve(BatchModel):
         return CurveTable.of(curves, model=self.name)
 
     def to_files(self) -> dict[str, bytes]:
-        """Options, the trees, and the arrays of each machine."""
+        """The options, the trees, and the arrays of each machine."""
         parts = {name: learned.to_files(f"correction.{i}") for i, (name, learned) in enumerate(self._machines.items())}
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
@@ -266,7 +273,7 @@ class LearnedCurve(BatchModel):
         return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **files}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what `to_files` gave."""
+        """Load what `to_files` returned."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
@@ -292,8 +299,8 @@ class LearnedCurve(BatchModel):
 def _positions(
     learned: MachineCurves, seen: Mapping[Case, Measurement]
 ) -> tuple[tuple[int, ...], list[float], list[float], list[float]]:
-    """Where what was measured lies among the learned cases, the oldest first: positions, log seconds, of how many
-    samples each is the median, and its age beside the newest in `FADE_S`."""
+    """The measurements at learned cases, the oldest first: positions of the cases, log seconds, the number of samples
+    behind each median, and the age in units of `FADE_S`, relative to the newest."""
     known = []
     for case, measured in seen.items():
         at = learned.position.get(case)
@@ -308,7 +315,7 @@ def _positions(
 
 
 def _when(measured: Measurement) -> float:
-    """Seconds since 1970 at which it was measured, 0 where that is not known."""
+    """Seconds since 1970 when it was measured; 0 where that is not known."""
     if "time" not in measured.conditions:
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""What is known of one machine: curves of ops like those measured there, and how what is left of them varies."""
+"""What was learned of one machine: how to forecast ops without samples, and how the residuals vary."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from threadcast.models.point_trees import scale
 from threadcast.models.sample_noise import SampleNoise
 
 FOREIGN = 1.5
-"""How many times as far as those of the widest known kind curves of an unknown kind of op may be off. A convention."""
+"""An unknown kind of op may be off by so many times as much as the known kind that is off most. A convention."""
 
 UNKNOWN_LEVEL = float(np.log(2.0)) ** 2
-"""Variance of the log level of an unknown kind's curves. A convention: their work may be twice what is taken for it."""
+"""Variance of the level of log times of an unknown kind. A convention: its work may be twice what is assumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MachineCurves:
-    """One machine's `cases`, a forecast of ops that were not sampled, and a Gaussian over what that leaves.
+    """One machine's `cases`, forecasts for ops without samples, and a Gaussian over their residuals.
 
-    The forecast of an op of a kind that the process knows is the trees' with the weight `share` and the process's with
-    the rest, of others the trees'. `scales` says by kind how far curves are off, in those of the Gaussian, and `widths`
-    how many times as wide as others' intervals have to be. A kind's widths, `low` and `high` are by number of samples,
-    (most samples + 1,); the latter say by how many standard deviations, times the width, the truth lies below and above
-    in 5 % of the cases. Without a process all is the trees', without a correction all the Gaussian's.
+    For a kind of op that the process knows, the forecast is the trees' with weight `share` and the process's with the
+    rest; for other kinds it is the trees'. `scales`: for each kind, the size of residuals relative to the Gaussian's.
+    `widths`: for each kind and number of samples, (most samples + 1,), the width of intervals relative to all kinds.
+    `low` and `high`, of the same shape: by how many standard deviations, times the width, the true value is below and
+    above in 5 % of the cases each. Without a process the forecast is the trees' alone, without a correction the
+    Gaussian's alone.
     """
 
     cases: tuple[Case, ...]
@@ -49,7 +50,7 @@ class MachineCurves:
     position: dict[Case, int] = field(init=False)
     _kinds: frozenset[str] = field(init=False)
     _columns: list[tuple[Sequence[Case], list[int]]] = field(init=False)
-    """The cases that were asked for last, and where they are."""
+    """The cases that were last asked for, and their columns."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", {case: i for i, case in enumerate(self.cases)})
@@ -57,7 +58,7 @@ class MachineCurves:
         object.__setattr__(self, "_kinds", frozenset(self.process.kinds if self.process else ()))
 
     def base(self, ops: Sequence[Op], by_trees: Callable[[Sequence[Op]], Floats]) -> Floats:
-        """(n_ops, n_cases) log seconds without samples, where needed from those that `by_trees` gives."""
+        """(n_ops, n_cases) log seconds without samples; `by_trees` is called for the ops that need the trees."""
         known = [op for op in ops if self.process is not None and op.kind in self._kinds]
         if self.process is None or not known:
             return by_trees(ops)
@@ -77,11 +78,11 @@ class MachineCurves:
     def told(
         self, ops: Sequence[Op], base: Floats, where: tuple[int, ...], logs: Floats, samples: Floats, ages: Floats
     ) -> tuple[Forecast, Floats]:
-        """The Gaussian's forecast of ops that were all sampled at `where`, the oldest first, and how likely each sample
-        is not wrong, (n_ops, n_where).
+        """The Gaussian's forecast of ops that were all sampled at `where`, the oldest sample first, and the probability
+        (n_ops, n_where) that each sample is not wrong.
 
-        `base` is (n_ops, n_cases) log seconds; `logs`, of how many `samples` they are the medians, and their `ages` in
-        fading times are (n_ops, n_where).
+        `base` (n_ops, n_cases): log seconds without samples. `logs`, `samples` and `ages` are (n_ops, n_where): log
+        medians, the number of samples behind each, and ages in units of `FADE_S`.
         """
         scales = np.array([self.scale_of(op.kind) for op in ops])
         levels = np.array([self.level_of(op.kind) for op in ops])
@@ -94,7 +95,7 @@ class MachineCurves:
         return Forecast(ops, base, base + mean, variance, where, logs), believed
 
     def columns(self, cases: Sequence[Case]) -> list[int]:
-        """Where each of these cases is among the learned ones, -1 where it is not."""
+        """The position of each of these cases among the learned ones, -1 where it is not one of them."""
         asked, found = self._columns[0]
         if asked is not cases:  # a machine's cases are one tuple: comparing them takes as long as looking them up
             asked, found = tuple(cases), [self.position.get(case, -1) for case in cases]
@@ -102,11 +103,12 @@ class MachineCurves:
         return found
 
     def scale_of(self, kind: str) -> float:
-        """How many times as far as the Gaussian says curves of this kind are off."""
+        """The size of this kind's residuals relative to the Gaussian's."""
         return self.scales.get(kind) or FOREIGN * max(self.scales.values(), default=1.0)
 
     def spread(self, forecast: Forecast) -> Floats:
-        """(n_ops, n_cases) standard deviations times widths; an unknown kind's is that of the widest known one."""
+        """(n_ops, n_cases) standard deviations, times the kind's width; an unknown kind has that of the widest known
+        one."""
         count = min(len(forecast.where), len(self.low) - 1)
         widths = {kind: of_kind[count] for kind, of_kind in self.widths.items()}
         widest = max(widths.values(), default=1.0)
@@ -114,11 +116,11 @@ class MachineCurves:
         return found
 
     def level_of(self, kind: str) -> float:
-        """Variance of a whole curve's log level, beside the Gaussian's."""
+        """Variance of the level of a kind's log times, in addition to the Gaussian's."""
         return 0.0 if kind in self.scales or not self.scales else UNKNOWN_LEVEL
 
     def log_seconds(self, forecast: Forecast) -> Floats:
-        """(n_ops, n_cases): the Gaussian's, corrected where ops were sampled and their kind is known."""
+        """(n_ops, n_cases) log seconds: the Gaussian's, corrected for ops that were sampled and whose kind is known."""
         found = forecast.mean
         if self.correction is not None and forecast.where:
             known = np.array([op.kind in self.scales for op in forecast.ops])
@@ -151,7 +153,7 @@ class MachineCurves:
     def from_files(
         cls, document: Any, arrays: Mapping[str, Floats], name: str, files: Mapping[str, bytes]
     ) -> MachineCurves:
-        """Take over what `to_files` gave; ArtefactError, or whatever reading raises, on anything else."""
+        """Load what `to_files` returned; ArtefactError, or whatever reading raises, on anything else."""
         cases = tuple(Case(threads, affinity) for threads, affinity in document["cases"])
         mean, covariance, noise = (arrays[key] for key in ("mean", "covariance", "noise"))
         low, high = arrays["low"], arrays["high"]
@@ -187,7 +189,7 @@ class MachineCurves:
 
 
 def _widths_of(document: Any, count: int) -> dict[str, Floats]:
-    """By kind, so many numbers above 0; models of before there were widths have none."""
+    """For each kind, `count` numbers above 0; models that were stored before widths existed have none."""
     found = {}
     for kind, values in member(document, "widths", dict, default={}).items():
         if not isinstance(values, list) or len(values) != count:

@@ -9,16 +9,16 @@ from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
-"""Seconds that an op can take: less than a clock cycle to thirty years. What lies beyond is a broken clock or a wrong
-unit, and would overflow in squares and exponentials."""
+"""Seconds that an op can take: from less than a clock cycle to thirty years. Times outside come from a broken clock or
+a wrong unit, and would overflow in squares and exponentials."""
 
 MOST_WORK = 1e24
-"""Flops or bytes that an op can have: those of `LONGEST_S` at 1e15 a second."""
+"""Most flops or bytes that an op can have: those of `LONGEST_S` at 1e15 a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOp:
-    """What was measured of one op on one machine, one measurement a case."""
+    """The measurements of one op on one machine, one for each case."""
 
     op: Op
     machine: Machine
@@ -26,14 +26,14 @@ class MeasuredOp:
 
     @property
     def defect(self) -> str | None:
-        """Why nothing can be learned from it, None when it is sound."""
+        """Why nothing can be learned from it; None where something can."""
         if (work := max(self.op.flops, self.op.bytes_moved)) > MOST_WORK:
             return f"{work!r} flops or bytes: ops have at most {MOST_WORK:g}"
         return next(filter(None, map(defect_of, self.by_case.values())), None)
 
 
 def defect_of(measurement: Measurement) -> str | None:
-    """Which sample is no time that an op can take, None where all are."""
+    """Which sample is a time that no op can have; None where there is no such sample."""
     for sample in measurement.samples:
         if not SHORTEST_S <= sample.seconds <= LONGEST_S:
             return (
@@ -44,10 +44,10 @@ def defect_of(measurement: Measurement) -> str | None:
 
 
 def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
-    """One measurement a case, in order of first appearance; the samples of repeated ones are put together.
+    """One measurement for each case, in order of first appearance; samples of repeated measurements are joined.
 
-    Models forecast ops in a step: of a case's measurements only those count whose cache was most like a step's,
-    which is rotated before warm before cold.
+    Models forecast ops in a step. So of a case's measurements only those are used whose caches were most like a step's:
+    rotated, else warm, else cold.
     """
     found: dict[Case, Measurement] = {}
     for measurement in measurements:
@@ -60,7 +60,7 @@ def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
 
 
 def _unlikeness(measurement: Measurement) -> int:
-    """How little the caches were as an op finds them in a step; those of unknown tables are taken for warm."""
+    """How different the caches were from those in a step; those of tables that do not say count as warm."""
     return {"rotated": 0, "cold": 2}.get(str(measurement.conditions.get("cache")), 1)
 
 
@@ -78,10 +78,9 @@ def group(measurements: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
 
 
 def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[str, str]]:
-    """The sound entries, and for each of the others its op key with the reason.
+    """The entries that can be learned from, and for each of the others its op key with the reason.
 
-    Raises ModelError where nothing could be learned from the table as a whole: no sound op, a single op, or
-    one and the same time everywhere.
+    ModelError where nothing can be learned from the whole: no usable op, a single op, or the same time everywhere.
     """
     found = [(entry, entry.defect) for entry in entries]
     refused = {entry.op.key: defect for entry, defect in found if defect}

@@ -1,4 +1,4 @@
-"""How good forecasts are: accuracy and R2 as in the paper, regret of the choice that they lead to."""
+"""Scores of forecasts: accuracy and R2 as in the paper, and the regret of the choice that follows from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from threadcast.core.curve import Floats
 
 
 def accuracy(actual: Floats, predicted: Floats) -> float | None:
-    """1 - mean(|predicted - actual| / actual); below 0 where forecasts are off by more than the truth; None of nothing.
+    """1 - mean(|predicted - actual| / actual); below 0 where forecasts are off by more than the actual time; None for
+    no points.
 
     Source: Liu et al. 2018, III-B.
     """
@@ -20,21 +21,21 @@ def accuracy(actual: Floats, predicted: Floats) -> float | None:
 
 
 def r2(actual: Floats, predicted: Floats) -> float | None:
-    """Coefficient of determination on seconds, ruled by the longest ops; None where all times are the same."""
+    """Coefficient of determination on seconds, dominated by the longest ops; None where all times are the same."""
     if len(actual) < 2 or np.ptp(actual) == 0:
         return None
     return float(1 - np.sum((predicted - actual) ** 2) / np.sum((actual - actual.mean()) ** 2))
 
 
 def within(actual: Floats, predicted: Floats, share: float) -> float | None:
-    """Share of forecasts that are off by at most `share` of the actual time; None of nothing."""
+    """Share of forecasts that are off by at most `share` of the actual time; None for no points."""
     return float(np.mean(np.abs(predicted - actual) <= share * actual)) if len(actual) else None
 
 
 def noise_floor(samples: Sequence[Sequence[float]]) -> float | None:
-    """Accuracy with which the median of every other sample of a case tells that of the rest: no model can do better.
+    """Accuracy with which the median of every other sample of a case predicts that of the rest: no model can do better.
 
-    `samples` are an op's seconds by case; None where a case has but one.
+    `samples`: seconds of an op by case; None where a case has only one.
     """
     if not samples or min(map(len, samples)) < 2:
         return None
@@ -43,10 +44,11 @@ def noise_floor(samples: Sequence[Sequence[float]]) -> float | None:
 
 
 def coverage(actual: Floats, low: Floats, high: Floats) -> float | None:
-    """Share of actual times within the interval; None of nothing."""
+    """Share of actual times that are within the interval; None for no points."""
     return float(np.mean((low <= actual) & (actual <= high))) if len(actual) else None
 
 
 def regret(actual: Floats, chosen: int) -> float:
-    """How much longer than the best case the chosen one takes, of one op's actual times: 0 is the best."""
+    """By what share the chosen case takes longer than the best one, from one op's actual times; 0 is the best
+    choice."""
     return float(actual[chosen] / actual.min() - 1)

@@ -1,4 +1,4 @@
-"""A roofline of a machine that nobody has measured: what such cores commonly do."""
+"""A roofline for a machine that nobody has measured, from typical constants."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from threadcast.core import Machine, Source
 from threadcast.models.roofline import UNFITTED_BOUNDS, Roofline
 
 CORE_HZ, FLOPS_PER_CYCLE = 2.5e9, 16.0
-"""Clock of a core that does not say its own, and float32 operations a cycle: half of what AVX2 can at most."""
+"""Clock of a core that does not report its own, and float32 operations per cycle: half of the most that AVX2 can do."""
 
 CORE_BYTES_PER_S, CORES_TO_SATURATE = 1e10, 8
-"""Memory bandwidth of one core, and how many cores take all that a memory node has."""
+"""Memory bandwidth of one core, and how many cores use all the bandwidth of a memory node."""
 
 CALL_S, THREAD_S = 5e-6, 5e-7
 """Cost of a call of the framework, and of starting and joining each further thread."""
@@ -23,10 +23,10 @@ server cores lie within this factor of them."""
 
 
 class NominalRoofline(Roofline):
-    """The roofline of one machine by its number of cores, their clock and memory nodes alone.
+    """The roofline of one machine, from the number of its cores, their clock and its memory nodes alone.
 
-    The last resort, where neither a service nor a model can tell: the right shape, roughly the right order of
-    magnitude. Points are `extrapolated` but for those measured.
+    The last resort, where neither a service nor a model can predict: the right shape, and roughly the right order of
+    magnitude. Points are `extrapolated`, except measured ones.
     """
 
     _source = Source.EXTRAPOLATED

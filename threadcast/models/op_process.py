@@ -1,4 +1,5 @@
-"""Curves of ops like those that were measured: a Gaussian process over what ops are, one for each way curves differ."""
+"""A Gaussian process over what ops are: forecasts the curve of an op from those of similar ops, component by
+component."""
 
 from __future__ import annotations
 
@@ -15,26 +16,26 @@ from threadcast.core.curve import Floats
 from threadcast.models.static_features import describe
 
 GROUPS = (1, 2, 3, 4, 8, 24)
-"""Principal components of log curves, up to which those after the last number share their length scales. On 900 shapes
-of MKL's sgemm at 96 thread counts 24 components hold all but 1.6 % of the time; the first are smooth in the shape, the
-later ones jump."""
+"""Principal components of log curves share length scales in groups that end at these numbers; the rest is one more
+group. On 900 shapes of MKL's sgemm at 96 thread counts 24 components hold all but 1.6 % of the time; the first are
+smooth in the shape, the later ones jump."""
 
 TUNED_ON = 300
-"""Ops, drawn at random, by which length scales are chosen: all of them cost the cube."""
+"""Ops, drawn at random, from which length scales are chosen; the cost grows with the cube of their number."""
 
 NOISES = np.geomspace(1e-4, 10.0, 26)
-"""Shares of a component's variance that may be no function of the op."""
+"""Tried shares of a component's variance that do not depend on the op."""
 
 _SHORTEST, _LONGEST = np.log(0.05), np.log(50.0)
-"""Of length scales, in standard deviations of what ops are."""
+"""Limits of length scales, in standard deviations of the numbers that describe ops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpProcess:
     """Exponential kernels over scaled descriptions of ops, one for each group of components (Matern 1/2: Rasmussen and
-    Williams 2006, 4.2.1; libraries switch algorithms by shape, which makes curves jump, not bend).
+    Williams 2006, 4.2.1; libraries switch algorithms by shape, so curves jump and do not bend).
 
-    Ops of different kinds tell nothing of each other. `described` is (n_ops, n_numbers), `kinds` their kinds; `weights`
+    Ops of one kind say nothing about ops of another. `described` is (n_ops, n_numbers), `kinds` their kinds; `weights`
     (n_ops, n_components); `components` (n_components, n_cases); `mean` (n_cases,); `lengths` (n_groups, n_numbers).
     """
 
@@ -53,7 +54,8 @@ class OpProcess:
 
     @classmethod
     def fitted(cls, ops: Sequence[Op], curves: Floats, *, seed: int) -> tuple[OpProcess, Floats]:
-        """From `curves` (n_ops, n_cases), and what it leaves of each when it has not seen that op, (n_ops, n_cases)."""
+        """Learn from `curves` (n_ops, n_cases); returns the process, and its residuals for each op when that op is left
+        out, (n_ops, n_cases)."""
         described, kinds = describe(ops), tuple(op.kind for op in ops)
         alike = _alike(kinds, kinds)
         mean = curves.mean(axis=0)
@@ -73,7 +75,7 @@ class OpProcess:
         return fitted, curves - mean - (scores - left) @ components
 
     def forecast(self, ops: Sequence[Op]) -> Floats:
-        """(n_ops, n_cases); the mean of all for ops of unknown kinds."""
+        """(n_ops, n_cases) forecasts; the mean of all curves for ops of unknown kinds."""
         asked, scores = describe(ops), np.zeros((len(ops), len(self.components)))
         rows: dict[str, list[int]] = {}
         for i, op in enumerate(ops):
@@ -94,11 +96,11 @@ class _Kind:
     described: Floats
     weights: Floats
     _scaled: list[Floats] = field(init=False)
-    """`described` as each group of components has it."""
+    """`described`, scaled for each group of components."""
     _precisions: Floats = field(init=False)
     """(n_numbers, n_groups)"""
     _group: NDArray[np.int64] = field(init=False)
-    """(n_components,) of each component."""
+    """(n_components,) the group of each component."""
 
     def __post_init__(self) -> None:
         own = [np.full(part.stop - part.start, i) for i, part in enumerate(groups(self.weights.shape[1]))]
@@ -107,7 +109,7 @@ class _Kind:
         object.__setattr__(self, "_group", np.concatenate([*own, np.empty(0, dtype=np.int64)]))
 
     def scores(self, asked: Floats) -> Floats:
-        """(n_asked, n_components) of ops that are described so."""
+        """(n_asked, n_components) forecasts for ops with these descriptions."""
         found = [
             _kernel(asked / lengths, scaled, np.float32).astype(np.float64) @ self.weights[:, group]
             for lengths, scaled, group in zip(self.lengths, self._scaled, groups(self.weights.shape[1]), strict=True)
@@ -115,7 +117,7 @@ class _Kind:
         return np.concatenate(found, axis=1) if found else np.empty((len(asked), 0))
 
     def scores_of_one(self, asked: Floats) -> Floats:
-        """As `scores` of a single op, (n_components,), in a few calls, which take the time there."""
+        """As `scores` for a single op, (n_components,), in fewer calls: with one op, calls are what takes time."""
         apart = np.sqrt((self.described - asked) ** 2 @ self._precisions).astype(np.float32)
         by_group = np.exp(-apart).astype(np.float64).T @ self.weights
         found: Floats = by_group[self._group, np.arange(len(self._group))]
@@ -123,14 +125,14 @@ class _Kind:
 
 
 def groups(count: int) -> list[slice]:
-    """Which of `count` components share length scales."""
+    """For each of `count` components, which of them share length scales."""
     ends = [0, *(end for end in GROUPS if end < count), count]
     return [slice(start, end) for start, end in pairwise(ends) if start < end]
 
 
 def _regressed(values: Floats, vectors: Floats, scores: Floats) -> tuple[Floats, Floats]:
-    """Weights (n_ops,) for a kernel of these eigenvalues and -vectors, and the error at each op without itself, at the
-    noise for which that error is least (Rasmussen and Williams, 5.12)."""
+    """Weights (n_ops,) for a kernel with these eigenvalues and eigenvectors, and the error at each op when it is left
+    out, at the noise for which that error is least (Rasmussen and Williams, 5.12)."""
     rotated, best = vectors.T @ scores, (np.inf, scores, scores)
     for noise in NOISES:
         inverse = 1 / (values + noise)
@@ -141,13 +143,13 @@ def _regressed(values: Floats, vectors: Floats, scores: Floats) -> tuple[Floats,
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> Floats:
-    """1 where two ops are of one kind, else 0: (n_one, n_other)."""
+    """(n_one, n_other): 1 where two ops are of one kind, else 0."""
     found: Floats = (np.array(one)[:, None] == np.array(other)).astype(np.float64)
     return found
 
 
 def _kernel(one: Floats, other: Floats, precision: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
-    """(n_one, n_other); in single precision its exponentials take a sixth of the time."""
+    """The kernel, (n_one, n_other); in single precision its exponentials take a sixth of the time."""
     from scipy.spatial.distance import cdist
 
     apart = cdist(one, other).astype(precision, copy=False)
@@ -156,7 +158,7 @@ def _kernel(one: Floats, other: Floats, precision: type[np.floating[Any]] = np.f
 
 
 def _tuned(described: Floats, alike: Floats, scores: Floats, random: np.random.Generator) -> Floats:
-    """Length scales under which the scores are likeliest, components weighted by their variance."""
+    """The length scales under which the scores are most likely, components weighted by their variance."""
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
     from scipy.optimize import minimize
 

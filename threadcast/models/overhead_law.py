@@ -1,4 +1,4 @@
-"""Amdahl's law with a cost for each thread, which gives it a minimum."""
+"""Amdahl's law with a cost for each thread, so that time has a minimum."""
 
 from __future__ import annotations
 

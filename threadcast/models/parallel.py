@@ -1,4 +1,4 @@
-"""Work on several processes or threads that have ended when it is done, or on a cluster that goes on."""
+"""Work on several processes or threads that end with it, or on a cluster that stays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from threadcast.core.errors import ModelError
 T = TypeVar("T")
 
 CONNECT_S = 10.0
-"""Seconds that a cluster has to answer."""
+"""Longest wait for a cluster's answer, in seconds."""
 
 CHUNK = 256
-"""Ops whose features a thread has in memory at once."""
+"""Ops whose features a thread holds in memory at once."""
 
 _one_caller = threading.Lock()
 
@@ -29,9 +29,9 @@ _on_cluster: ContextVar[bool] = ContextVar("on_cluster", default=False)
 
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Let `run` use the Dask cluster whose scheduler is at `address`; ModelError where none answers.
+    """Within the block, `run` uses the Dask cluster whose scheduler is at `address`; ModelError where none answers.
 
-    Its workers need threadcast and the libraries of the models, at the versions that this process has.
+    Its workers need threadcast and the models' libraries, in the versions of this process.
     """
     import distributed
     import joblib
@@ -53,10 +53,10 @@ def cluster(address: str) -> Iterator[None]:
 
 
 def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
-    """Yield the results of `joblib.delayed` calls in their order, at most `jobs` at a time; one runs in this process.
+    """Yield the results of `joblib.delayed` calls in order, at most `jobs` at a time; with one job in this process.
 
-    Within `cluster` they run there, all at a time. joblib would keep its own workers for minutes in case that more
-    comes; here they end with the last result, or when the caller stops early.
+    Within `cluster` they run there, all at once. joblib would keep its own workers for minutes in case of more work;
+    here they end with the last result, or when the caller stops early.
     """
     import joblib
 
@@ -75,7 +75,7 @@ def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
 
 
 def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jobs: int) -> Floats:
-    """(n_ops, n_cases) from `forecast`, which gives as many rows as it is given ops: `CHUNK` at a time, on `jobs`
+    """(n_ops, n_cases) from `forecast`, which returns one row for each op: called for `CHUNK` ops at a time, on `jobs`
     threads."""
     parts = [ops[start : start + CHUNK] for start in range(0, len(ops), CHUNK)]
     if len(parts) == 1:

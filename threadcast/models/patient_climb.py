@@ -1,4 +1,4 @@
-"""A climb that looks further than the first rise, in few steps, and reads between its points as time behaves."""
+"""A climb that goes on past the first rise, in few steps, and interpolates as time scales."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from threadcast.models.measured import by_case
 
 
 class PatientClimb(PerformanceModel):
-    """A climb by doubling that survives `patience` rises, then halves the gaps beside its fastest point.
+    """Doubles the thread count, goes on past `patience` rises, then halves the gaps next to its fastest point.
 
-    Thread counts double from 1 up to the machine's, in each affinity, until time has not come below the best for
+    Thread counts double from 1 up to the machine's, in each affinity, until time has not fallen below the best for
     `patience` counts in a row; the largest count is measured too. Then `refine` counts halfway (by ratio) between the
-    fastest point and its neighbours are measured, the wider gap first. Between points time is a line in 1/p
-    ("reciprocal": exact for perfect scaling) or in the logarithms of both ("log": exact for any power of p).
-
-    Against the climb of Liu et al. 2018, III-C, whose ladder is even and which stops at the first rise: real curves are
-    jagged (prime counts, edges of sockets), so that first rise is seldom the minimum.
+    fastest point and its neighbours are measured, the wider gap first. Between points time is linear in 1/p
+    ("reciprocal": exact for perfect scaling) or in the logarithms of both ("log": exact for any power of p). Differs
+    from the climb of Liu et al. 2018, III-C, which has even steps and stops at the first rise: real curves are jagged
+    (prime counts, edges of sockets), so that the first rise is seldom the minimum.
     """
 
     name = "patient_climb"
@@ -74,7 +73,7 @@ class PatientClimb(PerformanceModel):
         return {"model.json": json_bytes(options)}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over the options."""
+        """Load the options."""
         document = read_json(files, "model.json")
         with reading("patient_climb"):
             between = member(document, "between", str)
@@ -88,7 +87,7 @@ class PatientClimb(PerformanceModel):
 
 
 def doubling(counts: Sequence[int]) -> tuple[int, ...]:
-    """Of ascending `counts` the first, each first that is at least twice the one before, and the last."""
+    """The first of ascending `counts`, each next one that is at least twice the one before, and the last."""
     steps = list(counts[:1])
     for count in counts:
         if count >= 2 * steps[-1]:
@@ -99,8 +98,8 @@ def doubling(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 def halfway(counts: Sequence[int], times: Mapping[int, float]) -> int | None:
-    """The count nearest the geometric middle of the widest gap beside the fastest point, of equal gaps that to the
-    faster neighbour; None where there is none between."""
+    """The count nearest to the geometric middle of the widest gap next to the fastest point (of equal gaps, the one to
+    the faster neighbour); None where no count is between."""
     measured = sorted(times)
     at = measured.index(min(measured, key=lambda count: (times[count], count)))
     beside = [measured[i] for i in (at - 1, at + 1) if 0 <= i < len(measured)]

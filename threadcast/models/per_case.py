@@ -1,4 +1,4 @@
-"""The paper's regression models: one regressor a case, from counters and times at a few sampled cases."""
+"""The paper's regression models: one regressor for each case, from counters and times at a few sampled cases."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ class PerCase(BatchModel):
         self._learned: dict[str, CaseRegression] = {}
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The sampled cases by threads: those of training, and before `fit` evenly spread over the legal ones."""
+        """The next sampled case, by threads: the cases chosen in training; before `fit`, evenly spread legal ones."""
         learned = self._learned.get(machine.fingerprint)
         samples = learned.samples if learned else evenly_spread(machine.cases(), self.recipe.samples)
         seen = by_case(observed)
         return next((case for case in samples if case not in seen), None)
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn one set of regressors a machine, `jobs` at a time; ModelError where one has too few usable ops."""
+        """Learn one set of regressors for each machine, `jobs` at a time; ModelError where one has too few usable
+        ops."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         machines: dict[str, list[MeasuredOp]] = {}
@@ -105,7 +106,7 @@ class PerCase(BatchModel):
         return {"model.json": json_bytes({"recipe": asdict(self.recipe), "machines": machines}), **files}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what `to_files` gave for the same regressor."""
+        """Load what `to_files` returned for the same regressor."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             recipe = Recipe(**document["recipe"])

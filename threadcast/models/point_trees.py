@@ -1,4 +1,4 @@
-"""Boosted trees that forecast log times of single points, an op in a case, from `static_features`."""
+"""Boosted trees that forecast log times of single points (an op in a case) from `static_features`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from threadcast.models.static_features import Features, joint_features, work
 Library = Literal["xgboost", "hist_boosting"]
 
 FOLDS = 5
-"""Parts in which trees are judged by ops that they have not seen, for what they leave."""
+"""Parts of the ops; the residuals of each are from trees that learned from the other parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Shape:
 
 
 class PointTrees:
-    """Log seconds beside those of `scale`, learned by a library's boosted trees."""
+    """Forecasts log seconds relative to `scale`, by a library's boosted trees."""
 
     def __init__(self, library: Library, shape: Shape) -> None:
         if library not in get_args(Library):
@@ -64,7 +64,7 @@ class PointTrees:
         return self
 
     def forecast(self, features: Features) -> Floats:
-        """(n_points,) for features (n_points, n_features)."""
+        """Forecasts (n_points,) from features (n_points, n_features)."""
         if self.library == "xgboost":
             quick: Floats = self._fitted.get_booster().inplace_predict(features).astype(np.float64)
             return quick
@@ -78,13 +78,13 @@ class PointTrees:
         return flat.reshape(len(ops), len(cases)) + scale(ops, cases)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
-        """What was learned."""
+        """The trees as files."""
         if self.library == "xgboost":
             return {f"{prefix}.ubj": bytes(self._fitted.get_booster().save_raw("ubj"))}
         return {f"{prefix}.npz": artefacts.npz_bytes(self._fitted.arrays)}
 
     def from_files(self, prefix: str, files: Mapping[str, bytes], *, features: int) -> PointTrees:
-        """Take over what `to_files` gave; ArtefactError on anything else."""
+        """Load what `to_files` returned; ArtefactError on anything else."""
         if self.library == "xgboost":
             fresh = _make(self.library, self.shape, 1)
             self._fitted = boosted_trees.load(fresh, artefacts.content(files, f"{prefix}.ubj"), features=features)
@@ -97,7 +97,7 @@ class PointTrees:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """All measured points of some ops in rows, op after op: `of_op[i]` are the rows of op i, whose key is `keys[i]`."""
+    """All measured points of some ops as rows, op after op: `of_op[i]` are the rows of op i, whose key is `keys[i]`."""
 
     features: Features
     targets: Floats
@@ -106,7 +106,7 @@ class Points:
 
     @classmethod
     def of(cls, entries: Sequence[MeasuredOp]) -> Points:
-        """What was measured, as features and targets."""
+        """The points of measured ops, as features and targets."""
         features, targets, of_op, start = [], [], [], 0
         for entry in entries:
             cases = tuple(entry.by_case)
@@ -119,7 +119,8 @@ class Points:
         return cls(np.concatenate(features), np.concatenate(targets), tuple(of_op), keys)
 
     def learned(self, library: Library, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
-        """Trees of all points, and the residuals (n_points,) that trees of the other ops leave."""
+        """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
+        op."""
         part = self._parts(shape.seed)
         residuals = np.empty(len(self.targets))
         for number in range(int(part.max()) + 1):
@@ -129,7 +130,7 @@ class Points:
         return PointTrees(library, shape).fit(self.features, self.targets, jobs=jobs), residuals
 
     def _parts(self, seed: int) -> NDArray[np.int64]:
-        """Which fold each row is in; those of one op key are in one, whatever their machine."""
+        """The fold of each row; all rows of one op key are in one fold, whatever their machine."""
         keys = sorted(set(self.keys))
         if len(keys) < 2:
             raise ModelError("learning takes several different ops")
@@ -142,7 +143,7 @@ class Points:
 
 
 def scale(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) log of an op's work by thread: what trees then need not learn."""
+    """(n_ops, n_cases) log of an op's work per thread, so that trees need not learn it."""
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     found: Floats = np.log(work(ops))[:, None] - np.log(threads)[None, :]
     return found

@@ -41,10 +41,10 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is known of a version without loading it.
+    """What is stored about a version beside its files.
 
-    `trained_on` and `metrics` are the JSON given when it was saved; `libraries` the versions that wrote it.
-    `files` maps each file's name to (sha256, bytes).
+    `trained_on` and `metrics` are the JSON given when it was saved; `libraries` the versions that wrote it. `files`
+    maps each file's name to (sha256, bytes).
     """
 
     version: str
@@ -80,10 +80,10 @@ class Manifest:
 
 
 class ModelRegistry:
-    """The models registered below a directory, which is made when the first one is saved.
+    """The models registered below a directory, which is created when the first one is saved.
 
-    Safe for many readers and writers at once, in threads and processes, on one file system. Loading never unpickles:
-    it checks that the files are those of the manifest, byte for byte, and hands them to a fresh model of the kind.
+    Safe for many readers and writers at once, in threads and processes, on one file system. Loading never unpickles: it
+    checks that the files are those of the manifest, byte for byte, and passes them to a new model of the kind.
     """
 
     def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -155,7 +155,8 @@ class ModelRegistry:
             return registry_of_kinds.create(manifest.model).from_files(files)
 
     def manifest(self, version: str) -> Manifest:
-        """What is known of "name@number" or an alias's version; NotFound, or ArtefactError where it is damaged."""
+        """The manifest of "name@number" or of an alias's version; NotFound where there is none, ArtefactError where it
+        is damaged."""
         exact = version if _VERSION.fullmatch(version) else self.resolve(version)
         directory = self.root / "versions" / exact
         if not directory.is_dir():
@@ -191,18 +192,19 @@ class ModelRegistry:
         return self._aliases.history(alias)
 
     def moves(self, alias: str) -> int:
-        """How often an alias has moved: whether it has since can so be told without reading anything."""
+        """How often an alias has moved; a caller sees from it whether the alias has moved since, without reading any
+        file."""
         return self._aliases.moves(alias)
 
     def set_alias(self, alias: str, version: str) -> None:
-        """Let `alias` stand for "name@number" (or what another alias stands for) from now on.
+        """Let `alias` stand for "name@number" (or for the version of another alias) from now on.
 
-        NotFound where there is no such version, InvalidInput for an alias that is no name.
+        NotFound where there is no such version, InvalidInput for an alias that is not a legal name.
         """
         self._aliases.set(alias, self.manifest(version).version)
 
     def before(self, alias: str) -> str | None:
-        """The version that `rollback` would go back to, None where there is none."""
+        """The version that `rollback` would return to; None where there is none."""
         return self._aliases.before(alias)
 
     def rollback(self, alias: str, *, expected: str | None = None) -> str:

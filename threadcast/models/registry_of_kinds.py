@@ -1,6 +1,6 @@
-"""The kinds of models that can be made by name. Their modules are imported when one is made.
+"""The kinds of models that can be created by name; their modules are imported when one is created.
 
-A third party registers as the built-in models do:
+A third party registers in the same way as the built-in models:
 
     register("my_model", "my_package.my_module:MyModel")
     register("my_careful_model", MyModel, patience=3)
@@ -29,10 +29,10 @@ _kinds: dict[str, _Kind] = {}
 
 
 def register(name: str, factory: Factory | str, **options: Any) -> None:
-    """Let `create(name)` make models by calling `factory` with `options`.
+    """Let `create(name)` create models by calling `factory` with `options`.
 
-    A factory given as "package.module:attribute" is imported when it is first needed. Raises InvalidInput where the
-    name is taken.
+    A factory given as "package.module:attribute" is imported when it is first needed. InvalidInput where the name is in
+    use.
     """
     if name in _kinds:
         raise InvalidInput(f"a model named {name!r} is registered already; choose another name")
@@ -44,15 +44,15 @@ def register(name: str, factory: Factory | str, **options: Any) -> None:
 
 
 def unregister(name: str) -> None:
-    """Take `name` out again; NotFound where there is none."""
+    """Remove `name`; NotFound where there is no such name."""
     _find(name)
     del _kinds[name]
 
 
 def create(name: str, **options: Any) -> PerformanceModel:
-    """Make an unfitted model; `options` go before those that it was registered with.
+    """Create an unfitted model; `options` take precedence over those that it was registered with.
 
-    Raises NotFound for an unknown name, InvalidInput for an unknown or wrong option.
+    NotFound for an unknown name, InvalidInput for an unknown or wrong option.
     """
     kind = _find(name)
     factory = _imported(kind.factory)
@@ -63,7 +63,7 @@ def create(name: str, **options: Any) -> PerformanceModel:
 
 
 def takes(name: str, option: str) -> bool:
-    """Whether `create(name)` takes this option. Raises NotFound for an unknown name."""
+    """Whether `create(name)` accepts this option. NotFound for an unknown name."""
     return option in inspect.signature(_imported(_find(name).factory)).parameters
 
 

@@ -20,12 +20,12 @@ TREES = 30
 fit, size and time to load grow with them."""
 
 EPOCHS = 300
-"""Most passes of the networks over the data; those that have not settled by then are reported, not hidden."""
+"""Most passes of the neural networks over the data; those that have not converged by then are reported."""
 
 
 class Neighbors:
-    """scikit-learn's K-neighbours, keeping its rows: it is stored as those numbers, not as a search tree that, once
-    loaded, would be followed unchecked."""
+    """scikit-learn's K-neighbours that keeps its rows, so that it is stored as those numbers and not as a search tree,
+    which would be used unchecked after loading."""
 
     def fit(self, rows: Floats, targets: Floats) -> Self:
         """Remember rows (n_rows, n_features) and targets (n_rows,)."""
@@ -37,13 +37,13 @@ class Neighbors:
         return self
 
     def predict(self, rows: Floats) -> Floats:
-        """Mean target of the nearest rows, nearer ones weighing more."""
+        """Mean target of the nearest rows, with more weight for nearer ones."""
         found: Floats = self._search.predict(rows)
         return found
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidInput for a regressor that there is not."""
+    """Raise InvalidInput for an unknown regressor."""
     if name not in _MAKERS:
         raise InvalidInput(f"regressor={name!r} is unknown; known: {', '.join(_MAKERS)}")
 
@@ -159,7 +159,7 @@ _MAKERS: Mapping[str, Callable[[int], Any]] = {
 
 
 def fit(name: str, rows: Floats, targets: Floats, *, seed: int = 0) -> tuple[Any, bool]:
-    """A regressor fitted to rows (n_rows, n_features) and targets (n_rows,), and whether it says that it converged.
+    """A regressor fitted to rows (n_rows, n_features) and targets (n_rows,), and whether it reports that it converged.
 
     ModelError where the library finds no finite answer.
     """
@@ -189,7 +189,7 @@ _TREES: Mapping[str, Callable[[Any], Any]] = {
         boosted.estimators_.ravel(), scale=boosted.learning_rate, base=boosted.init_.constant_.item()
     ),
 }
-"""How the fitted regressors that consist of scikit-learn's trees are kept."""
+"""How fitted regressors that consist of scikit-learn's trees become `Trees`."""
 
 
 def to_files(name: str, prefix: str, fitted: Sequence[Any]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""A candidate of the champion's kind, learned from what is measured now, and whether it is better on held-out ops."""
+"""A candidate of the champion's kind, fitted to what is measured now, and whether it is better on held-out ops."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from threadcast.models.judgement import Row
 from threadcast.models.measured import MeasuredOp, group, usable
 
 HELD_OUT = 5
-"""One op in so many is held out: it judges models and none learns from it here."""
+"""One op in so many is held out: models are judged by it and never learn from it here."""
 
 MIN_HELD_OUT = 4
-"""Ops that a judgement takes."""
+"""Fewest held-out ops for a judgement."""
 
 REGRET_SLACK = 0.01
 """By how much more time the candidate's choices may cost, as a share, while its forecasts are better: one percent,
@@ -29,7 +29,7 @@ ops that alone lets it choose 0.6 % better than any candidate."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a candidate did beside the champion, on the same points of the same held-out ops."""
+    """Scores of a candidate and of the champion on the same points of the same held-out ops."""
 
     candidate: PerformanceModel
     champion_row: Row
@@ -53,7 +53,7 @@ class Verdict:
 
 
 def is_held_out(key: str) -> bool:
-    """Whether an op of this key judges: always the same ones, so that no candidate has ever learned from one."""
+    """Whether an op with this key is held out: always the same ones, so that no candidate has ever learned from one."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT == 0
 
 
@@ -64,10 +64,10 @@ def latest(measured: Sequence[Measurement]) -> list[Measurement]:
 
 
 def compete(champion: PerformanceModel, measured: Sequence[Measurement]) -> Verdict:
-    """Fit a copy of `champion` to the ops that are not held out, and judge both by those that are.
+    """Fit a copy of `champion` to the ops that are not held out, and compare both on the held-out ones.
 
-    A champion that learned elsewhere may have seen some of the latter: that is in its favour. ModelError where there
-    is too little to learn from or to judge by.
+    A champion that was fitted elsewhere may have learned from some of these, which is in its favour. ModelError where
+    there is too little to learn from or to judge by.
     """
     entries, _ = usable(group(latest(measured)))
     judging = [entry for entry in entries if is_held_out(entry.op.key)]

@@ -1,4 +1,4 @@
-"""Time from flops, bytes and what the machine can do: no measurement of the op at all."""
+"""Time from flops, bytes and the limits of the machine, without any measurement of the op."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Roofline(BatchModel):
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """The roofline's times; measured points where there are."""
+        """The roofline's times, and measured points where there are any."""
         limits = self._limits.get(machine.fingerprint)
         if limits is None:
             raise ModelError(
@@ -89,7 +89,7 @@ class Roofline(BatchModel):
         return {"model.json": json_bytes(document)}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what `to_files` gave."""
+        """Load what `to_files` returned."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)

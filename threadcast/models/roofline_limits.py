@@ -13,10 +13,10 @@ from threadcast.core.curve import Floats
 from threadcast.models.measured import MeasuredOp
 
 LEAST_OVERHEAD_S = 1e-9
-"""Seconds that any op takes at least: keeps logarithms finite for ops without flops and bytes."""
+"""Least time of any op, in seconds; keeps logarithms finite for ops without flops and bytes."""
 
 BALANCE_FLOPS_PER_BYTE = 5.0
-"""A core's flops over its bandwidth, assumed where no measured op is bound by compute; common between 3 and 10."""
+"""A core's flops over its bandwidth, assumed where no measured op is bound by compute; 3 to 10 are common."""
 
 
 def least_seconds(limits: Calibration, ops: Sequence[Op], cases: tuple[Case, ...], machine: Machine) -> Floats:
@@ -53,11 +53,11 @@ def _capacities(machine: Machine, cases: tuple[Case, ...]) -> dict[int, Floats]:
 
 
 def fit_limits(fingerprint: str, entries: Sequence[MeasuredOp]) -> Calibration:
-    """The calibration without cache levels that explains measured times best.
+    """The calibration without cache levels that explains the measured times best.
 
-    Five positive constants (core flops, bandwidth of one core and of all, cost of a call and of each further thread) by
-    least squares on log time with a soft-L1 loss, so that ops the roofline cannot explain do not bend it. A
-    weak pull to the start keeps constants that no op shows where they were guessed: the best rates seen.
+    Five positive constants (core flops, bandwidth of one core and of all, cost of a call and of each further thread),
+    by least squares on log time with a soft-L1 loss, so that ops which the roofline cannot explain have little
+    influence. A weak penalty keeps constants that no op depends on near their first guess, the best rates observed.
     """
     from scipy.optimize import least_squares
 

@@ -1,4 +1,4 @@
-"""Work that threads divide, and traffic that a few of them saturate."""
+"""Work that threads divide, and memory traffic that a few of them saturate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RooflineSaturation(ScalingLaw):
     name = "roofline_saturation"
 
     def terms(self, threads: Floats, machine: Machine) -> Sequence[Floats]:
-        """A set for each s."""
+        """One set of terms for each s."""
         most = max(case.threads for case in machine.cases())
         saturated = sorted({min(2**i, most) for i in range(most.bit_length() + 1)})
         tree = np.log2(2 * threads)

@@ -1,4 +1,5 @@
-"""How far single timed samples lie from the truth: mostly close, now and then far too slow, rarely just wrong."""
+"""How far single timed samples are from the true time: mostly close, now and then far too slow, rarely wrong
+altogether."""
 
 from __future__ import annotations
 
@@ -12,27 +13,27 @@ from threadcast.core.curve import Floats
 from threadcast.models.measured import MeasuredOp
 
 KNOTS = 16
-"""Parts of the times, alike in number, of which each has a noise of its own."""
+"""Ranges of time, each with as many samples, that have a noise of their own."""
 
 ENOUGH = 200
-"""Samples that a part needs."""
+"""Fewest samples in such a range."""
 
 REPEATS = 3
-"""Samples from which on a case tells how they scatter."""
+"""Fewest samples of a case from which its scatter is estimated."""
 
 NARROW, WIDE, SHARE = 0.02, 0.2, 0.05
-"""Of a lone sample where nothing was sampled often enough: standard deviations of its log, and how often the second
-one holds. Conventions."""
+"""Assumed of a single sample where no case was sampled often enough: standard deviations of its log when undisturbed
+and when disturbed, and the share of disturbed samples. Conventions."""
 
 WRONG, WRONG_SHARE, WILD = float(np.log(10.0)), 1e-6, float(np.log(2.0))
-"""Standard deviation and share of samples that tell nothing (another unit, a machine that has changed), and how far off
-in log time one is at least: curves jump more often than a Gaussian would."""
+"""Standard deviation and share of samples that say nothing (another unit, a machine that has changed), and how far off
+in log time a wrong one is at least: curves jump more often than a Gaussian would."""
 
 CHANGED = 0.01
-"""Share of measurements older than others by many fading times that hold no more. A convention."""
+"""Share of measurements many fading times older than others that no longer hold. A convention."""
 
 CONTRADICTED = 3
-"""Samples of which one can be contradicted by the others."""
+"""Fewest samples of which one can be found wrong by the others."""
 
 LEAST, ROUNDS = 1e-4, 60
 """Least standard deviation; rounds of expectation and maximisation."""
@@ -40,7 +41,8 @@ LEAST, ROUNDS = 1e-4, 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
-    """Of some samples' logs around the truth, each array (..., 3): mostly, disturbed, wrong."""
+    """How samples' logs scatter around the true value: arrays (..., 3), for undisturbed, disturbed and wrong
+    samples."""
 
     shares: Floats
     offsets: Floats
@@ -49,10 +51,11 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleNoise:
-    """Two normal distributions of log samples by their log time. Each array is (n_knots,), `knots` ascending.
+    """The distribution of log samples by log time, a mixture of two normals. Each array is (n_knots,), `knots`
+    ascending.
 
-    On a shared machine what disturbs a sample adds about the same seconds to each: short ones scatter more, and to the
-    slow side. Learned by expectation and maximisation (Dempster, Laird, Rubin 1977).
+    On a shared machine a disturbance adds about the same seconds to each sample, so short samples scatter more, and
+    towards longer times. Learned by expectation and maximisation (Dempster, Laird, Rubin 1977).
     """
 
     knots: Floats
@@ -63,7 +66,7 @@ class SampleNoise:
 
     @classmethod
     def fitted(cls, entries: Sequence[MeasuredOp]) -> SampleNoise:
-        """From all cases that were sampled `REPEATS` times or more; conventions where there are none."""
+        """Learn from all cases with `REPEATS` samples or more; the conventions above where there are none."""
         times, apart = [], []
         for entry in entries:
             for measured in entry.by_case.values():
@@ -88,13 +91,14 @@ class SampleNoise:
 
     @classmethod
     def assumed(cls) -> SampleNoise:
-        """What holds where nothing is known."""
+        """The noise that is assumed where nothing was measured."""
         return cls(*(np.array([value]) for value in (0.0, SHARE, NARROW, 0.0, WIDE)))
 
     def around(self, logs: Floats, samples: Floats, ages: Floats) -> Scatter:
-        """Of medians of so many `samples`, whose logs they are; `ages` in fading times. All (n_ops, n_where).
+        """The scatter of medians of `samples` samples with these `logs`; `ages` in fading times. All are (n_ops,
+        n_where).
 
-        Of fewer than `CONTRADICTED` none is wrong: there are not enough others to say so.
+        With fewer than `CONTRADICTED` of them none counts as wrong: there are not enough others to tell.
         """
         share, narrow, offset, wide = (
             np.interp(logs, self.knots, values) for values in (self.shares, self.narrow, self.offsets, self.wide)
@@ -110,7 +114,7 @@ class SampleNoise:
         )  # fmt: skip
 
     def to_arrays(self) -> dict[str, Floats]:
-        """All five."""
+        """The five arrays by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -126,7 +130,7 @@ class SampleNoise:
 
 
 def _two_normals(off: Floats) -> tuple[float, float, float, float]:
-    """Share of the wider one, standard deviation of the narrow one, mean and standard deviation of the wider."""
+    """Share of the wider normal, standard deviation of the narrower, mean and standard deviation of the wider."""
     narrow = max(float(np.quantile(np.abs(off), 0.6)), LEAST)
     share, offset, wide = 0.1, 3 * narrow, 6 * narrow
     for _ in range(ROUNDS):

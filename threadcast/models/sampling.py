@@ -1,4 +1,4 @@
-"""Which cases to measure when a fixed number of them is to stand for all."""
+"""Which cases to measure when a fixed number of them is to represent all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAPER_SAMPLES = 4
 
 
 def suggested_samples(cases: int) -> int:
-    """How many of `cases` to sample where nobody says: the paper's 4, but at most a quarter, and at least one."""
+    """How many of `cases` to sample by default: the paper's 4, but at most a quarter, and at least one."""
     return min(PAPER_SAMPLES, max(1, cases // 4))
 
 

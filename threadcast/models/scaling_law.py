@@ -1,8 +1,8 @@
-"""What all laws of time over threads have in common: a few terms with weights that are not negative, fitted to samples.
+"""The common part of all laws of time over threads: a few terms with non-negative weights, fitted to samples.
 
-    time(p) = sum of weight[i] * term[i](p)
+time(p) = sum of weight[i] * term[i](p)
 
-Errors count relative to the time, outliers by a Huber loss. Laws differ in their terms only.
+Errors are relative to the time, and outliers count by a Huber loss. Laws differ in their terms only.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ UNFITTED_BOUNDS = (-float(np.log(1.5)), float(np.log(1.5)))
 """Log-time interval of a law before `fit`. A convention: laws are smooth and curves are not."""
 
 HUBER = 0.1
-"""Relative error from which on a sample counts linearly instead of squared: single timed batches scatter less."""
+"""Relative error from which on a sample counts linearly and not squared; single timed batches scatter less."""
 
 _ROUNDS = 12
-"""Of reweighting; weights settle in fewer."""
+"""Rounds of reweighting; weights converge in fewer."""
 
 
 def fit_weights(terms: Floats, seconds: Floats) -> Floats:
-    """Weights (n_terms,), none negative, of `terms` (n_samples, n_terms) for `seconds` (n_samples,), robustly.
+    """Non-negative weights (n_terms,) of `terms` (n_samples, n_terms) that fit `seconds` (n_samples,) robustly.
 
     Iteratively reweighted non-negative least squares with Huber's weights on relative errors.
     """
@@ -58,11 +58,11 @@ def fit_weights(terms: Floats, seconds: Floats) -> Floats:
 
 
 class ScalingLaw(PerformanceModel):
-    """A law fitted to each op's own samples, each affinity by itself.
+    """A law that is fitted to each op's own samples, each affinity by itself.
 
-    `samples` is how many cases it asks for, evenly spread. It says `measured` at samples, `learned` between them and
-    `extrapolated` beyond. `fit` sets the interval: the central 90 % of log residuals over the training ops at cases
-    that were not sampled. An affinity without samples takes the other's law, widened.
+    `samples` is how many cases it proposes, evenly spread. Its points are `measured` at samples, `learned` between them
+    and `extrapolated` beyond. `fit` sets the interval: the central 90 % of log residuals over the training ops at cases
+    that were not sampled. An affinity without samples uses the other's law, with a wider interval.
     """
 
     def __init__(self, *, samples: int = 4) -> None:
@@ -154,7 +154,7 @@ class ScalingLaw(PerformanceModel):
 
 
 class _Law:
-    """Weights of one set of terms, and between which thread counts they were fitted."""
+    """Weights of one set of terms, and the range of thread counts that they were fitted to."""
 
     __slots__ = ("first", "last", "weights", "which")
 

@@ -1,4 +1,4 @@
-"""Giving worker processes the measured ops once, not with each task, and without pickling them."""
+"""Passing the measured ops to worker processes once, not with each task, and without pickling them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from threadcast.core.curve import Floats
 from threadcast.models.measured import MeasuredOp
 
 _here: dict[str, tuple[MeasuredOp, ...]] = {}
-"""What this worker process was given last, by token; one, as only one evaluation uses a worker at a time."""
+"""The ops that this worker process received last, by token; one entry, as only one evaluation uses a worker at a
+time."""
 
 
 class SharedOps:
-    """Measured ops for many joblib tasks. In this process they are themselves; a worker unpacks them at its first task.
+    """Measured ops for many joblib tasks; a worker process unpacks them at its first task.
 
-    They travel as arrays, which joblib maps into the workers' memory, and a JSON document. A counter that a sample
-    does not have and one that could not be read are both None on the other side. Judging 20 models on 29,000
-    measurements of 9 samples took a third of the time that it took with the measurements in every task.
+    They travel as arrays, which joblib maps into the workers' memory, and a JSON document. A counter that a sample does
+    not have and one that could not be read are both None on the other side. Evaluating 20 models on 29,000 measurements
+    of 9 samples took a third of the time that it took with the measurements in every task.
     """
 
     def __init__(self, entries: Sequence[MeasuredOp]) -> None:
@@ -41,7 +42,7 @@ class SharedOps:
 
 
 class _InWorker:
-    """What a worker gets in place of SharedOps."""
+    """What a worker receives in place of SharedOps."""
 
     def __init__(self, token: str, document: NDArray[np.uint8], seconds: Floats, counters: Floats) -> None:
         self._token, self._parts = token, (document, seconds, counters)

@@ -29,14 +29,14 @@ class Fold:
 
 
 Split = Callable[[Sequence[MeasuredOp]], tuple[Fold, ...]]
-"""Makes folds of measured ops; ModelError where they do not allow any."""
+"""Makes folds of measured ops; ModelError where the ops do not allow any."""
 
 
 def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
-    """Leave one network out: each is judged by a model that has seen none of its ops.
+    """Leave out one network at a time: it is forecast by a model that has learned from none of its ops.
 
     `networks_of[op.key]` are the networks that an op occurs in. An op that the left-out network shares with others is
-    left out of training too. Ops of no known network are always learned from.
+    not learned from either. Ops of no known network are always learned from.
     """
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
@@ -49,9 +49,9 @@ def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
 
 
 def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
-    """Leave each op kind out; `known` of its ops, drawn at random, are learned from nevertheless.
+    """Leave out one kind of op at a time, except `known` of its ops, drawn at random.
 
-    One by one, or, where there are more kinds than `folds`, several together, dealt out at random.
+    Where there are more kinds than `folds`, several are left out together, in random groups.
     """
     if folds < 2:
         raise InvalidInput(f"folds={folds!r}: there must be at least 2")
@@ -66,7 +66,7 @@ def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
 
 
 def new_machine(*, known: int = 0, seed: int = 0) -> Split:
-    """Leave one machine out, for each; `known` ops of it, drawn at random, are learned from nevertheless."""
+    """Leave out one machine at a time, except `known` of its ops, drawn at random."""
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
         machines = sorted({entry.machine.fingerprint for entry in entries})
@@ -77,7 +77,7 @@ def new_machine(*, known: int = 0, seed: int = 0) -> Split:
 
 
 def _with_known(out: Mapping[str, Sequence[bool]], known: int, seed: int) -> dict[str, list[bool]]:
-    """`out` without `known` of each part's, drawn at random; parts that have no more are left out whole."""
+    """`out` without `known` entries of each part, drawn at random; parts that have no more are left out whole."""
     if known < 0:
         raise InvalidInput(f"known={known!r}: there must be at least 0")
     left: dict[str, list[bool]] = {}
@@ -91,14 +91,15 @@ def _with_known(out: Mapping[str, Sequence[bool]], known: int, seed: int) -> dic
 
 
 def _together(left: Mapping[str, Sequence[bool]], folds: int, seed: int) -> dict[str, list[bool]]:
-    """`left` in so many parts, each named by what is in it."""
+    """`left` in `folds` groups, each named after its members."""
     dealt = np.random.default_rng(seed).permutation(sorted(left)).tolist()
     parts = (sorted(dealt[i::folds]) for i in range(folds))
     return {", ".join(names): [any(marks) for marks in zip(*(left[name] for name in names))] for names in parts}
 
 
 def new_shape(*, folds: int = 5, seed: int = 0) -> Split:
-    """Leave a random part of the ops out, `folds` times, each op once; all machines' measurements of an op together."""
+    """Leave out a random part of the ops, `folds` times, each op once; an op's measurements on all machines stay
+    together."""
     if folds < 2:
         raise InvalidInput(f"folds={folds!r}: there must be at least 2")
 

@@ -1,7 +1,7 @@
-"""What is known of ops and cases before anything is measured, as numbers that regressors learn from.
+"""What is known of ops and cases before any measurement, as numbers that regressors learn from.
 
-An op by its work and shapes, a case by how its threads lie on a machine, and how both fit together: what a thread
-computes and moves, against the caches, and how evenly and squarely threads can divide an op's output.
+An op is described by its work and shapes, a case by how its threads are placed on a machine, and both together by what
+a thread computes and moves compared with the caches, and by how evenly and squarely threads can divide an op's output.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from threadcast.core.curve import Floats
 Features = NDArray[np.float32]
 
 TILES = (16, 48)
-"""Elements along a side that vector kernels work on at once: a cache line of float32, and the rows of the micro-kernels
-of today's matrix libraries. Rounding up to them is what makes neighbouring shapes and thread counts differ."""
+"""Elements along a side that vector kernels process at once: a cache line of float32, and the rows of the micro-kernels
+of today's matrix libraries. Rounding up to them is why neighbouring shapes and thread counts differ."""
 
 BYTES_WEIGHT = 8.0
-"""Flops that a core does while it moves a byte, about: what a machine's balance is. Only sets the scale of `work`."""
+"""Flops that a core does while it moves a byte, about (a machine's balance). Only sets the scale of `work`."""
 
 UNKNOWN = -10.0
-"""In place of what is not known of an op or a machine: below all that is."""
+"""The value of a feature that is not known of an op or a machine; below all known values."""
 
 _SIDES = 4
-"""Sides of a tensor that are told, from the last; others are in its element count."""
+"""Sides of a tensor that are features, from the last; the others show in its element count only."""
 
 
 def work(ops: Sequence[Op]) -> Floats:
-    """(n_ops,) what an op has to do, as a number that its time on one thread is about proportional to."""
+    """(n_ops,) the work of each op, roughly proportional to its time on one thread."""
     return np.array([max(op.flops, 1.0) + BYTES_WEIGHT * max(op.bytes_moved, 1.0) for op in ops])
 
 
 def describe(ops: Sequence[Op]) -> Floats:
-    """(n_ops, 4) what sets an op apart from others of its kind, as logarithms: the sides of what threads divide, the
-    work on each of its elements, and the bytes of the whole."""
+    """(n_ops, 4) what distinguishes an op from others of its kind, as logarithms: the two sides of what threads divide,
+    the work on each of its elements, and the bytes of all tensors."""
     found = []
     for op in ops:
         rows, columns = _matrix(op)
@@ -50,7 +50,8 @@ def describe(ops: Sequence[Op]) -> Floats:
 
 
 def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Features:
-    """(n_ops, n_cases, n_features): those of the op, of the machine and the case, and how the op's work divides there.
+    """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the op's work divides
+    there.
 
     `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
     """
@@ -69,8 +70,8 @@ def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cases:
-    """What does not depend on the op. `across` and `along` are the grids of each thread count, (n_cases, most grids),
-    infinite and 0 beyond the last; `square` is the position of the squarest."""
+    """The features that do not depend on the op. `across` and `along` are the grids of each thread count, (n_cases,
+    most grids), padded with infinity and 0; `square` is the position of the squarest grid."""
 
     features: Features
     log_threads: Features
@@ -127,7 +128,7 @@ def _sides(shape: Sequence[int]) -> list[float]:
 
 
 def _matrix(op: Op) -> tuple[int, int]:
-    """Rows and columns of what an op's threads divide among them: its output, or its first input, as a matrix."""
+    """Rows and columns of what an op's threads divide among them: its output, or else its first input, as a matrix."""
     spec = next((spec for spec in (*op.outputs, *op.inputs) if spec.shape), None)
     if spec is None:
         return 1, 1
@@ -139,10 +140,11 @@ _GRID = 10
 
 
 def _fill_grid(found: Features, rows: Features, columns: Features, there: _Cases) -> None:
-    """Fill (n_ops, n_cases, _GRID): how the threads can cut a matrix into a grid of equal parts.
+    """Fill (n_ops, n_cases, _GRID) with how the threads can cut a matrix into a grid of equal parts.
 
-    Of all grids that with the shortest edges is taken, as libraries do to move least: how it cuts, how long the parts
-    are and the edges beside those of squares, and what rounding to whole tiles adds; and the grid nearest a square's.
+    The features are those of two grids. Of the grid with the shortest edges, which libraries choose to move least: the
+    cuts, the lengths of parts, their edges relative to a square's, and what rounding to whole tiles adds. And of the
+    grid nearest to a square.
     """
     rows, columns = rows[:, None], columns[:, None]
     with np.errstate(divide="ignore"):
@@ -185,7 +187,7 @@ def _of_case(machine: Machine, case: Case) -> list[float]:
 
 
 def _cache_bytes(machine: Machine, case: Case) -> tuple[float, float]:
-    """Bytes of cache that a thread has: of the innermost level but the first, and its share of the outermost.
+    """Bytes of cache for each thread: of the innermost level but the first, and its share of the outermost.
 
     NaN where a machine is described without caches.
     """

@@ -24,11 +24,11 @@ SCHEMA = "threadcast.static_regressor/1"
 
 
 class StaticRegressor(BatchModel):
-    """Trees over `static_features` of all measured points, of all machines together; it asks for no sample.
+    """Boosted trees over `static_features` of all measured points, of all machines together; it proposes no samples.
 
-    The interval is the central 90 % of out-of-fold residuals in log time of an op's kind, and where few ops of it are
-    known also of all; an unknown kind's reaches as far as any kind's. What was measured of an op is not used, but shown
-    where it was measured.
+    The interval is the central 90 % of out-of-fold residuals in log time of an op's kind; where few ops of the kind are
+    known, mixed with those of all kinds. An unknown kind has the widest interval of all kinds. Measurements of an op do
+    not change the forecast elsewhere; they are returned at the cases where there are any.
     """
 
     searched = Shape.searched
@@ -42,7 +42,7 @@ class StaticRegressor(BatchModel):
         self._trees: PointTrees | None = None
         self._features = 0
         self._bounds = (0.0, 0.0)
-        """Of an unknown kind."""
+        """Bounds for an unknown kind."""
         self._of_kind: dict[str, tuple[float, float]] = {}
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
@@ -59,7 +59,7 @@ class StaticRegressor(BatchModel):
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """As `predict`, the trees asked once."""
+        """As `predict`, with one call of the trees for all ops."""
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
@@ -105,7 +105,7 @@ class StaticRegressor(BatchModel):
 
 
 def _bounds_by_kind(entries: Sequence[MeasuredOp], residuals: Sequence[Floats]) -> dict[str, tuple[float, float]]:
-    """Bounds of each kind's residuals, where few ops of it are known mixed with those of all."""
+    """Bounds of each kind's residuals; where few ops of it are known, mixed with those of all kinds."""
     of_all = np.array(residual_bounds(np.concatenate(residuals)))
     rows: dict[str, list[int]] = {}
     for row, entry in enumerate(entries):

@@ -14,12 +14,13 @@ from pathlib import Path
 from threadcast.core.errors import ArtefactError
 
 ABANDONED_S = 24 * 3600
-"""Age of what is left of writers that were killed, from which on it is removed."""
+"""Age in seconds from which on files that killed writers left behind are removed."""
 
 
 @contextmanager
 def staged(root: Path) -> Iterator[Path]:
-    """A private directory on the file system of `root`, from which to rename or link; the rest of it is removed."""
+    """A private directory on the file system of `root`, from which to rename or link; what remains in it is removed
+    afterwards."""
     staging = root / "staging"
     staging.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(staging)
@@ -50,7 +51,8 @@ def write(path: Path, data: bytes) -> None:
 
 
 def make_readable(directory: Path) -> None:
-    """Let all who can reach a staged directory of files read it, as the last thing before it gets its name."""
+    """Let everybody who can reach a staged directory of files read it; called last, before the directory gets its final
+    name."""
     for entry in directory.iterdir():
         entry.chmod(0o644)
     directory.chmod(0o755)

@@ -44,7 +44,7 @@ class PerformanceModelContract(ABC):
     @pytest.fixture(scope="class")
     @classmethod
     def measurements(cls) -> tuple[Measurement, ...]:
-        """What the models of this class learn from."""
+        """The measurements that the models of this class learn from."""
         return tuple(cls.make_measurements())
 
     @pytest.fixture(scope="class")

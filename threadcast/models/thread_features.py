@@ -1,4 +1,4 @@
-"""How a thread count divides an op, as numbers: what makes curves of real machines jagged."""
+"""How a thread count divides an op, as numbers: the reason why curves of real machines are jagged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DIVISORS = (2, 3, 4, 5, 6, 8)
 
 
 def thread_features(ops: Sequence[Op], cases: Sequence[Case]) -> Features:
-    """(n_ops, n_cases, n_features): the thread count and what divides it, the sides of what threads divide, each also
-    by thread.
+    """(n_ops, n_cases, n_features): the thread count and its divisors, and the sides of what threads divide, whole and
+    per thread.
 
-    Libraries cut by thresholds on a thread's share of a side (on MKL's sgemm: rows by thread of 28 and 96), and by
-    whether a count splits into two equal factors, which trees find in these.
+    Libraries choose how to cut by thresholds on a thread's share of a side (on MKL's sgemm: 28 and 96 rows per thread),
+    and by whether a count splits into two equal factors; trees find both in these numbers.
     """
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     of_case = _of_cases(tuple(cases))

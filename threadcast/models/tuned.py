@@ -18,13 +18,13 @@ FOLDS = 3
 
 
 class Tuned(PerformanceModel):
-    """The model named `kind` with the options by which it forecasts best those of its training ops that it has not
-    learned from.
+    """The model named `kind`, with the options that forecast best those of its training ops that it has not learned
+    from.
 
-    `fit` tries `trials` settings of what the kind has `searched`, proposed by Optuna's tree-structured Parzen
-    estimator (Akiba et al. 2019, Optuna: A next-generation hyperparameter optimization framework), keeps the one with
-    the least mean relative error, or the kind's own defaults where none is better, and learns from everything with it.
-    Whatever judges the model never takes part. It is stored as a model of its kind.
+    `fit` tries `trials` settings of the options in the kind's `searched`, proposed by Optuna's tree-structured Parzen
+    estimator (Akiba et al. 2019, Optuna: A next-generation hyperparameter optimization framework). It uses the one with
+    the least mean relative error, or the kind's defaults where none is better, and then learns from everything. Ops by
+    which the model is judged later never take part. It is stored as a model of its kind.
     """
 
     def __init__(self, kind: str, *, trials: int = 20, seed: int = 0, **options: Any) -> None:
@@ -37,11 +37,11 @@ class Tuned(PerformanceModel):
             raise InvalidInput(f"{kind} has no options to search for")
         self.name = self.model.name
         self.chosen: Mapping[str, int | float] = {}
-        """The options that `fit` found, beside those given."""
+        """The options that `fit` found, in addition to the given ones."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was chosen, and what the model's last `fit` left out."""
+        """The chosen options, and what the model's last `fit` left out."""
         chosen = ", ".join(f"{name} {value:.4g}" for name, value in self.chosen.items())
         return (f"tuned: {chosen or 'its defaults'}", *getattr(self.model, "notes", ()))
 
@@ -50,7 +50,7 @@ class Tuned(PerformanceModel):
         return self.model.propose(op, observed, machine)
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Search, then learn; ModelError on data that is unusable or too little to search by."""
+        """Search, then learn; ModelError on data that cannot be learned from or are too few for a search."""
         import optuna
 
         def error_of(options: Mapping[str, int | float]) -> float:

@@ -1,4 +1,4 @@
-"""Reading UBJSON as XGBoost writes it, so that a damaged model is refused here and not by the end of the process.
+"""Reading UBJSON as XGBoost writes it, so that a damaged model is refused here and does not end the process.
 
 XGBoost 3.2 aborts on a model that is cut short. Source of the format: https://ubjson.org, draft 12.
 """

@@ -1,4 +1,4 @@
-"""Times that seem to be in another unit than those beside them: milliseconds among seconds."""
+"""Times that seem to be in another unit than those next to them: milliseconds among seconds."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import work
 
 STEP = math.log(1000.0)
-"""Between the units that people write times in."""
+"""Logarithm of the ratio between the units that people write times in."""
 
 PART = 0.8
-"""Of a step, from which on a jump that nothing explains is one: 250 times. On MKL at 96 thread counts, PyTorch's ops
-and ncnn's networks no time is that far off."""
+"""Share of a step from which on an unexplained jump counts as one: a factor of 250. On MKL at 96 thread counts,
+PyTorch's ops and ncnn's networks no time is that far off."""
 
 SHARED = 3
-"""Points that a machine must share with others to be held against them."""
+"""Fewest points that two machines must share to be compared."""
 
 Point = tuple[float, float, str]
-"""Logarithms of what times grow with and of the time, and what the point is."""
+"""Logarithms of what times grow with and of the time, and the name of the point."""
 
 
 def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
-    """A sentence for each group of times that are about 1,000 times (or its powers) those beside them: samples of a
-    case, cases of an op next in threads, ops of a kind next in work, machines that measured the same.
+    """One sentence for each group of times that differ by a factor of about 1,000 (or its powers) from those next to
+    them: samples of a case, cases of an op next in threads, ops of a kind next in work, machines that measured the
+    same.
 
-    `entries` are usable ones. Whole tables in another unit cannot be told, nor ops of unknown work from each other.
-    Nothing is left out for it: where more threads than cores wait for each other, an op may really take so long.
+    `entries` are usable ones. Whole tables in another unit cannot be found, nor ops of unknown work. Nothing is left
+    out because of it: where more threads than cores wait for each other, an op may really take so long.
     """
     return (*_of_samples(entries), *_of_cases(entries), *_of_ops(entries), *_of_machines(entries))
 
@@ -87,10 +88,10 @@ def _of_machines(entries: Sequence[MeasuredOp]) -> Iterator[str]:
 
 
 def _odd(points: Iterable[Point], *, falls: float) -> list[str]:
-    """Which points lie whole steps off the rest.
+    """The points that are off from the rest by whole steps.
 
-    Beside its neighbour a time may be anything between as it is and grown in proportion, or, where time `falls`,
-    shrunk so. What a jump leaves beyond that is a step.
+    Compared with its neighbour a time may be anything from unchanged to grown in proportion, or, where time `falls`,
+    shrunk in proportion. What a jump exceeds that by is compared with a step.
     """
     ranked = sorted(points)
     steps = []

@@ -11,6 +11,7 @@ from threadcast.core import CurveTable, Machine, Op
 from threadcast.prediction.answers import max_answer_bytes, read_curves
 from threadcast.prediction.bounded_request import Request
 from threadcast.prediction.http_answer import Answer
+from threadcast.prediction.lru_cache import LruCache
 
 PATH = "/v1/predictions"
 
@@ -18,12 +19,12 @@ PART_OPS, PART_POINTS = 5_000, 500_000
 """Ops and points (ops times cases) of one request: a quarter of what a service allows by default."""
 
 REMEMBERED = 64
-"""Answers of which it is known how to ask whether they have changed."""
+"""Tagged answers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """An answer that the service can be asked about: its tag, and the model that gave it."""
+class TaggedAnswer:
+    """The entity tag of an answer, by which the service can be asked whether it has changed, and the model in it."""
 
     etag: str
     model: str
@@ -34,7 +35,7 @@ class Questions:
 
     def __init__(self, machine: Machine, model: str | None) -> None:
         self._machine, self._cases, self._model = machine, machine.cases(), model
-        self._known: dict[bytes, Known] = {}
+        self._tagged: LruCache[bytes, TaggedAnswer] = LruCache(REMEMBERED)
 
     def parts(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
         """`ops` in parts that one request each can ask for."""
@@ -56,15 +57,13 @@ class Questions:
         """A prediction changes nothing at the service, so it may be asked for again."""
         return Request(PATH, body, max_answer_bytes(ops, len(self._cases)), safe=True, etag=etag)
 
-    def known(self, body: bytes) -> Known | None:
-        """What was remembered of the answer to this question."""
-        return self._known.get(_digest(body))
+    def last_answer(self, body: bytes) -> TaggedAnswer | None:
+        """The answer that was given last to this question; None where it had no tag, or is forgotten."""
+        return self._tagged.get(_digest(body))
 
-    def remember(self, body: bytes, known: Known) -> None:
-        """Remember it; the oldest is forgotten."""
-        digest = _digest(body)
-        kept = {key: value for key, value in self._known.items() if key != digest}
-        self._known = dict([*kept.items(), (digest, known)][-REMEMBERED:])
+    def remember(self, body: bytes, answer: TaggedAnswer) -> None:
+        """Remember the answer to this question; the one that was used least recently is forgotten."""
+        self._tagged.put(_digest(body), answer)
 
     def reader(self, ops: Sequence[Op]) -> Callable[[Answer], tuple[CurveTable | None, str | None]]:
         """What reads an answer about these ops: the table, None where it says that nothing has changed, and its tag."""

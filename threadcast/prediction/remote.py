@@ -18,10 +18,10 @@ from threadcast.prediction.bounded_request import BoundedClient
 from threadcast.prediction.fallback import FirstOf, roofline
 from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.predictor import Predictor
-from threadcast.prediction.questions import Known, Questions
+from threadcast.prediction.questions import Questions, TaggedAnswer
 from threadcast.prediction.refresher import Refresher
 from threadcast.prediction.service_client import ServiceClient
-from threadcast.prediction.versioned_curves import Kept, KeptCurves
+from threadcast.prediction.versioned_curves import AgedCurves, VersionedCurves
 
 FALLBACK_MARK = " (local fallback)"
 """Ends `table.model` where the fallback answered."""
@@ -105,7 +105,7 @@ class RemotePredictor:
         self._fallback = FirstOf(resorts) if resorts else None
         self._cases = machine.cases()
         self._questions = Questions(machine, model)
-        self._kept = KeptCurves(self._cases, fresh_s=fresh_s)
+        self._curves = VersionedCurves(self._cases, fresh_s=fresh_s)
         self._refresher = Refresher(self._refresh)
         self._status, self._lock = RemoteStatus(), ForkLock()
 
@@ -146,14 +146,14 @@ class RemotePredictor:
         """Return one row an op over `cases` (None: all of the machine's); InvalidInput for a case it does not have."""
         CurveTable.empty(self._cases).at_cases(cases)  # a wrong case is the caller's error, not the service's
         if not ops:
-            return CurveTable.empty(self._cases, model=self._kept.model).at_cases(cases)
+            return CurveTable.empty(self._cases, model=self._curves.model).at_cases(cases)
         started_s = time.monotonic()
-        kept = self._kept.get([op.key for op in ops])
-        if kept is not None:
-            if kept.stale:
-                self._refresher.want([ops[i] for i in kept.stale])
-            self._note_kept(kept)
-            return kept.table.at_cases(cases)
+        cached = self._curves.get([op.key for op in ops])
+        if cached is not None:
+            if cached.stale:
+                self._refresher.want([ops[i] for i in cached.stale])
+            self._note_cached(cached)
+            return cached.table.at_cases(cases)
         share = 1.0 if self._fallback is None else 1.0 - FALLBACK_SHARE
         try:
             table = self._fetch_missing(ops, started_s + share * self.deadline_s)
@@ -163,30 +163,30 @@ class RemotePredictor:
         return table.at_cases(cases)
 
     def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
-        """Fetch what is not kept, twice where the first answer came from a newer model, and give all of it."""
+        """Fetch the curves that are not cached, again if a newer model answered than before, and return all of them."""
         keys = [op.key for op in ops]
         for _ in range(2):
-            self._fetch([ops[i] for i in self._kept.missing(keys)], until_s)
-            kept = self._kept.get(keys)
-            if kept is not None:
-                return kept.table
+            self._fetch([ops[i] for i in self._curves.missing(keys)], until_s)
+            cached = self._curves.get(keys)
+            if cached is not None:
+                return cached.table
         raise ServiceError("the service changed its model while it was asked; ask again")
 
     def _fetch(self, ops: Sequence[Op], until_s: float) -> None:
         for part in self._questions.parts(ops):
             body, keys = self._questions.body(part), [op.key for op in part]
-            known = self._questions.known(body)
-            if known is not None and not self._kept.has(known.model, keys):
-                known = None
-            request = self._questions.request(body, len(part), etag=known.etag if known else None)
+            last = self._questions.last_answer(body)
+            if last is not None and not self._curves.has(last.model, keys):
+                last = None
+            request = self._questions.request(body, len(part), etag=last.etag if last else None)
             read = self._questions.reader(part)
             table, etag = self._client.ask(request, read, until_s=until_s)
             if table is not None:
-                self._kept.add(keys, table)
+                self._curves.add(keys, table)
                 if etag is not None:
-                    self._questions.remember(body, Known(etag, table.model))
-            elif known is not None:
-                self._kept.confirm(keys, known.model)
+                    self._questions.remember(body, TaggedAnswer(etag, table.model))
+            elif last is not None:
+                self._curves.confirm(keys, last.model)
 
     def _refresh(self, ops: Sequence[Op]) -> None:
         """Ask anew; the helper thread's work."""
@@ -212,11 +212,11 @@ class RemotePredictor:
         self._note(("fallbacks",), **failed | {"source_of_curves": "fallback", "model": table.model})
         return table
 
-    def _note_kept(self, kept: Kept) -> None:
-        stale = bool(kept.stale)
+    def _note_cached(self, cached: AgedCurves) -> None:
+        stale = bool(cached.stale)
         self._note(
             ("cached", "stale") if stale else ("cached",),
-            source_of_curves="stale cache" if stale else "cache", model=kept.table.model, age_s=kept.age_s,
+            source_of_curves="stale cache" if stale else "cache", model=cached.table.model, age_s=cached.age_s,
         )  # fmt: skip
 
     def _note(self, counted: Sequence[str], **changed: Any) -> None:

@@ -12,9 +12,11 @@ from threadcast.prediction.fork_lock import ForkLock
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A table of one model version, how old its oldest curve is, and the positions of what is to be asked for anew:
-    curves older than allowed, and all of them where a newer model answers by now."""
+class AgedCurves:
+    """Cached curves of one model version, the age of the oldest, and the positions of those to ask for anew.
+
+    These are the curves that are older than allowed, and all of them where a newer version has answered since.
+    """
 
     table: CurveTable
     age_s: float
@@ -26,17 +28,18 @@ class _Version:
     held: HeldCurves
     since_s: Mapping[str, float]
 
-    def get(self, keys: Sequence[str], now_s: float, fresh_s: float) -> Kept | None:
+    def get(self, keys: Sequence[str], now_s: float, fresh_s: float) -> AgedCurves | None:
         table = self.held.get(keys)
         if table is None:
             return None
         ages = [now_s - self.since_s[key] for key in keys]
-        return Kept(table, max(ages, default=0.0), tuple(i for i, age_s in enumerate(ages) if age_s > fresh_s))
+        return AgedCurves(table, max(ages, default=0.0), tuple(i for i, age_s in enumerate(ages) if age_s > fresh_s))
 
 
-class KeptCurves:
-    """Whole curves of the two latest model versions. Those of the older one answer, as stale, until the newer one's
-    are there; a table never mixes two.
+class VersionedCurves:
+    """A cache of the curves of the two latest model versions; a table never mixes two.
+
+    Curves of the older version are given, as stale, until those of the newer one have come.
 
     Curves count as fresh for `fresh_s` seconds of `clock` and are kept as long as this object: an old curve is better
     than a guess. Safe to use from threads and after a fork.
@@ -53,13 +56,13 @@ class KeptCurves:
         """The model version that answered last; empty before the first."""
         return self._versions[0].held.table.model
 
-    def get(self, keys: Sequence[str]) -> Kept | None:
+    def get(self, keys: Sequence[str]) -> AgedCurves | None:
         """One row a key, in order; None if neither version has all of them."""
         now_s = self._clock()
         newer, older = self._versions
         kept = newer.get(keys, now_s, self._fresh_s)
         if kept is None and (kept := older.get(keys, now_s, self._fresh_s)) is not None:
-            return Kept(kept.table, kept.age_s, tuple(range(len(keys))))
+            return AgedCurves(kept.table, kept.age_s, tuple(range(len(keys))))
         return kept
 
     def missing(self, keys: Sequence[str]) -> list[int]:

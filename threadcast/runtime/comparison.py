@@ -12,7 +12,7 @@ from typing import Any
 from threadcast.core import Case, Machine, OpGraph, Placement, Plan, Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.engine import Engine
-from threadcast.runtime.guard import PAIRS_AT_LEAST, Verdict, judge
+from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Verdict, judge
 from threadcast.threads.openmp import end_idle_workers
 
 WARM_UP = 3

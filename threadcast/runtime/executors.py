@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from threadcast.core import Machine
-from threadcast.core.errors import ExecutionError, PlanError
+from threadcast.core.errors import EngineClosed, ExecutionError, PlanError
 from threadcast.runtime.executor import Executor
 from threadcast.runtime.replay import THREADS_PER_CORE, Team, seats_of
 from threadcast.threads.openmp import end_idle_workers
@@ -101,14 +101,15 @@ class Executors:
         self._end()
 
     def check(self) -> None:
-        """Raise ExecutionError when the threads have ended, or belong to the process of which this is a fork."""
+        """Raise EngineClosed when the threads have ended, ExecutionError where they belong to the process that this was
+        forked from."""
         if os.getpid() != self._process:
             raise ExecutionError(
                 f"the engine's threads stayed in process {self._process}, of which this one is a fork; "
                 "make an engine after the fork"
             )
         if not self._end.alive:
-            raise ExecutionError("the engine is closed; make a new one")
+            raise EngineClosed("the engine is closed; make a new one")
 
     def _get(self, team: Team) -> Executor:
         found = self._executors.get(team)

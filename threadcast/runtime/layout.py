@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-Layout = Literal["as given", "channels last"]
+from threadcast.runtime.tuning.variants import MemoryFormat
 
 
-def layouts_of(model: nn.Module | None, example: Any) -> tuple[Layout, ...]:
+def layouts_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...]:
     """The layouts that may differ in speed: channels last only matters to convolutions in two dimensions."""
     convolves = model is not None and any(isinstance(part, nn.Conv2d | nn.ConvTranspose2d) for part in model.modules())
     images = any(isinstance(leaf, Tensor) and leaf.dim() == 4 for leaf in pytree.tree_leaves(example))
-    return ("as given", "channels last") if convolves and images else ("as given",)
+    return tuple(MemoryFormat) if convolves and images else (MemoryFormat.AS_GIVEN,)
 
 
 def converted(values: Any) -> Any:
@@ -37,17 +37,17 @@ class Layouts:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-        self.current: Layout = "as given"
+        self.current = MemoryFormat.AS_GIVEN
         self._optimizer = optimizer
         self._given = {parameter: parameter.stride() for parameter in model.parameters()}
 
-    def set(self, layout: Layout) -> bool:
+    def set(self, layout: MemoryFormat) -> bool:
         """Let them lie as `layout` says; whether anything has moved."""
         if layout == self.current:
             return False
         with torch.no_grad():
             for tensor, parameter in self._images():
-                if layout == "channels last":
+                if layout is MemoryFormat.CHANNELS_LAST:
                     tensor.data = tensor.detach().contiguous(memory_format=torch.channels_last)
                 else:
                     given = torch.empty_strided(tensor.shape, self._given[parameter], dtype=tensor.dtype)

@@ -10,7 +10,7 @@ from contextlib import closing
 import numpy as np
 
 from threadcast.core import Core, Machine, Placement, Plan
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import EngineClosed, ThreadcastError
 from threadcast.runtime.comparison import sequential
 from threadcast.runtime.engine import PlanEngine
 from threadcast.runtime.planning import Planning
@@ -64,12 +64,16 @@ class MalleablePlan:
     def resize(self, cores: Sequence[Core]) -> None:
         """Go on with these from the next operator boundary, or with the first of them where they are too many.
 
-        PlanError where the engine cannot use them.
+        PlanError where the engine cannot use them. Does nothing once the engine is closed: when the interpreter ends,
+        engines are closed before what uses them.
         """
         with self._changing:
             home = self._machine.cores
             self._cores = home if set(home) <= set(cores) else tuple(cores[: len(home)])
-            self._apply()
+            try:
+                self._apply()
+            except EngineClosed:
+                self._ending.set()
 
     def close(self) -> None:
         """Make no more plans."""
@@ -110,6 +114,8 @@ class MalleablePlan:
                     self._plans[count] = plan
                     if len(self._cores) == count:
                         self._apply()
+        except EngineClosed:
+            pass
         except (ThreadcastError, OSError) as error:
             _logger.warning("no more plans for fewer cores are made: %s", error)
         finally:

@@ -15,9 +15,11 @@ from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
-from threadcast.runtime.layout import Layout, converted
+from threadcast.runtime.layout import converted
 from threadcast.runtime.optimized import Optimized
-from threadcast.runtime.tuning import Contender, Report
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.threads.memory import keep_freed_memory
 
 
@@ -37,7 +39,7 @@ class OptimizedCall:
             with torch.no_grad():
                 return function(*args, **kwargs)
 
-        def capture(arguments: tuple[Any, ...], layout: Layout) -> Captured:
+        def capture(arguments: tuple[Any, ...], layout: MemoryFormat) -> Captured:
             if spread is None:
                 return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
             spread.layout = layout
@@ -99,7 +101,7 @@ class OptimizedStep:
 
         spread = _Spread(model)
 
-        def capture(arguments: tuple[Any, ...], layout: Layout) -> Captured:
+        def capture(arguments: tuple[Any, ...], layout: MemoryFormat) -> Captured:
             *inputs, target = arguments
             spread.layout = layout
             return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
@@ -144,7 +146,7 @@ def optimize(
     if example:
         for _ in range(2):  # the first call may fill caches of the model's
             made(*example)
-        while any(report.runs == "measuring" for report in made.reports):
+        while any(report.measuring for report in made.reports):
             made(*example)
     return made
 
@@ -190,9 +192,9 @@ class _Spread(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.layout: Layout = "as given"
+        self.layout: MemoryFormat = MemoryFormat.AS_GIVEN
 
     def forward(self, args: Any, kwargs: Any) -> Any:
-        if self.layout == "channels last":
+        if self.layout is MemoryFormat.CHANNELS_LAST:
             args, kwargs = converted(args), converted(kwargs)
         return self.module(*args, **kwargs)

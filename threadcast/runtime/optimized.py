@@ -14,13 +14,17 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured, ModuleChanged
 from threadcast.capture.recording import PLAIN
+from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.layout import Layout, Layouts, layouts_of
+from threadcast.runtime.layout import Layouts, layouts_of
 from threadcast.runtime.plan_store import PlanStore
 from threadcast.runtime.sizes import Sizes
-from threadcast.runtime.tuning import Contender, Report, Tuning
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -40,7 +44,7 @@ class Optimized:
     def __init__(
         self,
         default: Callable[..., Any],
-        capture: Callable[[tuple[Any, ...], Layout], Captured],
+        capture: Callable[[tuple[Any, ...], MemoryFormat], Captured],
         machine: Machine,
         *,
         name: str,
@@ -52,6 +56,9 @@ class Optimized:
         self.machine = machine
         self._default, self._capture, self._rivals = default, capture, rivals
         model, optimizer = watched
+        self._unsupported = unsupported(model)
+        if self._unsupported is not None:
+            model = None
         self._model = model
         self._watch = Watch(model, optimizer) if model is not None else None
         self._layouts = Layouts(model, optimizer) if model is not None else None
@@ -84,6 +91,8 @@ class Optimized:
 
         None where that shows after a first call by the default.
         """
+        if self._unsupported is not None:
+            return self._unsupported
         leaves, structure = _flattened(arguments)
         seen = self._seen(self._watch) if self._watch is not None else None
         reason = self._fallback(leaves, seen)
@@ -115,12 +124,14 @@ class Optimized:
     @property
     def reports(self) -> list[Report]:
         """What runs each kind of arguments, in the order in which they first came."""
-        return [Report(runs="default", reason=t) if isinstance(t, str) else t.report for t in self._tunings.values()]
+        if self._unsupported is not None:
+            return [Report.as_default(self._unsupported)]
+        return [Report.as_default(t) if isinstance(t, str) else t.report for t in self._tunings.values()]
 
     @property
     def kept(self) -> list[Contender]:
         """What ran fastest when last compared, of each kind of arguments that could be captured."""
-        return [tuning.kept for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
+        return [tuning.fastest for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
 
     def close(self) -> None:
         """End all threads; later calls measure anew. Parameters lie in memory as they were given."""
@@ -130,7 +141,7 @@ class Optimized:
                     tuning.close()
             self._tunings.clear()
             self._last = None
-            self._lie("as given")
+            self._lie(MemoryFormat.AS_GIVEN)
 
     def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
         """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
@@ -163,7 +174,7 @@ class Optimized:
                 self.machine,
                 call=(self._name, described),
                 plans=PlanStore(self._folder, self.machine, among=self._among),
-                rivals=self._rivals(arguments, len(self.machine)),
+                backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
         except ModuleChanged as error:
@@ -174,7 +185,7 @@ class Optimized:
         except CaptureError as error:
             return str(error)
 
-    def _captured(self, arguments: tuple[Any, ...], layout: Layout) -> Captured:
+    def _captured(self, arguments: tuple[Any, ...], layout: MemoryFormat) -> Captured:
         self._lie(layout)
         captured = self._capture(arguments, layout)
         if self._watch is not None:
@@ -211,7 +222,7 @@ class Optimized:
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
         return self._default(*arguments)
 
-    def _lie(self, layout: Layout) -> None:
+    def _lie(self, layout: MemoryFormat) -> None:
         if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
             self._watch.renew()
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -17,13 +17,13 @@ from threadcast.core.atomic_file import replacing
 from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number
-from threadcast.runtime.layout import Layout
+from threadcast.runtime.tuning.variants import MemoryFormat
 
 _logger = logging.getLogger("threadcast")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
+class StoredPlan:
     """A plan that was faster than the default, its memory format, and the seconds that its steps took.
 
     `fused`: the plan is of the graph with fused operators. `fewer` are plans for smaller numbers of cores;
@@ -31,7 +31,7 @@ class Kept:
     """
 
     plan: Plan
-    layout: Layout
+    memory_format: MemoryFormat
     step_s: float
     fused: bool = False
     fewer: Mapping[int, Plan] = field(default_factory=dict)
@@ -49,21 +49,21 @@ class PlanStore:
     def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
         self._folder, self._machine, self._among = folder, machine, among
 
-    def layouts_first(self, call: object, layouts: Sequence[Layout]) -> tuple[Layout, ...]:
-        """`layouts`, the one that was best for this call first. A call is known by its `repr`."""
+    def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
+        """`formats`, the one that was best for this call first. A call is known by its `repr`."""
         try:
-            kept = self._path(repr(call), "layout").read_text()
+            best = self._path(repr(call), "layout").read_text()
         except OSError:
-            return tuple(layouts)
-        return tuple(sorted(layouts, key=lambda layout: layout != kept))
+            return tuple(formats)
+        return tuple(sorted(formats, key=lambda one: one != best))
 
-    def read(self, graph: OpGraph) -> Kept | None:
+    def read(self, graph: OpGraph) -> StoredPlan | None:
         """The plan kept for this graph."""
         path = self._path(_text(graph), "json")
         try:
             document = json.loads(path.read_text())
             layout = member(document, "layout", str)
-            if layout not in get_args(Layout):
+            if layout not in list(MemoryFormat):
                 raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
             step_s = number(document, "step_s", minimum=0.0)
             plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
@@ -71,22 +71,24 @@ class PlanStore:
             fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
             curves = member(document, "curves", dict, default={})
             known = from_codes(curves) if curves else None
-            return Kept(plan, layout, step_s, fused, fewer, known)  # type: ignore[arg-type]
+            return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
             _logger.warning("the plan in %s is of no use and is made anew: %s", path, error)
             return None
 
-    def write(self, call: object, graph: OpGraph, kept: Kept) -> None:
+    def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
         """Keep a plan for this call and graph."""
         document: dict[str, Any] = {
-            "layout": kept.layout, "fused": kept.fused, "step_s": kept.step_s, "plan": kept.plan.to_json(),
-            "fewer": {str(cores): plan.to_json() for cores, plan in kept.fewer.items()},
-            "curves": {} if kept.curves is None else to_codes(kept.curves),
+            "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
+            "plan": stored.plan.to_json(),
+            "fewer": {str(cores): plan.to_json() for cores, plan in stored.fewer.items()},
+            "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
         contents = {
-            self._path(repr(call), "layout"): kept.layout, self._path(_text(graph), "json"): json.dumps(document)
+            self._path(repr(call), "layout"): stored.memory_format,
+            self._path(_text(graph), "json"): json.dumps(document)
         }  # fmt: skip
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_globals
 
+from threadcast.capture.unsupported import is_plain
 from threadcast.runtime.native.library import loaded_library
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -161,7 +162,7 @@ def _only_count(hooks: dict[Any, Any]) -> bool:
 
 
 def _is_strided(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided
+    return tensor.layout is torch.strided and is_plain(tensor)
 
 
 def _constants(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -28,13 +28,13 @@ from threadcast.service import (
     request_marks,
 )
 from threadcast.service.context import EXTENSION, Context
+from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.dashboard.forms import accept_form
-from threadcast.service.kept_curves import KeptCurves
-from threadcast.service.kept_policies import KeptPolicies
-from threadcast.service.known import Known
 from threadcast.service.model_shelf import ModelShelf
+from threadcast.service.policy_cache import PolicyCache
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.stored_documents import StoredDocuments
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
 from threadcast.store import Store
 
@@ -69,15 +69,15 @@ def create_app(settings: ServiceSettings) -> Service:
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
     store = Store.open(settings.store)
-    known = Known(store)
+    stored = StoredDocuments(store)
     app.extensions[EXTENSION] = Context(
         settings, store,
         ModelShelf(
             settings.models, default=settings.model, moved=measured.moved,
             failed=lambda alias: measured.load_failures.labels(alias).inc(),
         ),
-        measured, KeptPolicies(settings.max_contexts), ReadinessProbe(), known,
-        KeptCurves(store, known.last_measurement, settings.max_kept_curves),
+        measured, PolicyCache(settings.max_contexts), ReadinessProbe(), stored,
+        CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
     )  # fmt: skip
     request_marks.install(app)  # what is installed first sees an answer last
     conditional.install(app)

@@ -1,4 +1,4 @@
-"""What a thread reads and writes in place of a socket: a whole request, and a whole answer."""
+"""What a thread reads and writes in place of the client's socket: a complete request, and a complete answer."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import Any
 from gunicorn.http.parser import RequestParser
 
 JOINED_BYTES = 64 << 10
-"""Parts of an answer that are longer together are not put together: that would double them."""
+"""Answers up to this length are copied into one piece, so that head and body travel in one packet."""
 
 
-class GivenParser(RequestParser):  # type: ignore[misc]
-    """Parses what it is given and never reads the socket, where a thread would wait as long as the client likes."""
+class BufferedRequestParser(RequestParser):  # type: ignore[misc]
+    """gunicorn's parser of bytes that have arrived; it never reads the socket, where a slow client would block it.
+
+    The worker hands bytes over by `unreader.unread`.
+    """
 
     def __init__(self, cfg: Any, address: Any) -> None:
         super().__init__(cfg, (), address)
 
     def finish_body(self, deadline: float | None = None, max_bytes: int | None = None) -> bool:
-        """Drop what is left of the body, however long: it is here."""
+        """Drop the rest of the body. All of it is in memory, so gunicorn's limits of time and bytes do not apply."""
         return bool(super().finish_body())
 
 
-class OnePiece:
-    """A client's socket that keeps what is written until it is sent as a whole: head and body in one packet."""
+class BufferedSocket:
+    """A client's socket whose `sendall` only keeps the data; `flush` sends it."""
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client
@@ -35,11 +38,14 @@ class OnePiece:
         return getattr(self._client, name)
 
     def sendall(self, data: bytes) -> None:
-        """Keep it."""
+        """Keep `data` for `flush`."""
         self._parts.append(memoryview(data))
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what was kept, for this long at most; whether that was all. OSError where the client is gone."""
+        """Send what was kept, for `timeout_s` seconds at most; return whether all of it is sent.
+
+        OSError when the client has closed the connection.
+        """
         if sum(map(len, self._parts)) <= JOINED_BYTES:
             self._parts = deque([memoryview(b"".join(self._parts))])
         until_s = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""What every request handler works with: the settings, the store, the models and the metrics of this process."""
+"""What request handlers share: the settings, the store, the models, the caches and the metrics of one process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.predictor import LocalPredictor
-from threadcast.service.kept_curves import KeptCurves
-from threadcast.service.kept_policies import KeptPolicies
-from threadcast.service.known import Known
+from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import ModelShelf
+from threadcast.service.policy_cache import PolicyCache
 from threadcast.service.problems import Problem, Where
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store import Store
 
 EXTENSION = "threadcast"
@@ -26,34 +26,34 @@ EXTENSION = "threadcast"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of one app; all of them are safe to use from threads."""
+    """The parts of one app, all of them safe to use from threads."""
 
     settings: ServiceSettings
     store: Store
     models: ModelShelf
     metrics: Metrics
-    policies: KeptPolicies
+    policies: PolicyCache
     readiness: ReadinessProbe
-    known: Known
-    curves: KeptCurves
+    stored: StoredDocuments
+    curve_responses: CurveResponseCache
 
     def predictor(self, machine: Machine, model: str | None = None) -> LocalPredictor:
-        """A predictor over what the store holds now; NotFound when there is no such model."""
+        """Return a predictor from the measurements stored now; NotFound when there is no such model."""
         loaded, version = self.models.get(model)
         return self.predictor_with(loaded, machine, version)
 
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
-        """A predictor with a model that `models` gave."""
-        return LocalPredictor(loaded, machine, self.known, version=version)
+        """Return a predictor with a model and its version that `models.get` returned."""
+        return LocalPredictor(loaded, machine, self.stored, version=version)
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
-        """As `predictor`, for a request: a problem that points to /model, or says that the default is missing."""
+        """As `predictor`; for an unknown model a Problem that points to /model, or says that there is no default."""
         return self.predictor_with(*self.model_asked_for(model, machine))
 
     def model_asked_for(
         self, model: str | None, machine: Machine, *, where: Where = "body"
     ) -> tuple[PerformanceModel, Machine, str]:
-        """What `predictor_with` takes, for a request: a problem as `predictor_asked_for` says."""
+        """Return what `predictor_with` takes; Problem as `predictor_asked_for`."""
         try:
             loaded, version = self.models.get(model)
         except NotFound as error:
@@ -64,12 +64,12 @@ class Context:
 
 
 def context() -> Context:
-    """The context of the app that handles the current request."""
+    """Return the context of the app that handles the current request."""
     return cast(Context, current_app.extensions[EXTENSION])
 
 
 def reply(document: Any, status: int = 200) -> Response:
-    """`document` as a JSON answer."""
+    """Return `document` as a JSON response."""
     response = cast(Response, current_app.json.response(document))
     response.status_code = status
     return response

@@ -9,10 +9,10 @@ from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.api_description import PARAMETERS
 from threadcast.service.conditional import etag_of, matches
 from threadcast.service.context import Context, context
+from threadcast.service.curve_responses import CurveId, CurveResponse
 from threadcast.service.curve_text import curve_json
 from threadcast.service.documents import read_machine
 from threadcast.service.formats import answers
-from threadcast.service.kept_curves import KeptCurve
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 
@@ -41,19 +41,19 @@ def curve(op: str) -> Response:
     """
     here = context()
     asked = _query()
-    machine = read_machine(asked.get("machine"), here.known, where="query")
+    machine = read_machine(asked.get("machine"), here.stored, where="query")
     model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
-    name = (machine.fingerprint, version, op)
-    kept, seen = here.curves.get(name)
-    if kept is None:
+    curve_id = CurveId(machine.fingerprint, version, op)
+    response, last_measurement = here.curve_responses.get(curve_id)
+    if response is None:
         with timed("model"):
-            kept = _predicted(op, here.predictor_with(model, machine, version), here)
-        here.curves.put(name, kept, seen)
-    here.metrics.points.labels(version).inc(kept.points)
-    headers = {"ETag": kept.etag, "Cache-Control": "no-cache"}
-    if matches(kept.etag):
+            response = _predicted(op, here.predictor_with(model, machine, version), here)
+        here.curve_responses.put(curve_id, response, last_measurement)
+    here.metrics.points.labels(version).inc(response.points)
+    headers = {"ETag": response.etag, "Cache-Control": "no-cache"}
+    if matches(response.etag):
         return Response(status=304, headers=headers)
-    return Response(kept.content, headers=headers, content_type="application/json")
+    return Response(response.content, headers=headers, content_type="application/json")
 
 
 def _query() -> dict[str, str]:
@@ -65,10 +65,10 @@ def _query() -> dict[str, str]:
     return request.args.to_dict()
 
 
-def _predicted(key: str, predictor: LocalPredictor, here: Context) -> KeptCurve:
-    op = here.known.ops({key}).get(key)
+def _predicted(key: str, predictor: LocalPredictor, here: Context) -> CurveResponse:
+    op = here.stored.ops({key}).get(key)
     if op is None:
         raise Problem(404, f"the store knows no op with the key {key[:80]!r}", pointer="/op", where="path")
     table = predictor.curves([op])
     content = curve_json({"machine": predictor.machine.fingerprint, "ops": [key]}, table)
-    return KeptCurve(content, etag_of(content), len(table.cases))
+    return CurveResponse(content, etag_of(content), len(table.cases))

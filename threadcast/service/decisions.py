@@ -64,7 +64,7 @@ def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
     problem = read_problem(asked.graph, asked, here)
     with stopped_in_time(deadline(here.settings.deadline_s)):
         policy = read_policy(asked.policy or DEFAULT_POLICY, asked.options, problem)
-    return here.policies.keep(policy), policy
+    return here.policies.add(policy), policy
 
 
 def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from threadcast.core import Affinity, Case, Machine, Op, OpGraph
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member
 from threadcast.core.machine import MAX_CORES
-from threadcast.service.known import Known
 from threadcast.service.problems import Problem, Where
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store import Store
 
 _CASE_MEMBERS = frozenset({"threads", "affinity"})
@@ -29,14 +29,14 @@ def reading(pointer: str) -> Iterator[None]:
         raise FormatError(str(error), pointer=pointer) from error
 
 
-def read_machine(value: Any, known: Known, *, pointer: str = "/machine", where: Where = "body") -> Machine:
+def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machine", where: Where = "body") -> Machine:
     """The machine described by a document, known by its fingerprint, or, for None, the only one in the store."""
     if isinstance(value, dict):
         cores = value.get("cores")
         if isinstance(cores, list) and len(cores) > MAX_CORES:
             raise FormatError(f"{len(cores)} cores are more than {MAX_CORES}", pointer=f"{pointer}/cores")
         return Machine.from_json(value, pointer=pointer)
-    machines = known.machines()
+    machines = stored.machines()
     named = ", ".join(list(machines)[:5]) or "none"
     if value is None:
         if len(machines) == 1:
@@ -54,11 +54,13 @@ def read_machine(value: Any, known: Known, *, pointer: str = "/machine", where: 
     return machines[value]
 
 
-def read_ops(values: Sequence[Any], store: Known, limits: ServiceSettings, *, pointer: str = "/ops") -> list[Op]:
+def read_ops(
+    values: Sequence[Any], stored: StoredDocuments, limits: ServiceSettings, *, pointer: str = "/ops"
+) -> list[Op]:
     """The ops described in full, or known to the store by their keys."""
     if not 1 <= len(values) <= limits.max_ops:
         raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
-    known = store.ops({value for value in values if isinstance(value, str)})
+    known = stored.ops({value for value in values if isinstance(value, str)})
     ops = []
     for i, value in enumerate(values):
         where = f"{pointer}/{i}"

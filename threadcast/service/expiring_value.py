@@ -1,7 +1,8 @@
-"""What other processes may have changed, looked at every few milliseconds in place of before every answer.
+"""A value that is computed again when it is older than a few milliseconds.
 
-Each look waits for the disk cache or the database, and lets the other threads of the interpreter go first: with eight
-busy threads two looks a request cost more than the request.
+For what other processes may change: the store's newest measurement, the moves of an alias. Asking for these before
+every answer costs more than many an answer: it waits for the disk cache or the database, and lets other threads of the
+interpreter go first.
 """
 
 from __future__ import annotations
@@ -12,25 +13,23 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-FRESH_S = 0.005
-"""Seconds for which what was seen counts as so. A service sees what it does itself at once."""
+MAX_AGE_S = 0.005
+"""Seconds for which a value is believed. A service expires at once what it changes itself."""
 
 
-class Outside(Generic[T]):
-    """The value of `look`, at most `FRESH_S` old. Safe to use from threads."""
+class ExpiringValue(Generic[T]):
+    """What `compute` returned at most `MAX_AGE_S` ago. Call it to get the value. Safe to use from threads."""
 
-    def __init__(self, look: Callable[[], T]) -> None:
-        self._look = look
-        self._seen: tuple[float, T] | None = None
+    def __init__(self, compute: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._compute, self._clock = compute, clock
+        self._computed: tuple[float, T] | None = None
 
     def __call__(self) -> T:
-        """The value."""
-        seen = self._seen
-        now_s = time.monotonic()
-        if seen is None or now_s - seen[0] > FRESH_S:
-            seen = self._seen = (now_s, self._look())
-        return seen[1]
+        computed, now_s = self._computed, self._clock()
+        if computed is None or now_s - computed[0] > MAX_AGE_S:
+            computed = self._computed = (now_s, self._compute())
+        return computed[1]
 
-    def changed(self) -> None:
-        """Look again the next time."""
-        self._seen = None
+    def expire(self) -> None:
+        """Compute the value again the next time that it is asked for."""
+        self._computed = None

@@ -1,9 +1,9 @@
-"""One turn at a time, in the order of asking, for threads that share an interpreter.
+"""A lock that threads get in the order in which they asked for it.
 
-Eight threads that all want Python's interpreter take it from one another at every system call, and none gets far:
-requests that take 0.2 ms are answered at half the rate at which one thread alone would answer them. In turns, each
-request is worked at from beginning to end. Who waits for something else meanwhile must not hold up the rest: nobody
-waits for a turn longer than he says, and then takes it over. So one that is slow costs one other a wait, not all.
+Eight threads that all want Python's interpreter take it from one another at every system call, and requests that take
+0.2 ms are answered at half the rate of a single thread. Under this lock each request is worked at without a break. A
+holder that waits for something else must not block the others: nobody waits longer than a timeout, and takes the
+lock over then. So one slow request delays one other by the timeout, and not all.
 """
 
 from __future__ import annotations
@@ -14,42 +14,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
-    """Who comes first is served first. Safe to use from threads, which is what it is for."""
+class FairLock:
+    """First come, first served; a waiting thread takes the lock over after its timeout. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._state = threading.Lock()
+        """Guards the two attributes below."""
         self._holder: threading.Lock | None = None
+        """The ticket of the thread that has the lock."""
         self._waiting: deque[threading.Lock] = deque()
-        """Each locked until it is its thread's turn."""
+        """Tickets of waiting threads, first come first; a ticket is released when it becomes the holder."""
 
     @contextmanager
-    def turn(self, timeout_s: float) -> Iterator[None]:
-        """Have the turn while the block runs, or until somebody has waited for it for his `timeout_s`."""
-        mine = self._begin(timeout_s)
+    def held(self, timeout_s: float) -> Iterator[None]:
+        """Wait for the lock, `timeout_s` seconds at most, and hold it while the block runs.
+
+        Another thread may hold it too, before the block ends, once its own timeout is over.
+        """
+        ticket = self._acquire(timeout_s)
         try:
             yield
         finally:
-            self._end(mine)
+            self._release(ticket)
 
-    def _begin(self, timeout_s: float) -> threading.Lock:
-        mine = threading.Lock()
-        with self._lock:
+    def _acquire(self, timeout_s: float) -> threading.Lock:
+        ticket = threading.Lock()
+        with self._state:
             if self._holder is None:
-                self._holder = mine
-                return mine
-            mine.acquire()
-            self._waiting.append(mine)
-        if not mine.acquire(timeout=timeout_s):
-            with self._lock:
-                if mine in self._waiting:  # else it came as we gave up
-                    self._waiting.remove(mine)
-                    self._holder = mine
-        return mine
+                self._holder = ticket
+                return ticket
+            ticket.acquire()
+            self._waiting.append(ticket)
+        if not ticket.acquire(timeout=timeout_s):
+            with self._state:
+                if ticket in self._waiting:  # else it was handed the lock just now
+                    self._waiting.remove(ticket)
+                    self._holder = ticket
+        return ticket
 
-    def _end(self, mine: threading.Lock) -> None:
-        with self._lock:
-            if self._holder is mine:
+    def _release(self, ticket: threading.Lock) -> None:
+        with self._state:
+            if self._holder is ticket:  # else somebody took the lock over
                 self._holder = self._waiting.popleft() if self._waiting else None
                 if self._holder is not None:
                     self._holder.release()

@@ -1,4 +1,4 @@
-"""Measurements as JSON: dense (an array of samples an op and case) and long (one row a sample)."""
+"""Measurements as JSON: dense (one array of samples for each op and case) and long (one row for each sample)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _DENSE_MEMBERS = frozenset({"machine", "op", "threads", "affinity", "seconds", "
 _SCALARS = (str, int, float, bool, type(None))
 
 
-class Known:
-    """What a document's entries refer to: ops by key, or by position among those `listed` in the document.
+class References:
+    """The ops and machines that the entries of a document may refer to.
 
-    Machines go by fingerprint; `default` is that of entries which name none.
+    Ops are named by key, or by position among those `listed` in the document; machines by fingerprint. `default` is the
+    machine of entries that name none.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Known:
         self._machines, self._default = machines, default
 
     def op(self, entry: Any, pointer: str) -> Op:
-        """The op that `entry["op"]` names."""
+        """Return the op that `entry["op"]` names; FormatError where there is none."""
         named = entry.get("op") if isinstance(entry, dict) else None
         if isinstance(named, int) and not isinstance(named, bool):
             if not 0 <= named < len(self._listed):
@@ -46,7 +47,7 @@ class Known:
         return self._ops[key]
 
     def machine(self, entry: Any, pointer: str) -> Machine:
-        """The machine that `entry["machine"]` names; the document's own where it names none."""
+        """Return the machine that `entry["machine"]` names, else the default; FormatError where there is none."""
         if self._default is not None and isinstance(entry, dict) and "machine" not in entry:
             return self._default
         fingerprint = member(entry, "machine", str, pointer=pointer)
@@ -58,12 +59,12 @@ class Known:
         return self._machines[fingerprint]
 
 
-def read_dense(entries: Sequence[Any], known: Known, *, pointer: str = "/measurements") -> list[Measurement]:
-    """Measurements from entries with an array of seconds, and one of counts a counter, each."""
+def read_dense(entries: Sequence[Any], references: References, *, pointer: str = "/measurements") -> list[Measurement]:
+    """Read entries that each have an array of seconds, and for each counter an array of counts, one a sample."""
     measured = []
     for i, entry in enumerate(entries):
         where = f"{pointer}/{i}"
-        op, machine, case = known.op(entry, where), known.machine(entry, where), read_case(entry, where)
+        op, machine, case = references.op(entry, where), references.machine(entry, where), read_case(entry, where)
         refuse_unknown(entry, _DENSE_MEMBERS, where)
         seconds = _numbers(member(entry, "seconds", list, pointer=where), f"{where}/seconds")
         counters = {
@@ -82,12 +83,12 @@ def read_dense(entries: Sequence[Any], known: Known, *, pointer: str = "/measure
     return measured
 
 
-def read_long(rows: Sequence[Any], known: Known, *, pointer: str = "/rows") -> list[Measurement]:
+def read_long(rows: Sequence[Any], references: References, *, pointer: str = "/rows") -> list[Measurement]:
     """Measurements from rows of one sample each; rows of one machine, op and case are put in order of `repeat`."""
     found: dict[tuple[Machine, Op, Case], dict[int, Sample]] = {}
     for i, row in enumerate(rows):
         where = f"{pointer}/{i}"
-        identity = known.machine(row, where), known.op(row, where), read_case(row, where)
+        identity = references.machine(row, where), references.op(row, where), read_case(row, where)
         counters = {name: count for name, count in row.items() if name.startswith(COUNTER)}
         refuse_unknown(row, _ROW_MEMBERS | counters.keys(), where)
         samples = found.setdefault(identity, {})

@@ -18,7 +18,7 @@ from threadcast.service.context import Context, context, reply
 from threadcast.service.documents import read_machine, read_ops
 from threadcast.service.formats import answers
 from threadcast.service.measurement_documents import (
-    Known,
+    References,
     count_samples,
     dense_documents,
     long_rows,
@@ -64,7 +64,7 @@ def add(asked: MeasurementsRequest) -> Response:
     with timed("store"):
         former = here.store.add_once(measured, receipt, keep_s=here.settings.idempotency_s)
     if former is None:
-        here.known.last_measurement.changed()
+        here.stored.last_measurement.expire()
         here.metrics.samples.inc(answer["samples"])
         here.metrics.observe(ratios)
         return reply(answer, 201)
@@ -104,22 +104,22 @@ def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
     pointer, entries = ("/rows", asked.rows) if asked.rows is not None else ("/measurements", asked.measurements)
     if samples > here.settings.max_rows or not entries:
         raise FormatError(f"{samples} samples; 1 to max_rows={here.settings.max_rows} are allowed", pointer=pointer)
-    known = _known(asked, entries, here)
-    return read_long(entries, known) if asked.rows is not None else read_dense(entries, known)
+    references = _references(asked, entries, here)
+    return read_long(entries, references) if asked.rows is not None else read_dense(entries, references)
 
 
-def _known(asked: MeasurementsRequest, entries: list[Any], here: Context) -> Known:
-    """What the entries may refer to: whatever the request brings, else whatever the store has."""
-    default = None if asked.machine is None else read_machine(asked.machine, here.known)
-    given = [read_machine(m, here.known, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
+def _references(asked: MeasurementsRequest, entries: list[Any], here: Context) -> References:
+    """The ops and machines that the entries may refer to: those that the request describes, and those stored."""
+    default = None if asked.machine is None else read_machine(asked.machine, here.stored)
+    given = [read_machine(m, here.stored, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
     machines = {m.fingerprint: m for m in ([default] if default else []) + given}
     named = [entry["machine"] for entry in entries if isinstance(entry, dict) and "machine" in entry]
     if not all(isinstance(name, str) and name in machines for name in named):
-        machines = here.known.machines() | machines
-    ops = read_ops(asked.ops, here.known, here.settings) if asked.ops else []
+        machines = here.stored.machines() | machines
+    ops = read_ops(asked.ops, here.stored, here.settings) if asked.ops else []
     keys = {key for entry in entries if isinstance(entry, dict) and isinstance(key := entry.get("op"), str)}
     keys -= {op.key for op in ops}
-    return Known(ops, list(here.known.ops(keys).values()), machines, default)
+    return References(ops, list(here.stored.ops(keys).values()), machines, default)
 
 
 @blueprint.get("/measurements")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import NamedTuple
 from threadcast.core.errors import ThreadcastError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
-from threadcast.service.expiring_value import Outside
+from threadcast.prediction.lru_cache import LruCache
+from threadcast.service.expiring_value import ExpiringValue
 
 MOST_LOADED = 8
 """Versions kept beside those that aliases stand for, for requests that name a version."""
@@ -50,9 +50,9 @@ class ModelShelf:
         self.default = default
         self._failed, self._moved = failed, moved
         self._lock, self._loading = threading.Lock(), threading.Lock()
-        self._loaded: OrderedDict[str, PerformanceModel] = OrderedDict()
+        self._loaded: LruCache[str, PerformanceModel] = LruCache(MOST_LOADED)
         self._standing: dict[str, _Standing] = {}
-        self._moves: dict[str, Outside[int]] = {}
+        self._moves: dict[str, ExpiringValue[int]] = {}
         self._attempted: dict[str, int] = {}
         """By alias, the number of moves up to which following it was tried."""
 
@@ -96,7 +96,8 @@ class ModelShelf:
         try:
             if fresh:
                 with self._loading:
-                    self._loaded.pop(self.registry.resolve(alias), None)
+                    version = self.registry.resolve(alias)
+                    self._loaded.drop(lambda loaded: loaded == version)
             self.follow(alias)
         except (ThreadcastError, OSError) as error:
             self._failed(alias)
@@ -107,7 +108,7 @@ class ModelShelf:
             before = self._standing.get(alias)
             if before is not None and before.moves > standing.moves:
                 return
-            self._moves[alias] = Outside(partial(self.registry.moves, alias))
+            self._moves[alias] = ExpiringValue(partial(self.registry.moves, alias))
             self._standing[alias] = standing
         if before is None or before.version != standing.version:
             self._moved(alias, standing.version)
@@ -119,7 +120,6 @@ class ModelShelf:
         with self._loading:  # two threads that ask for a new model load it once
             model = self._loaded.get(version)
             if model is None:
-                model = self._loaded[version] = self.registry.load(version)
-                while len(self._loaded) > MOST_LOADED:
-                    self._loaded.popitem(last=False)
+                model = self.registry.load(version)
+                self._loaded.put(version, model)
         return model

@@ -1,4 +1,7 @@
-"""How much of an HTTP/1 request has arrived: whether it is whole, and whether it may become so."""
+"""The bytes of one HTTP/1 request as they arrive: whether it is complete, and whether it must be refused.
+
+Pure decisions: nothing here reads, writes or asks for the time.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,42 @@ import re
 from dataclasses import dataclass, field
 
 MAX_HEAD_BYTES = 32 << 10
-"""Request line and headers; what is longer is refused."""
+"""Longest request line and headers, together, that are accepted."""
 
 _LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]+)[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
-_DIGITS = 19
-"""Digits of a length that are looked at; a number that has more is too long whatever they are."""
+_LENGTH_DIGITS = 19
+"""Digits of a Content-Length that are read: any number with more is beyond every limit."""
 
-_CODING = re.compile(rb"^transfer-encoding[ \t]*:", re.IGNORECASE | re.MULTILINE)
-_EXPECT = re.compile(rb"^expect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
+_TRANSFER_ENCODING = re.compile(rb"^transfer-encoding[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_EXPECT_CONTINUE = re.compile(rb"^expect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
 _METHOD = re.compile(rb"[A-Z]{1,16}(?= )")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not received further."""
+    """The status and the reason with which a request is refused before all of it has arrived."""
 
     status: int
     detail: str
 
 
 @dataclass(slots=True)
-class Arrival:
-    """What has arrived of one request, and when that must be all. Decides; reads and writes nothing."""
+class PartialRequest:
+    """The bytes of one request so far. `due_s` is the moment, on the caller's clock, when it must be complete."""
 
-    until_s: float
+    due_s: float
     max_body_bytes: int
     buffer: bytearray = field(default_factory=bytearray)
-    whole_bytes: int | None = None
-    """Bytes of head and body, once the head is there."""
-    awaits_word: bool = False
-    """Whether the client waits to be told that it may send the body."""
+    """Head and body; may go on with the beginning of the next request."""
+    total_bytes: int | None = None
+    """Length of head and body; None until the head has arrived."""
+    _expects_continue: bool = False
 
     def add(self, data: bytes) -> Refusal | None:
-        """Take in more bytes; the refusal where there will be no request."""
-        searched = max(len(self.buffer) - 3, 0)
+        """Append bytes; return a refusal as soon as it is clear that the request will not be accepted."""
+        searched = max(len(self.buffer) - 3, 0)  # the end of the head may be split between two pieces
         self.buffer += data
-        if self.whole_bytes is not None:
+        if self.total_bytes is not None:
             return None
         end = self.buffer.find(b"\r\n\r\n", searched)
         if end < 0 and len(self.buffer) <= MAX_HEAD_BYTES:
@@ -51,37 +54,38 @@ class Arrival:
         return self._read_head(end + 4)
 
     @property
-    def whole(self) -> bool:
-        """Whether the request is there."""
-        return self.whole_bytes is not None and len(self.buffer) >= self.whole_bytes
+    def complete(self) -> bool:
+        """Whether all of head and body has arrived."""
+        return self.total_bytes is not None and len(self.buffer) >= self.total_bytes
 
     @property
     def method(self) -> str:
-        """The request's method, as far as can be told."""
+        """The request's method; empty as long as it cannot be read."""
         found = _METHOD.match(self.buffer)
         return found[0].decode() if found else ""
 
-    def take(self) -> tuple[bytes, bytes]:
-        """The bytes of the request, and those that came after it."""
-        assert self.whole_bytes is not None
-        return bytes(self.buffer[: self.whole_bytes]), bytes(self.buffer[self.whole_bytes :])
+    def split(self) -> tuple[bytes, bytes]:
+        """The bytes of the complete request, and those of the next one that have arrived behind it."""
+        if self.total_bytes is None:
+            raise ValueError("the request is not complete")
+        return bytes(self.buffer[: self.total_bytes]), bytes(self.buffer[self.total_bytes :])
 
     def expects_continue(self) -> bool:
-        """Whether the client waits to be told that it may send the body; once."""
-        awaits, self.awaits_word = self.awaits_word, False
-        return awaits
+        """Whether the client waits for "100 Continue" before it sends the body. True once; then it counts as sent."""
+        expects, self._expects_continue = self._expects_continue, False
+        return expects
 
     def _read_head(self, head_bytes: int) -> Refusal | None:
         head = bytes(self.buffer[:head_bytes])
-        if _CODING.search(head):
+        if _TRANSFER_ENCODING.search(head):
             return Refusal(411, "send Content-Length; bodies in chunks are not taken")
         lengths = _LENGTH.findall(head)
-        digits = lengths[0].lstrip(b"0")[:_DIGITS] if len(lengths) == 1 else b""  # the parser refuses two
+        digits = lengths[0].lstrip(b"0")[:_LENGTH_DIGITS] if len(lengths) == 1 else b""  # gunicorn refuses two
         body_bytes = int(digits or b"0")
         if body_bytes > self.max_body_bytes:
             return Refusal(413, f"the body is longer than max_body_bytes={self.max_body_bytes} of /v1/info")
-        plain = _EXPECT.sub(b"", head)  # the answer to it is given here, not by the parser
-        self.awaits_word = len(plain) < head_bytes
-        self.buffer[:head_bytes] = plain
-        self.whole_bytes = len(plain) + body_bytes
+        without_expect = _EXPECT_CONTINUE.sub(b"", head)  # answered by the worker; gunicorn's parser must not see it
+        self._expects_continue = len(without_expect) < head_bytes
+        self.buffer[:head_bytes] = without_expect
+        self.total_bytes = len(without_expect) + body_bytes
         return None

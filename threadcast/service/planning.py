@@ -29,7 +29,7 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
             raise FormatError("say how many cores, or which machine, to plan for", pointer="/cores")
         machine = Machine.uniform("cores", asked.cores)
     else:
-        machine = read_machine(asked.machine, here.known)
+        machine = read_machine(asked.machine, here.stored)
     limited = _limited(machine, asked.cores)
     points = len(graph) * len((limited if own_curves else machine).cases())
     if points > here.settings.max_plan_points:

@@ -31,7 +31,7 @@ def predict(asked: PredictionRequest) -> Response:
     """
     here = context()
     deadline(here.settings.deadline_s)
-    machine = read_machine(asked.machine, here.known)
+    machine = read_machine(asked.machine, here.stored)
     ops = _ops(asked)
     cases = read_cases(asked.cases, here.settings)
     _check_size(len(ops), machine, cases, here.settings)
@@ -52,7 +52,7 @@ def _ops(asked: PredictionRequest) -> list[Op]:
     if (asked.ops is None) == (asked.graph is None):
         raise FormatError("give either ops or a graph", pointer="/ops" if asked.graph is None else "/graph")
     if asked.ops is not None:
-        return read_ops(asked.ops, here.known, here.settings)
+        return read_ops(asked.ops, here.stored, here.settings)
     ops = list(read_graph(asked.graph, here.store, here.settings).ops)
     if not ops:
         raise FormatError("the graph has no ops", pointer="/graph/ops")

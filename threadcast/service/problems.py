@@ -94,6 +94,17 @@ def answer(
     return Response(json.dumps(described), status, _pairs(headers), content_type=MEDIA_TYPE)
 
 
+def message(status: int, detail: str) -> bytes:
+    """A whole HTTP/1.1 message with a problem document, after which the connection ends; sent without Flask."""
+    content = json.dumps(document(status, detail)).encode()
+    retry = "Retry-After: 1\r\n" if status == 503 else ""
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n{retry}"
+        f"Content-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
 def _pairs(headers: Headers) -> list[tuple[str, str]]:
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers)
 

@@ -15,7 +15,8 @@ from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.screening import screened
 from threadcast.runtime.backends.ways import ways
 from threadcast.runtime.native.library import loaded_library
-from threadcast.runtime.tuning import Contender
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.variants import backend
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
@@ -60,7 +61,7 @@ def contenders(
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
                 _logger.info("%s does not run this model: %s", way, str(error).splitlines()[:1])
                 continue
-            yield Contender(str(way), flat.call(run), holds)
+            yield Contender(backend(str(way)), flat.call(run), holds)
 
 
 def _unchanged(module: nn.Module) -> Callable[[], bool]:

@@ -14,7 +14,7 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.capture.values import find_refs
 from threadcast.core import Core, Machine, Placement, Plan, Trace
-from threadcast.core.errors import ExecutionError
+from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime.engine import Engine, PlanEngine
 from threadcast.runtime.lifetimes import lifetimes
 from threadcast.runtime.native.library import native_library
@@ -217,7 +217,7 @@ class _Held:
             )
         with self._lock:
             if self._relay is None:
-                raise ExecutionError(_CLOSED)
+                raise EngineClosed(_CLOSED)
             end_idle_workers()  # the caller's own: they would spin on the engine's cores
             found: list[Any] = self._relay.run(
                 list(inputs), wanted, None if ran is None else ops, [] if ran is None else ran
@@ -228,7 +228,7 @@ class _Held:
         """Go on by the native engine that `make(lanes)` gives; does not wait for a run under way."""
         relay, lanes = self._relay, self._lanes
         if relay is None:
-            raise ExecutionError(_CLOSED)
+            raise EngineClosed(_CLOSED)
         relay.change(make(lanes))
 
     def end(self) -> None:

@@ -18,6 +18,8 @@ ROUNDINGS = 4
 """Roundings of each number itself that are allowed besides."""
 SENSITIVITY = 10
 """Times what eager's own result changes when its inputs change by one rounding, which a plan may differ by."""
+NUDGES = 3
+"""Changed steps that this is taken from: where terms cancel out, what is left differs from one to the next."""
 _STILL = 4
 """Numbers that eager must have moved, a quarter of the tensor at least, for one that a plan left alone to be wrong."""
 
@@ -80,16 +82,16 @@ def value_difference(
     return _rounded_difference(name, eager, plan, moved, sensitivity)
 
 
-def sensitivities(eager: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, float]:
-    """How much each value of `eager` differs from that of the same step on inputs changed by a rounding (`nudged`)."""
-    found = {}
+def sensitivities(eager: Mapping[str, Any], *changed: Mapping[str, Any]) -> dict[str, float]:
+    """How much each value of `eager` differs from those of the same step on inputs changed by a rounding (`nudged`)."""
+    found: dict[str, float] = {}
     for name, value in eager.items():
-        other = changed.get(name)
-        if not isinstance(value, Tensor) or not isinstance(other, Tensor) or value.shape != other.shape:
+        if not isinstance(value, Tensor) or not _is_real_or_complex(value) or not value.numel():
             continue
-        if _is_real_or_complex(value) and value.numel():
-            error = (_precise(value) - _precise(other)).abs()
-            found[name] = SENSITIVITY * float(error.nan_to_num(nan=torch.inf).max())
+        for other in (values.get(name) for values in changed):
+            if isinstance(other, Tensor) and value.shape == other.shape:
+                error = _errors(_precise(value), _precise(other)).nan_to_num(nan=torch.inf)
+                found[name] = max(found.get(name, 0.0), SENSITIVITY * float(error.max()))
     return found
 
 
@@ -106,12 +108,11 @@ def _rounded_difference(
     name: str, eager: Tensor, plan: Tensor, before: Tensor | None, sensitivity: float
 ) -> Difference | None:
     wanted, found = _precise(eager), _precise(plan)
-    same = (wanted == found) | (wanted.isnan() & found.isnan())
-    if bool((~same & ~(wanted.isfinite() & found.isfinite())).any()):
+    error = _errors(wanted, found)
+    if not bool(error.isfinite().all()):
         if sensitivity == torch.inf:
             return None
         return Difference(name, f"numbers that are not finite differ ({_short(eager)})")
-    error = torch.where(same, 0.0, (wanted - found).abs())
     reference = wanted if before is None else wanted - _precise(before)
     finite = reference.abs()[reference.isfinite()]
     largest = float(finite.max()) if finite.numel() else 0.0
@@ -127,6 +128,12 @@ def _rounded_difference(
         if moved >= max(_STILL, eager.numel() // 4):
             return Difference(name, f"did not move, eager's moved by up to {largest:.3g} ({_short(eager)})", worst)
     return None
+
+
+def _errors(wanted: Tensor, found: Tensor) -> Tensor:
+    """How far numbers are apart; 0 where both are the same infinity or both are no number."""
+    same = (wanted == found) | (wanted.isnan() & found.isnan())
+    return torch.where(same, 0.0, (wanted - found).abs())
 
 
 def _is_real_or_complex(tensor: Tensor) -> bool:

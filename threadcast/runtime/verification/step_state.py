@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +15,44 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.module_state import ModuleState
+from threadcast.runtime.verification.differences import nudged
 
 MOST_OF_FREE_MEMORY = 0.5
 """Share of the memory that is free which copies may take."""
+
+
+GENERATOR = "the random generator's state"
 
 
 class StepState:
     """A model, its optimizer, a step's arguments and the random generators, as they are now.
 
     `restore` puts everything back where it was: the tensors stay the same objects in the same place. It takes as much
-    memory as the parameters, buffers, optimizer state and arguments together (`needed_bytes`). `others` are tensors
-    besides that a step may write, such as those that a function had closed over.
+    memory as `needed_bytes` says: that of the arguments, the buffers and `written`, which are the tensors that a graph
+    writes; of a training step all parameters and the optimizer's state too.
     """
 
     def __init__(
-        self, model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, *, others: Iterable[Tensor] = ()
+        self, model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, *, written: Iterable[Tensor] = ()
     ) -> None:
-        self._tensors = dict(_named(model, optimizer, arguments, others))
-        with torch.no_grad():
-            self.values: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+        self._tensors = dict(_named(model, optimizer, arguments, written))
+        self.values: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+        """Copies by name, as are those that `now` returns."""
+        copied = {id(tensor) for tensor in self._tensors.values()}
+        parameters = [] if model is None else [(n, p) for n, p in model.named_parameters() if id(p) not in copied]
+        self._versions = [(name, parameter, parameter._version) for name, parameter in parameters]
         self._attributes = ModuleState(model) if model is not None else None
         self._optimizer = optimizer
         self._own = dict(vars(optimizer)) if optimizer is not None else {}
         self._state = {} if optimizer is None else {p: dict(entries) for p, entries in optimizer.state.items()}
-        for name, value in _plain_state(model, optimizer):
-            self.values[name] = copy.deepcopy(value)
-        self._generators = torch.get_rng_state(), random.getstate()
+        if optimizer is not None:
+            plain = ((name, value) for name, value in _optimizer_state(optimizer) if not isinstance(value, Tensor))
+            self.values.update((name, copy.deepcopy(value)) for name, value in plain)
+        self.values[GENERATOR] = torch.get_rng_state()
+        self._python_generator = random.getstate()
 
     def now(self) -> dict[str, Any]:
-        """Copies of the same values as they are at this moment, by name, and of those that have come since."""
+        """Copies of the same values as they are at this moment, and of optimizer state that has come since."""
         found: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         names = {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
@@ -55,11 +64,14 @@ class StepState:
         found[GENERATOR] = torch.get_rng_state()
         return found
 
+    def written_besides(self) -> str | None:
+        """The name of a parameter that was written since, although no copy was made of it; None where none was."""
+        return next((name for name, parameter, version in self._versions if parameter._version != version), None)
+
     def restore(self) -> None:
         """Put everything back as it was when this was made."""
         for name, tensor in self._tensors.items():
-            with torch.no_grad():
-                tensor.detach().copy_(self.values[name])
+            tensor.detach().copy_(self.values[name])
         if self._attributes is not None:
             self._attributes.restore()
         if self._optimizer is not None:
@@ -71,27 +83,25 @@ class StepState:
             for parameter, entries in self._state.items():
                 state[parameter].clear()
                 state[parameter].update(entries)
-        generator, python = self._generators
-        torch.set_rng_state(generator)
-        random.setstate(python)
+        torch.set_rng_state(self.values[GENERATOR])
+        random.setstate(self._python_generator)
 
-    def change(self, change: Mapping[str, Tensor]) -> None:
-        """Write other numbers into the tensors of these names."""
-        for name, value in change.items():
-            with torch.no_grad():
-                self._tensors[name].detach().copy_(value)
+    def nudge(self, seed: int) -> None:
+        """Change all numbers by one rounding, from what they were when this was made."""
+        self.restore()
+        for name, tensor in self._tensors.items():
+            tensor.detach().copy_(nudged(self.values[name], seed=seed))
 
     def name_of(self, tensor: Tensor) -> str | None:
         """The name under which a live tensor's values are kept; None for another tensor."""
         return next((name for name, mine in self._tensors.items() if mine is tensor), None)
 
 
-GENERATOR = "the random generator's state"
-
-
-def needed_bytes(model: nn.Module | None, optimizer: Optimizer | None, arguments: Any) -> int:
+def needed_bytes(
+    model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, written: Iterable[Tensor] = ()
+) -> int:
     """Memory that one `StepState` takes."""
-    return sum(tensor.numel() * tensor.element_size() for _, tensor in _named(model, optimizer, arguments, ()))
+    return sum(tensor.numel() * tensor.element_size() for _, tensor in _named(model, optimizer, arguments, written))
 
 
 def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
@@ -114,28 +124,29 @@ def too_large(needed: int, free: int | None) -> str | None:
 
 
 def _named(
-    model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, others: Iterable[Tensor]
+    model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, written: Iterable[Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """Each strided tensor once, with a name for people."""
     known: set[int] = set()
-    for name, value in _all_values(model, optimizer, arguments, others):
+    for name, value in _all_values(model, optimizer, arguments, {id(tensor): tensor for tensor in written}):
         if isinstance(value, Tensor) and id(value) not in known and value.layout is torch.strided:
             known.add(id(value))
             yield name, value
 
 
 def _all_values(
-    model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, others: Iterable[Tensor]
+    model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, written: dict[int, Tensor]
 ) -> Iterator[tuple[str, Any]]:
     if model is not None:
-        yield from model.named_parameters()
+        parameters = model.named_parameters()
+        yield from ((name, one) for name, one in parameters if optimizer is not None or id(one) in written)
         yield from model.named_buffers()
         for at, part in model.named_modules():
             yield from ((f"{at}.{name}".lstrip("."), value) for name, value in vars(part).items())
     if optimizer is not None:
         yield from _optimizer_state(optimizer)
     yield from ((f"argument {i}", leaf) for i, leaf in enumerate(pytree.tree_leaves(arguments)))
-    yield from ((f"constant {i}", value) for i, value in enumerate(others))
+    yield from ((f"tensor {i} that the graph writes", value) for i, value in enumerate(written.values()))
 
 
 def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
@@ -144,8 +155,3 @@ def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
         for entry, value in entries.items():
             if value is not None:
                 yield f"optimizer's {entry} of parameter {numbers.get(parameter, '?')}", value
-
-
-def _plain_state(model: nn.Module | None, optimizer: Optimizer | None) -> Iterator[tuple[str, Any]]:
-    if optimizer is not None:
-        yield from ((name, value) for name, value in _optimizer_state(optimizer) if not isinstance(value, Tensor))

@@ -21,7 +21,7 @@ blueprint = APIBlueprint("dashboard", __name__, enable_openapi=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class MeasuredMachine:
     """A machine with how many ops and samples were taken on it."""
 
     machine: Machine
@@ -29,15 +29,15 @@ class Known:
     samples: int
 
 
-def known_machines() -> list[Known]:
+def known_machines() -> list[MeasuredMachine]:
     """Every machine of the store, the one with most measured ops first."""
     store = context().store
     counts = store.browse.ops_by_machine()
-    known = [Known(machine, *counts.get(machine.fingerprint, (0, 0))) for machine in store.machines()]
+    known = [MeasuredMachine(machine, *counts.get(machine.fingerprint, (0, 0))) for machine in store.machines()]
     return sorted(known, key=lambda k: (-k.ops, k.machine.fingerprint))
 
 
-def chosen_machine(known: list[Known]) -> Machine | None:
+def chosen_machine(known: list[MeasuredMachine]) -> Machine | None:
     """The machine that the address names, else the one with most ops; None where nothing was measured.
 
     NotFound for a fingerprint that the store does not have.

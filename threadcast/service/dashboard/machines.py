@@ -8,7 +8,7 @@ from flask import render_template
 from markupsafe import Markup
 
 from threadcast.core import Machine
-from threadcast.service.dashboard.frame import Known, blueprint, known_machines
+from threadcast.service.dashboard.frame import MeasuredMachine, blueprint, known_machines
 
 CELL, GAP, GROUP_GAP = 12, 3, 10
 """Units of the drawing: a core, the room between cores, and that between cache groups."""
@@ -20,7 +20,7 @@ ROW = 560
 class Card:
     """A machine as its card shows it."""
 
-    known: Known
+    known: MeasuredMachine
     sockets: int
     nodes: int
     clock: str
@@ -33,7 +33,7 @@ def machines() -> str:
     return render_template("dashboard/machines.html", cards=[_card(known) for known in known_machines()])
 
 
-def _card(known: Known) -> Card:
+def _card(known: MeasuredMachine) -> Card:
     cores = known.machine.cores
     clocks = [core.max_hz for core in cores if core.max_hz]
     clock = "–" if not clocks else f"{max(clocks) / 1e9:.3g} GHz"

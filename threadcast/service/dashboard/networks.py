@@ -13,7 +13,7 @@ from threadcast.core import Machine, OpGraph, Plan, Trace, timeline
 from threadcast.core.errors import FormatError, ModelError, NotFound, PlanError
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
-from threadcast.service.dashboard.kept_plans import KeptPlans, Made
+from threadcast.service.dashboard.plan_cache import Made, PlanCache
 from threadcast.service.dashboard.timeline import Strip, strips
 from threadcast.service.planning import read_problem
 from threadcast.service.problems import Problem
@@ -35,7 +35,7 @@ class Schedule:
 
 @blueprint.record_once
 def _prepare(state: Any) -> None:
-    state.app.extensions[EXTENSION] = KeptPlans()
+    state.app.extensions[EXTENSION] = PlanCache()
 
 
 @blueprint.get("/networks")
@@ -86,9 +86,9 @@ def timeline_file(name: str) -> Response:
     return response
 
 
-def here_plans() -> KeptPlans:
+def here_plans() -> PlanCache:
     """The plans that this process keeps for its pages."""
-    return cast(KeptPlans, current_app.extensions[EXTENSION])
+    return cast(PlanCache, current_app.extensions[EXTENSION])
 
 
 def _planned(name: str, machine: Machine) -> tuple[Made | None, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.core import Placement, Plan
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.guard import Guard, judge
+from threadcast.runtime.tuning.guard import Guard, Verdict, judge
 
 
 def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
@@ -59,12 +57,6 @@ def test_the_interval_holds_the_true_median_19_times_of_20() -> None:
         assert sum(v.low <= 1.0 <= v.high for v in found) / len(found) > 0.945
 
 
-def test_a_guarded_plan_names_all_ops_or_none() -> None:
-    plan = Plan(1, "p", (Placement("a", (0,), 1, 0.0, 1.0), Placement("b", (0,), 1, 1.0, 2.0)))
-    assert judge([1.0] * 3, [2.0] * 3).applied_to(plan).guarded == ("a", "b")
-    assert judge([2.0] * 3, [1.0] * 3).applied_to(plan).guarded == ()
-
-
 @pytest.mark.parametrize(
     ("default", "planned"),
     [
@@ -80,30 +72,39 @@ def test_too_few_or_impossible_times_are_refused(default: list[float], planned: 
 
 
 class World:
-    """A default and a plan that each take their own time on a clock of their own."""
+    """A default and a plan that each take their own time on a clock of their own, run as a guard says."""
 
     def __init__(self, default_s: Callable[[int], float], planned_s: Callable[[int], float]) -> None:
         self.now_s = 0.0
         self.ran: list[str] = []
         self._times = {"default": default_s, "plan": planned_s, "rest": lambda step: 0.0}
 
-    def step(self, name: str, value: Any = None) -> Any:
+    def run(self, guard: Guard, steps: int) -> None:
+        """Run so many steps."""
+        for _ in range(steps):
+            if guard.needs_rest:
+                self._step("rest")
+            started_s, runner = self.now_s, guard.next_runner()
+            self._step(runner)
+            guard.observe(started_s=started_s, seconds=self.now_s - started_s)
+
+    def run_to_verdict(self, **options: Any) -> Verdict:
+        """Run until it is clear which is faster."""
+        guard = Guard(**options)
+        while guard.verdict is None:
+            assert len(self.ran) < 10_000
+            self.run(guard, 1)
+        return guard.verdict
+
+    def _step(self, name: str) -> None:
         self.now_s += self._times[name](len(self.ran))
         self.ran.append(name)
-        return value
-
-    def guard(self, **options: Any) -> Guard:
-        return Guard(
-            partial(self.step, "default"), partial(self.step, "plan"), rest=lambda: self.step("rest"),
-            clock=lambda: self.now_s, **options,
-        )  # fmt: skip
 
 
 def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
     for default_s, planned_s, kept in [(2.0, 1.0, "plan"), (1.0, 1.1, "default")]:
-        world = World(lambda step, s=default_s: s, lambda step, s=planned_s: s)
-        guard = world.guard()
-        assert [guard(i) for i in range(60)] == list(range(60))
+        world, guard = World(lambda step, s=default_s: s, lambda step, s=planned_s: s), Guard()
+        world.run(guard, 60)
         assert guard.verdict is not None
         assert (guard.verdict.kept, guard.verdict.pairs) == (kept, 6)
         steps = [name for name in world.ran if name != "rest"]
@@ -113,9 +114,7 @@ def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
 
 def test_teams_rest_before_every_block_of_default_steps_and_never_else() -> None:
     world = World(lambda step: 1.0, lambda step: 2.0)
-    guard = world.guard()
-    for _ in range(40):
-        guard()
+    world.run(Guard(), 40)
     starts = [i for i, name in enumerate(world.ran) if name == "default" and world.ran[i - 1 : i] != ["default"]]
     assert [i + 1 for i, name in enumerate(world.ran) if name == "rest"] == starts
 
@@ -128,11 +127,7 @@ def test_a_step_after_a_change_is_not_timed() -> None:
         return lambda step: 1.0 if world.ran and world.ran[-1] == name else 1.0 + changes[name]
 
     world._times.update(default=slow_after_change("default"), plan=slow_after_change("plan"))
-    guard = world.guard()
-    for _ in range(100):
-        guard()
-    assert guard.verdict is not None
-    assert guard.verdict.gain == 1.0
+    assert world.run_to_verdict().gain == 1.0
 
 
 def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_them() -> None:
@@ -148,10 +143,7 @@ def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_the
         return seconds
 
     world._times.update(default=slow_beside_the_other("default", "plan"), plan=slow_beside_the_other("plan", "default"))
-    guard = world.guard()
-    while guard.verdict is None:
-        guard()
-    assert guard.verdict.gain == pytest.approx(1.0)
+    assert world.run_to_verdict().gain == pytest.approx(1.0)
     ran = [name for name in world.ran if name != "rest"]
     runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
     assert min(runs[:-1]) >= 6, "five milliseconds of steps that count after one or more that do not"
@@ -160,36 +152,11 @@ def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_the
 def test_without_a_difference_the_default_is_kept_in_the_end() -> None:
     rng = np.random.default_rng(1)
     world = World(lambda step: rng.uniform(0.9, 1.1), lambda step: rng.uniform(0.9, 1.1))
-    guard = world.guard(max_pairs=10)
-    for _ in range(200):
-        guard()
-    assert guard.verdict is not None
-    assert guard.verdict.kept == "default"
-    assert guard.verdict.pairs <= 10
+    verdict = world.run_to_verdict(max_pairs=10)
+    assert verdict.kept == "default"
+    assert verdict.pairs <= 10
 
 
 def test_a_steady_drift_does_not_make_one_of_them_faster() -> None:
     world = World(lambda step: 1.0 + 0.01 * step, lambda step: 1.0 + 0.01 * step)
-    guard = world.guard()
-    while guard.verdict is None:
-        guard()
-    assert not guard.verdict.shown
-
-
-def test_an_exception_passes_and_its_step_is_not_counted() -> None:
-    world = World(lambda step: 1.0, lambda step: 2.0)
-
-    def fragile(fail: bool) -> None:
-        if fail:
-            raise KeyError("mine")
-        world.step("default")
-
-    guard = Guard(fragile, lambda fail: world.step("plan"), rest=lambda: None, clock=lambda: world.now_s)
-    for _ in range(10):
-        with pytest.raises(KeyError, match="mine"):
-            guard(True)
-    assert guard.verdict is None
-    for _ in range(60):
-        guard(False)
-    assert guard.verdict is not None
-    assert guard.verdict.kept == "default"
+    assert not world.run_to_verdict().shown

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from threadcast.core import Plan
 from threadcast.core.errors import InvalidInput
 
 Kept = Literal["plan", "default"]
@@ -54,10 +52,6 @@ class Verdict:
         """Whether one is faster beyond doubt; where not, the default is kept."""
         return self.low > 1.0 or self.high < 1.0
 
-    def applied_to(self, plan: Plan) -> Plan:
-        """The plan with `guarded` naming the ops that went back to the default: all or none."""
-        return replace(plan, guarded=() if self.kept == "plan" else tuple(op.id for op in plan.ops))
-
 
 def judge(default_s: Sequence[float], planned_s: Sequence[float]) -> Verdict:
     """Keep the plan where it is faster beyond doubt, by the ratios of neighbouring steps; else the default.
@@ -89,57 +83,48 @@ def _outside(n: int) -> int:
 
 
 class Guard:
-    """Calls `default` or `planned`, by turns until it is clear which is faster, then the faster one for good.
+    """Says which of two ways runs each step, by turns until it is clear which is faster; without a clock of its own.
 
-    Both take the same arguments and do the whole step, so that every step of the caller's counts. `rest` is called
-    before a block of default steps, which idle teams would slow down (`Engine.rest`); the engine may be closed once
-    `verdict` keeps the default. An exception passes through and its step is not counted. For one thread at a time.
+    Both do the whole step, so that every step of the caller's counts. "default" is the way to beat, "plan" the new one.
+    A step that raises is not observed, and does not count.
     """
 
-    def __init__(
-        self,
-        default: Callable[..., Any],
-        planned: Callable[..., Any],
-        *,
-        rest: Callable[[], None],
-        max_pairs: int = MAX_PAIRS,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, *, max_pairs: int = MAX_PAIRS) -> None:
         if max_pairs < PAIRS_AT_LEAST:
             raise InvalidInput(f"max_pairs={max_pairs} must be at least {PAIRS_AT_LEAST}")
         self.verdict: Verdict | None = None
-        self._steps: dict[Kept, Callable[..., Any]] = {"default": default, "plan": planned}
-        self._rest, self._max_pairs, self._clock = rest, max_pairs, clock
+        """Which is faster, once that is clear."""
+        self._max_pairs = max_pairs
         self._blocks: dict[Kept, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
         self._last: Kept | None = None
         self._changed_s = 0.0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step and return what it returns."""
-        kept = self.verdict.kept if self.verdict else self._next()
-        if kept == "default" and kept != self._last:
-            self._rest()
-        started_s = self._clock()
-        if kept != self._last:
-            self._changed_s = started_s
-        result = self._steps[kept](*args, **kwargs)
-        took_s = self._clock() - started_s
-        if self.verdict is None and kept == self._last and started_s - self._changed_s >= QUIET_S:
-            self._note(kept, took_s)
-        self._last = kept
-        return result
-
-    def _next(self) -> Kept:
-        """Default, plan, plan, default, and again, so that a steady drift favours neither."""
+    def next_runner(self) -> Kept:
+        """Default, plan, plan, default, and again, so that a steady drift favours neither; then the faster one."""
+        if self.verdict is not None:
+            return self.verdict.kept
         blocks = len(self._blocks["default"]) + len(self._blocks["plan"])
         return "default" if blocks % 4 in (0, 3) else "plan"
 
-    def _note(self, kept: Kept, took_s: float) -> None:
-        self._timed.append(took_s)
+    @property
+    def needs_rest(self) -> bool:
+        """Whether idle thread teams must end before the next step: they would slow the default down (`Engine.rest`)."""
+        return self.next_runner() == "default" and self._last != "default"
+
+    def observe(self, *, started_s: float, seconds: float) -> None:
+        """Take note of the step that `next_runner` named: when it started, and how long it took."""
+        runner = self.next_runner()
+        if runner != self._last:
+            self._last, self._changed_s = runner, started_s
+        elif self.verdict is None and started_s - self._changed_s >= QUIET_S:
+            self._note(runner, seconds)
+
+    def _note(self, runner: Kept, seconds: float) -> None:
+        self._timed.append(seconds)
         if len(self._timed) < BLOCK or sum(self._timed) < BLOCK_S:
             return
-        self._blocks[kept].append(median(self._timed))
+        self._blocks[runner].append(median(self._timed))
         self._timed.clear()
         default_s, planned_s = self._blocks["default"], self._blocks["plan"]
         if len(default_s) != len(planned_s) or len(default_s) < min(_CONFIDENT_PAIRS, self._max_pairs):

@@ -29,7 +29,7 @@ class Made:
     verdict: str
 
 
-class KeptPlans:
+class PlanCache:
     """The last plans by what they were made from; safe to use from threads, of which one plans at a time."""
 
     def __init__(self) -> None:

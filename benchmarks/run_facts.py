@@ -1,0 +1,85 @@
+"""What a table says of the run that measured it: commit, day, machine, PyTorch; and which rows are of another run.
+
+A table is of one run of one commit. A row that was measured again is marked, and its earlier value stays.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Self
+
+from threadcast.core import read_machine
+from threadcast.core.sysfs import read_text
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One run of a benchmark."""
+
+    commit: str
+    """Abbreviated hash, with "+" where tracked files differed from it; "unknown" outside of a git checkout."""
+    started: str
+    """UTC, ISO 8601, to the second."""
+    machine: str
+    torch: str
+    """Version of PyTorch; empty where it is not installed."""
+
+    @classmethod
+    def now(cls) -> Self:
+        """The facts of a run that starts now, from this checkout, on this machine."""
+        machine = read_machine()
+        kind = " virtual machine" if " hypervisor" in (read_text("/proc/cpuinfo") or "") else ""
+        try:
+            torch = version("torch")
+        except PackageNotFoundError:
+            torch = ""
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(_commit(), started, f"{len(machine)} cores of an {machine.name}{kind}", torch)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Read what `to_json` gives."""
+        return cls(**document)
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        torch = f", PyTorch {self.torch}" if self.torch else ""
+        return f"commit {self.commit}, {self.started[:10]}, {self.machine}{torch}"
+
+
+class Runs:
+    """The runs that a table's rows are of; the earliest is the table's own, and rows of the others are marked."""
+
+    def __init__(self, of_rows: Iterable[RunFacts]) -> None:
+        self._runs = sorted(set(of_rows), key=lambda run: run.started)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self._runs[:1]))
+
+    def mark(self, run: RunFacts) -> str:
+        """What follows a row's name: nothing where it is of the table's own run, else the run's number."""
+        number = self._runs.index(run)
+        return f" [{number + 1}]" if number else ""
+
+    def legend(self) -> str:
+        """One line for each run whose rows are marked, as Markdown; empty where there is none."""
+        lines = [f"- [{number}]: measured later; {run}" for number, run in enumerate(self._runs[1:], start=2)]
+        return "\n".join(["", *lines, ""]) if lines else ""
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,0 +1,196 @@
+"""Runs a case by eager PyTorch and by random plans on both engines, and says whether the plans gave the same."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tests.databases.cases import Call, Case, Training, loss_of
+from tests.runtime.random_plans import make_random_plan
+from threadcast.capture.capture import Captured, capture_forward, capture_training
+from threadcast.core import Machine
+from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
+from threadcast.runtime.engine import Engine
+from threadcast.runtime.executors import Executors
+from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.python_engine import PythonEngine
+from threadcast.runtime.verification.differences import Difference
+from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves
+
+Status = Literal["right", "refused", "different", "eager cannot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case; `reason` says why it was refused, or what differs."""
+
+    case: Case
+    status: Status
+    reason: str = ""
+
+
+class Judge:
+    """Runs cases on `machine`; `executors` are the Python engine's threads. Without a compiler, that engine only."""
+
+    def __init__(self, machine: Machine, executors: Executors, *, native: bool = True) -> None:
+        self._machine, self._executors, self._native = machine, executors, native
+
+    def __call__(self, case: Case) -> Outcome | None:
+        """Run one case; None where the entry has no such example.
+
+        Exceptions of eager are no finding; those of a plan that eager has not are differences.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                what = case.build()
+            except Exception as error:  # noqa: BLE001 - whatever an example of PyTorch's raises, it is none
+                return Outcome(case, "eager cannot", _short(error))
+            if what is None:
+                return None
+            return self._called(case, what) if isinstance(what, Call) else self._trained(case, what)
+
+    def _called(self, case: Case, call: Call) -> Outcome:
+        def step(engine: _Making) -> Iterator[Difference | None]:
+            function, tensors = _fresh(case, call)
+            model = function if isinstance(function, nn.Module) else None
+            captured = capture_forward(function, *tensors)
+
+            def eager(*given: Tensor) -> Any:
+                with torch.no_grad():
+                    return function(*given)
+
+            eager(*_fresh(case, call)[1])  # the first call may fill caches
+            values = leaves if call.defined else _shapes
+            shadowed = Shadowed(eager, eager, model, None, values)
+            with engine(captured) as made:
+                torch.manual_seed(case.seed)
+                yield checked_step(shadowed, lambda *given: made.run(captured.bind(*given)), tensors, captured)[1]
+
+        return self._judged(case, step)
+
+    def _trained(self, case: Case, training: Training) -> Outcome:
+        def steps(engine: _Making) -> Iterator[Difference | None]:
+            model, inputs = _fresh(case, training)
+            optimizer = training.optimizer(list(model.parameters()))
+            captured = capture_training(model, loss_of, optimizer, tuple(inputs), None)
+
+            def eager(*given: Any) -> Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model(*given), None)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss.detach()
+
+            def run(*given: Any) -> Tensor:
+                loss: Tensor = made.run(captured.bind(given, None))["loss"]
+                return loss
+
+            shadowed = Shadowed(eager, eager, model, optimizer, lambda loss: {"loss": loss})
+            with engine(captured) as made:
+                torch.manual_seed(case.seed)
+                for _ in range(random.Random(case.seed).randint(3, 6)):
+                    yield checked_step(shadowed, run, inputs, captured)[1]
+            yield self._state_besides(case, training, optimizer)
+
+        return self._judged(case, steps)
+
+    def _judged(self, case: Case, steps: Callable[[_Making], Iterator[Difference | None]]) -> Outcome:
+        """Take the steps on each engine, up to the first difference."""
+        refusals = []
+        engines = list(self._engines(case.seed))
+        for engine in engines:
+            try:
+                difference = next((found for found in steps(engine) if found is not None), None)
+            except (CaptureError, _Refused) as error:
+                refusals.append(_short(error))
+                continue
+            except Exception as error:  # noqa: BLE001 - of eager: what a plan raises is a difference
+                return Outcome(case, "eager cannot", _short(error))
+            if difference is not None:
+                return Outcome(case, "different", f"{engine.name}: {difference}")
+        return Outcome(case, "refused", refusals[0]) if len(refusals) == len(engines) else Outcome(case, "right")
+
+    def _state_besides(self, case: Case, training: Training, optimizer: Optimizer) -> Difference | None:
+        """State that the optimizer has after planned steps and has not after eager ones."""
+        model, inputs = _fresh(case, training)
+        eager = training.optimizer(list(model.parameters()))
+        loss_of(model(*inputs), None).backward()  # type: ignore[no-untyped-call]
+        eager.step()
+        wanted, found = eager.state_dict()["state"], optimizer.state_dict()["state"]
+        strange = next((i for i in found if i not in wanted or found[i].keys() != wanted[i].keys()), None)
+        if strange is None:
+            return None
+        return Difference(f"state of parameter {strange}", f"{set(found[strange])}, not {set(wanted.get(strange, ()))}")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("native", "python") if self._native else ("python",)
+
+    def _engines(self, seed: int) -> Iterator[_Making]:
+        """Both engines; one has a plan of one lane and the other one of several, which of them by the seed."""
+        for number, name in enumerate(self._names):
+            yield _Making(name, (seed + number) % 2 == 0, seed, self._machine, self._executors)
+
+
+class _Refused(Exception):
+    """An engine cannot run such a graph, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """Makes one of the engines with a random plan of one lane or of several."""
+
+    engine: str
+    one_lane: bool
+    seed: int
+    machine: Machine
+    executors: Executors
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine} engine, {'one lane' if self.one_lane else 'several lanes'}"
+
+    def __call__(self, captured: Captured) -> Engine:
+        cores = tuple(core.id for core in self.machine.cores)
+        cores = cores[:1] if self.one_lane else cores
+        plan = make_random_plan(captured.graph, cores, seed=self.seed, max_factor=1 if self.one_lane else 2)
+        if self.engine == "python":
+            return PythonEngine(captured, plan, self.machine, executors=self.executors)
+        try:
+            return NativeEngine(captured, plan, self.machine)
+        except (ExecutionError, InvalidInput) as error:
+            raise _Refused(str(error)) from error
+
+
+def _fresh(case: Case, what: Call | Training) -> tuple[Any, list[Any]]:
+    """A copy of what is called and of what it takes; made anew where some tensors cannot be copied (sparse ones)."""
+    try:
+        if isinstance(what, Training):
+            return copy.deepcopy((what.model, what.inputs))
+        model = isinstance(what.function, nn.Module)
+        return copy.deepcopy(what.function) if model else what.function, copy.deepcopy(what.tensors)
+    except RuntimeError:
+        again = case.build()
+        if isinstance(again, Training):
+            return again.model, again.inputs
+        assert again is not None
+        return again.function, again.tensors
+
+
+def _shapes(result: Any) -> dict[str, Any]:
+    """Shapes and types of what a call returned."""
+    return {name: str((v.shape, v.dtype)) if isinstance(v, Tensor) else v for name, v in leaves(result).items()}
+
+
+def _short(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,383 @@
+"""Whatever happens in whatever order, the tuning's states hold what they promise."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from threadcast.core import Case
+from threadcast.runtime.in_step import STEPS, WARM_UP
+from threadcast.runtime.tuning.instructions import (
+    Capture,
+    ContenderStep,
+    GiveUp,
+    Instruction,
+    Instructions,
+    MakePlan,
+    Open,
+    OpenBackend,
+    Refuse,
+    SearchStep,
+    Settle,
+    Store,
+    UsePlan,
+)  # fmt: skip
+from threadcast.runtime.tuning.machine import DRIFT_LIMIT, DRIFT_STEPS, TuningMachine
+from threadcast.runtime.tuning.plan_search import Meanwhile
+from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
+from threadcast.runtime.tuning.variants import (
+    DEFAULT,
+    ContenderId,
+    Kind,
+    MemoryFormat,
+    Variant,
+    backend,
+    eager_in,
+    plan_of,
+)  # fmt: skip
+
+CASES = (Case(1), Case(2))
+AS_GIVEN, CHANNELS_LAST = Variant(MemoryFormat.AS_GIVEN), Variant(MemoryFormat.CHANNELS_LAST)
+
+
+def check_invariants(machine: TuningMachine) -> None:
+    """What holds after every event."""
+    history = machine.moves.history
+    assert all(move.target in LEGAL_MOVES[move.source] for move in history)
+    assert all(one.target is two.source for one, two in pairwise(history))
+    assert machine.state is (history[-1].target if history else State.STARTING)
+    assert not {machine.best, machine.challenger} & machine.refused.keys()
+    assert DEFAULT not in machine.refused
+    assert len(set(machine.variants)) == len(machine.variants)
+    if machine.state is State.STARTING and machine.awaited is None:
+        return
+    if machine.state in (State.CLOSED, State.GIVEN_UP):
+        assert machine.awaited is None
+    if machine.state is State.CLOSED:
+        return
+    if machine.awaited is not None:
+        with pytest.raises(IllegalMove):
+            machine.next_runner()
+        return
+    runner = machine.next_runner()
+    assert machine.next_runner() == runner, "asking changes nothing"
+    searching = machine.state in (State.PROBING, State.PLANNING, State.TRYING)
+    assert isinstance(runner, SearchStep) == searching
+    if isinstance(runner, SearchStep):
+        assert isinstance(runner.step, Meanwhile) == (machine.state is State.PLANNING)
+        assert machine.contenders == ()
+        return
+    assert runner.contender in machine.contenders
+    assert len(machine.contenders) == (2 if machine.state is State.COMPARING else 1)
+    if machine.state is State.GIVEN_UP:
+        assert runner == ContenderStep(DEFAULT)
+    elif machine.state is not State.RESUMED and machine.best.variant is not None:
+        assert machine.best.variant in machine.variants
+
+
+class Shell:
+    """Carries out instructions as `Tuning` does, without running anything."""
+
+    def __init__(self, machine: TuningMachine, *, captures: Any = True, backends: int = 0) -> None:
+        self.machine, self.captures, self.backends = machine, captures, backends
+        self.done: list[Instruction] = []
+        self.planning: Variant | None = None
+
+    def carry_out(self, instructions: Instructions) -> None:
+        waiting = list(instructions)
+        while waiting:
+            self.done.append(instruction := waiting.pop(0))
+            waiting.extend(self._answer(instruction))
+            check_invariants(self.machine)
+
+    def _answer(self, instruction: Instruction) -> Instructions:
+        match instruction:
+            case Capture(variant):
+                there = self.captures if isinstance(self.captures, bool) else self.captures(variant)
+                return self.machine.captured() if there else self.machine.not_captured()
+            case MakePlan(variant):
+                self.planning = variant
+            case UsePlan():
+                self.planning = None
+            case Open(contender):
+                return self.machine.opened(contender)
+            case OpenBackend():
+                if not self.backends:
+                    return self.machine.no_backend()
+                self.backends -= 1
+                return self.machine.opened(backend(f"backend {self.backends}"))
+        return ()
+
+
+class World(Shell):
+    """Each contender and each plan takes its own time."""
+
+    def __init__(
+        self, machine: TuningMachine, seconds: dict[ContenderId, float], *, captures: Any = True, backends: int = 0
+    ) -> None:
+        super().__init__(machine, captures=captures, backends=backends)
+        self.seconds, self.now_s, self.ran = seconds, 0.0, list[ContenderId]()
+
+    def run(self, steps: int = 1, **observed: Any) -> None:
+        for _ in range(steps):
+            if self.planning is not None and self.machine.state is State.PLANNING:
+                self.carry_out(self.machine.planned(self._seconds(plan_of(self.planning))))
+            runner = self.machine.next_runner()
+            contender = plan_of(runner.variant) if isinstance(runner, SearchStep) else runner.contender
+            self.ran.append(contender)
+            seconds = self._seconds(contender)
+            self.carry_out(self.machine.observe(seconds, started_s=self.now_s, **observed))
+            self.now_s += seconds
+
+    def run_to(self, state: State, *, limit: int = 10_000) -> None:
+        for _ in range(limit):
+            if self.machine.state is state:
+                return
+            self.run()
+        raise AssertionError(f"{self.machine.state} after {limit} steps: {self.machine.moves.history}")
+
+    def _seconds(self, contender: ContenderId) -> float:
+        return self.seconds.get(contender, 1.0)
+
+
+def settled(seconds: dict[ContenderId, float], *, formats: int = 2, **more: Any) -> World:
+    machine = TuningMachine(list(MemoryFormat)[:formats], CASES, fuse=more.pop("fuse", True), backends=True)
+    world = World(machine, seconds, **more)
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    return world
+
+
+@pytest.mark.parametrize(
+    "fastest",
+    [
+        DEFAULT, plan_of(AS_GIVEN), plan_of(CHANNELS_LAST), plan_of(Variant(MemoryFormat.AS_GIVEN, fused=True)),
+        eager_in(MemoryFormat.CHANNELS_LAST), backend("backend 0"), backend("backend 1"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_fastest_runs_in_the_end(fastest: ContenderId) -> None:
+    world = settled({fastest: 0.5}, backends=2)
+    assert world.machine.best == fastest
+    assert world.done[-1] == Settle(fastest)
+    best_plan = MemoryFormat.CHANNELS_LAST if fastest == plan_of(CHANNELS_LAST) else MemoryFormat.AS_GIVEN
+    assert Capture(Variant(best_plan, fused=True)) in world.done
+    world.run(DRIFT_STEPS)
+    stored = [one for one in world.done if isinstance(one, Store)]
+    assert stored == ([Store(fastest.variant, 0.5)] if fastest.variant else [])
+
+
+def test_each_probe_and_trial_takes_its_steps_and_no_more() -> None:
+    world = settled({}, formats=1, fuse=False)
+    assert world.machine.steps[State.PROBING] == len(CASES) * (WARM_UP + STEPS)
+    assert world.machine.steps[State.TRYING] == WARM_UP + STEPS
+    assert sum(world.machine.steps.values()) == len(world.ran)
+    assert sum(world.machine.seconds.values()) == pytest.approx(world.now_s)
+
+
+def test_a_variant_that_cannot_be_captured_is_left_out() -> None:
+    world = settled({}, captures=lambda variant: variant == AS_GIVEN)
+    assert world.machine.variants == [AS_GIVEN]
+    assert Open(eager_in(MemoryFormat.CHANNELS_LAST)) not in world.done
+
+
+def test_where_nothing_can_be_captured_the_default_runs() -> None:
+    machine = TuningMachine(list(MemoryFormat), CASES, fuse=True, backends=True)
+    world = World(machine, {}, captures=False)
+    world.carry_out(machine.start())
+    assert machine.state is State.GIVEN_UP
+    assert isinstance(world.done[-1], GiveUp)
+    world.run(3)
+    assert world.ran == [DEFAULT] * 3
+
+
+def test_drift_is_compared_anew_and_only_then() -> None:
+    world = settled({plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False)
+    world.run(5 * DRIFT_STEPS)
+    assert world.machine.state is State.SETTLED
+    world.seconds = {plan_of(AS_GIVEN): 0.5 * DRIFT_LIMIT * 2, DEFAULT: 1.0}
+    world.run(DRIFT_STEPS)
+    assert world.machine.state is State.COMPARING
+    world.run_to(State.SETTLED)
+    assert world.machine.best == DEFAULT
+
+
+def test_steps_on_fewer_cores_say_nothing_of_drift() -> None:
+    world = settled({plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False)
+    world.run(2 * DRIFT_STEPS)
+    world.seconds = {}
+    world.run(5 * DRIFT_STEPS, all_cores=False)
+    assert world.machine.state is State.SETTLED
+
+
+def test_a_stored_plan_runs_at_once_until_it_is_slower_than_it_was() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], CASES, fuse=False, backends=False)
+    world = World(machine, {plan_of(AS_GIVEN): 1.0})
+    world.carry_out(machine.start(stored=AS_GIVEN, step_s=1.0))
+    world.run(3 * DRIFT_STEPS)
+    assert (machine.state, set(world.ran)) == (State.RESUMED, {plan_of(AS_GIVEN)})
+    world.seconds = {plan_of(AS_GIVEN): 2.0}
+    world.run(DRIFT_STEPS)
+    assert machine.state is State.PROBING
+    world.run_to(State.SETTLED)
+    assert machine.best == DEFAULT
+
+
+@pytest.mark.parametrize("wrong", [plan_of(AS_GIVEN), backend("backend 0")], ids=str)
+def test_a_faster_contender_with_different_results_never_runs_again(wrong: ContenderId) -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], CASES, fuse=False, backends=True)
+    world = World(machine, {wrong: 0.1}, backends=1)
+    world.carry_out(machine.start())
+    while machine.challenger != wrong:
+        world.run()
+    world.run(difference="output 0 differs by 3")
+    assert (Refuse(wrong, "output 0 differs by 3") in world.done, machine.refused) == (
+        True, {wrong: "output 0 differs by 3"}
+    )  # fmt: skip
+    world.ran.clear()
+    world.run_to(State.SETTLED)
+    world.run(10 * DRIFT_STEPS)
+    assert wrong not in world.ran
+
+
+def test_a_settled_plan_that_is_found_to_differ_makes_way_for_the_default() -> None:
+    world = settled({plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False)
+    world.run(difference="a parameter moved otherwise")
+    world.run_to(State.SETTLED)
+    assert world.machine.best == DEFAULT
+
+
+def test_a_stored_plan_that_is_found_to_differ_is_made_anew() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], CASES, fuse=False, backends=False)
+    world = World(machine, {plan_of(AS_GIVEN): 0.5})
+    world.carry_out(machine.start(stored=AS_GIVEN, step_s=0.5))
+    world.run(difference="output 0 differs")
+    assert machine.state is State.PROBING
+    world.run_to(State.SETTLED)
+    assert machine.best == plan_of(AS_GIVEN), "the new plan is another one"
+
+
+def test_a_backend_whose_weights_were_changed_makes_way_for_the_fastest_plan() -> None:
+    world = settled({backend("backend 0"): 0.2, plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False, backends=1)
+    world.carry_out(world.machine.stale(backend("backend 0")))
+    world.run_to(State.SETTLED)
+    assert world.machine.best == plan_of(AS_GIVEN)
+
+
+def test_an_event_out_of_turn_tells_the_history() -> None:
+    world = settled({}, formats=1, fuse=False)
+    for event in (world.machine.captured, world.machine.no_backend, world.machine.nothing_to_correct):
+        with pytest.raises(IllegalMove, match="comparing -> settled: default is the fastest"):
+            event()
+
+
+SELDOM = st.integers(0, 15).map(lambda number: number == 15)
+"""For what ends a tuning: most runs shall go on."""
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Steps, plans, changes, differences and failures in any order."""
+
+    @initialize(
+        formats=st.permutations(list(MemoryFormat)), both=st.booleans(), fuse=st.booleans(),
+        backends=st.integers(0, 2), stored=st.none() | st.floats(0.01, 10.0), other_format=st.booleans(),
+        can_fuse=st.booleans(),
+    )  # fmt: skip
+    def begin(
+        self, formats: list[MemoryFormat], both: bool, fuse: bool, backends: int, stored: float | None,
+        other_format: bool, can_fuse: bool,
+    ) -> None:  # fmt: skip
+        formats = formats[: 1 + both]
+        self.machine = TuningMachine(formats, CASES, fuse=fuse, backends=backends > 0)
+        variants = [*map(Variant, formats)]
+        self.shell = Shell(
+            self.machine, backends=backends,
+            captures=lambda variant: variant == variants[0] or (can_fuse if variant.fused else other_format),
+        )  # fmt: skip
+        self.now_s, self.steps = 0.0, 0
+        start = {} if stored is None else {"stored": variants[0], "step_s": stored}
+        self.shell.carry_out(self.machine.start(**start))  # type: ignore[arg-type]
+
+    def _running(self) -> bool:
+        return self.machine.state is not State.CLOSED
+
+    def _step(self, seconds: float, **observed: Any) -> None:
+        self.shell.carry_out(self.machine.observe(seconds, started_s=self.now_s, **observed))
+        self.now_s += seconds
+        self.steps += 1
+
+    @precondition(_running)
+    @rule(count=st.integers(1, 60), seconds=st.floats(0.01, 10.0), ratio=st.floats(0.2, 5.0))
+    def step(self, count: int, seconds: float, ratio: float) -> None:
+        for _ in range(count):
+            challenging = self.machine.challenger in self.machine.contenders[1:] and (
+                self.machine.next_runner() == ContenderStep(self.machine.challenger)  # type: ignore[arg-type]
+            )
+            self._step(seconds * ratio if challenging else seconds)
+
+    @precondition(_running)
+    @rule(seconds=st.floats(0.01, 10.0))
+    def step_on_fewer_cores(self, seconds: float) -> None:
+        self._step(seconds, all_cores=False)
+
+    @precondition(lambda self: self._running() and self.machine.state is State.PLANNING)
+    @rule(predicted_s=st.floats(0.01, 10.0))
+    def plan_comes(self, predicted_s: float) -> None:
+        self.shell.carry_out(self.machine.planned(predicted_s))
+
+    @precondition(lambda self: self.machine.state is State.PLANNING and UsePlan not in map(type, self.shell.done[-1:]))
+    @rule()
+    def nothing_to_correct(self) -> None:
+        search = self.machine._search
+        if search is not None and search.step_s:
+            self.shell.carry_out(self.machine.nothing_to_correct())
+
+    @precondition(lambda self: self._running() and self.machine.contenders[-1:] not in ((), (DEFAULT,)))
+    @rule(first=st.booleans())
+    def become_stale(self, first: bool) -> None:
+        contender = self.machine.contenders[0 if first else -1]
+        if contender != DEFAULT:
+            self.shell.carry_out(self.machine.stale(contender))
+
+    @precondition(lambda self: self._running() and self.machine.contenders[-1:] not in ((), (DEFAULT,)))
+    @rule()
+    def differ(self) -> None:
+        wrong, resumed = self.machine.contenders[-1], self.machine.state is State.RESUMED
+        self._step(1.0, difference="differs")
+        assert wrong not in self.machine.contenders
+        assert (wrong in self.machine.refused) == (not resumed)
+
+    @precondition(lambda self: self.machine.state not in (State.CLOSED, State.GIVEN_UP))
+    @rule(seldom=SELDOM)
+    def fail(self, seldom: bool) -> None:
+        if not seldom:
+            return
+        self.shell.carry_out(self.machine.give_up("no space left"))
+        assert self.machine.best == DEFAULT
+
+    @rule(seldom=SELDOM)
+    def close(self, seldom: bool) -> None:
+        if seldom:
+            self.machine.close()
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "machine"):
+            check_invariants(self.machine)
+            assert sum(self.machine.steps.values()) == self.steps
+            opened = {one.contender for one in self.shell.done if isinstance(one, Open)}
+            settled_on = {one.contender for one in self.shell.done if isinstance(one, Settle)}
+            assert all(one in opened or one.kind in (Kind.DEFAULT, Kind.BACKEND) for one in settled_on - self._stored())
+
+    def _stored(self) -> set[ContenderId]:
+        first = self.machine.moves.history[:1]
+        return {self.shell.done[0].contender} if first and first[0].target is State.RESUMED else set()  # type: ignore[union-attr]
+
+
+AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAnyOrder = AnyOrder.TestCase

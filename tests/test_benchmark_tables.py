@@ -1,0 +1,62 @@
+"""A table of a benchmark names its run, and a row that was measured again stands beside its earlier values."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in ("run_facts", "engine"):
+        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules["engine"]
+
+
+def row(run: Any, *, case: str, ours_s: float, then_s: float) -> dict[str, Any]:
+    return {
+        "case": case, "mode": "training", "run": run, "usual_s": 2.0, "best_eager": "eager, 2 threads",
+        "best_eager_s": 2.0, "compiled": None, "compiled_s": math.nan, "ours_s": ours_s, "predicted_s": 1.0,
+        "then_s": then_s, "runs": "plan", "layout": "as given", "direct": math.nan, "memory": 1.0, "spread": 0.1,
+    }  # fmt: skip
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_both_values_are_shown_and_means_are_of_the_first(engine: ModuleType) -> None:
+    first = engine.RunFacts("1111111", "2026-01-01T00:00:00+00:00", "2 cores of a machine", "2.13.0")
+    later = replace(first, commit="2222222+", started="2026-01-02T00:00:00+00:00")
+    rows = [
+        row(first, case="a", ours_s=1.0, then_s=1.5),
+        row(later, case="a", ours_s=0.5, then_s=1.0),
+        row(first, case="b", ours_s=1.0, then_s=0.9),
+    ]
+    *_, one, again, other, mean = engine.table(rows).splitlines()
+    assert [cells(line)[0] for line in (one, again, other)] == ["a", "a [2]", "b"]
+    assert [cells(line)[12] for line in (one, again, other)] == ["50%", "0%", "10%"]  # sizes of errors, without sign
+    assert (cells(mean)[8], cells(mean)[12]) == ("2.00", "30%")
+    runs = engine.Runs(r["run"] for r in rows)
+    assert str(runs) == "commit 1111111, 2026-01-01, 2 cores of a machine, PyTorch 2.13.0"
+    assert "- [2]: measured later; commit 2222222+, 2026-01-02" in runs.legend()
+
+
+def test_a_table_of_one_run_has_no_marks(engine: ModuleType) -> None:
+    run = engine.RunFacts.now()
+    runs = engine.Runs([run, engine.RunFacts.from_json(run.to_json())])
+    assert (runs.mark(run), runs.legend()) == ("", "")
+    assert run.commit
+    assert " cores of " in str(runs)

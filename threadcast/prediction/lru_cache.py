@@ -1,0 +1,58 @@
+"""A bounded cache that drops what was not used for longest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+from threadcast.prediction.fork_lock import ForkLock
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class LruCache(Generic[Key, Value]):
+    """At most `most` values by key: reading or writing one makes it the last to be dropped.
+
+    Safe to use from threads and in forked processes, which `cachetools` is not without a lock around every use. A child
+    that was forked in the middle of a change finds the cache as it was before or after it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = ForkLock()
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key) -> Value | None:
+        """The value of `key`; None where there is none (any more)."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def get_many(self, keys: Iterable[Key]) -> dict[Key, Value]:
+        """The values of those `keys` that have one."""
+        with self._lock:
+            found = {key: self._values[key] for key in keys if key in self._values}
+            for key in found:
+                self._values.move_to_end(key)
+            return found
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep `value` under `key`, in place of a former one."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+        """Drop the values whose keys `unwanted` says so of."""
+        with self._lock:
+            for key in [key for key in self._values if unwanted(key)]:
+                del self._values[key]

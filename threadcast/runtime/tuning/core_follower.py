@@ -1,0 +1,76 @@
+"""The plan that runs goes with the cores that there are: fewer, others, and all of them again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+
+from threadcast.core import Core, Machine, Plan
+from threadcast.core.errors import ThreadcastError
+from threadcast.runtime.engine import PlanEngine
+from threadcast.runtime.malleable_plan import MalleablePlan
+from threadcast.scheduler.policies import Problem
+
+_logger = logging.getLogger("threadcast")
+
+
+class CoreFollower:
+    """Keeps one engine, that of the plan which runs, on the cores that were set last. Safe to use from any thread."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._cores: Sequence[Core] = machine.cores
+        self._malleable: MalleablePlan | None = None
+        self._lock = Lock()
+
+    @property
+    def active(self) -> bool:
+        """Whether there is an engine that follows."""
+        return self._malleable is not None
+
+    @property
+    def all_cores(self) -> bool:
+        """Whether the engine has as many cores as its plan was made for, or none follows."""
+        return self._malleable is None or self._malleable.whole
+
+    def resize(self, cores: Sequence[Core]) -> None:
+        """Use these cores from the next operator boundary on."""
+        with self._lock:
+            self._cores = cores
+            self._apply()
+
+    def follow(
+        self, engine: PlanEngine, plan: Plan, problem: Problem | None, known: Mapping[int, Plan],
+        *, done: Callable[[Mapping[int, Plan]], None],
+    ) -> None:  # fmt: skip
+        """Keep `engine`, which runs `plan`, on the cores that there are; the other arguments are `MalleablePlan`'s."""
+        with self._lock:
+            self._malleable = MalleablePlan(engine, plan, self._machine, problem, known, done=done)
+            self._apply()
+
+    def end(self, *, restore: bool) -> None:
+        """Follow no more. With `restore` the engine has all cores again, as is needed to compare whole plans."""
+        with self._lock:
+            malleable = self._release(restore=restore)
+        if malleable is not None:
+            malleable.close()  # without the lock: whoever takes cores away must not wait for a planner to end
+
+    def _apply(self) -> None:
+        if self._malleable is None:
+            return
+        try:
+            self._malleable.resize(self._cores)
+        except ThreadcastError as error:
+            _logger.warning("a plan does not follow the cores: %s", error)
+            if (malleable := self._release(restore=True)) is not None:
+                malleable.close()
+
+    def _release(self, *, restore: bool) -> MalleablePlan | None:
+        malleable, self._malleable = self._malleable, None
+        if malleable is not None and restore:
+            try:
+                malleable.resize(self._machine.cores)
+            except ThreadcastError as error:
+                _logger.warning("a plan stays with the cores that it has: %s", error)
+        return malleable

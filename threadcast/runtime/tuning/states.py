@@ -1,0 +1,107 @@
+"""The states of tuning one kind of call, and the only moves between them.
+
+    STARTING ──> RESUMED ──┐
+        └──────────────────┴> PROBING ──> PLANNING <──> TRYING     once for each variant of the graph
+                                                 └─────────┴> COMPARING <──> SETTLED
+
+From every state it can go to GIVEN_UP, where the default runs for good, and to CLOSED.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import NamedTuple
+
+
+class State(Enum):
+    """What the steps of a call are used for."""
+
+    STARTING = "starting"
+    """No step has run."""
+    RESUMED = "resumed"
+    """A plan that an earlier process stored runs, and is watched: it must be as fast as it was."""
+    PROBING = "probing"
+    """Operators run one after the other, all with the same number of threads, and are timed."""
+    PLANNING = "planning"
+    """A plan is being made in another process; the fastest way so far runs meanwhile."""
+    TRYING = "trying"
+    """A new plan runs, to see whether it takes as long as it predicts."""
+    COMPARING = "comparing"
+    """The best contender so far and the next one run by turns, until it is clear which is faster."""
+    SETTLED = "settled"
+    """The fastest contender runs, and is watched: it must stay as fast, and do what the default does."""
+    GIVEN_UP = "given up"
+    """Something failed: the default runs for good."""
+    CLOSED = "closed"
+    """Nothing runs any more."""
+
+
+_ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
+LEGAL_MOVES: dict[State, frozenset[State]] = {
+    State.STARTING: frozenset({State.RESUMED, State.PROBING}) | _ENDS,
+    State.RESUMED: frozenset({State.PROBING}) | _ENDS,
+    State.PROBING: frozenset({State.PLANNING}) | _ENDS,
+    State.PLANNING: frozenset({State.TRYING, State.PROBING, State.COMPARING}) | _ENDS,
+    State.TRYING: frozenset({State.PLANNING, State.PROBING, State.COMPARING}) | _ENDS,
+    State.COMPARING: frozenset({State.SETTLED, State.COMPARING}) | _ENDS,
+    State.SETTLED: frozenset({State.COMPARING}) | _ENDS,
+    State.GIVEN_UP: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+"""The moves that may be made from each state."""
+
+MEASURING = frozenset({State.STARTING, State.PROBING, State.PLANNING, State.TRYING, State.COMPARING})
+"""States in which it is not known yet what runs fastest."""
+
+HISTORY = 100
+"""Latest moves that are remembered."""
+
+
+class Move(NamedTuple):
+    """A change of state, and why it was made."""
+
+    source: State
+    target: State
+    reason: str
+
+
+class IllegalMove(RuntimeError):
+    """A move that the table forbids, or an event that the state does not expect: an error of threadcast's own.
+
+    `history` holds the latest moves, the last one last.
+    """
+
+    def __init__(self, what: str, history: tuple[Move, ...]) -> None:
+        path = "\n".join(f"  {move.source.value} -> {move.target.value}: {move.reason}" for move in history)
+        super().__init__(f"{what}; the moves before:\n{path or '  none'}")
+        self.history = history
+
+
+class Moves:
+    """The current state, and the moves that led to it."""
+
+    def __init__(self, state: State = State.STARTING) -> None:
+        self.state = state
+        self._history: deque[Move] = deque(maxlen=HISTORY)
+
+    @property
+    def history(self) -> tuple[Move, ...]:
+        """The latest moves, the last one last."""
+        return tuple(self._history)
+
+    def to(self, target: State, reason: str) -> None:
+        """Change to `target`; IllegalMove where the table forbids it."""
+        if target not in LEGAL_MOVES[self.state]:
+            raise self.illegal(f"{self.state.value} -> {target.value} ({reason})")
+        self._history.append(Move(self.state, target, reason))
+        self.state = target
+
+    def expect(self, event: str, *states: State) -> None:
+        """IllegalMove unless the state is one of these."""
+        if self.state not in states:
+            raise self.illegal(f"{event} while {self.state.value}")
+
+    def illegal(self, what: str) -> IllegalMove:
+        """The error for what must not happen now."""
+        return IllegalMove(f"illegal: {what}", self.history)

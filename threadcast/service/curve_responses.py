@@ -1,0 +1,65 @@
+"""Responses of `GET /v1/curves/{op}` that were sent before, kept until more is measured of their ops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from threadcast.prediction.lru_cache import LruCache
+from threadcast.store import Store
+
+
+class CurveId(NamedTuple):
+    """What a curve follows from, beside the measurements."""
+
+    machine: str
+    """Fingerprint."""
+    model: str
+    """"name@number"."""
+    op: str
+    """Key."""
+
+
+class CurveResponse(NamedTuple):
+    """The body of a response, its entity tag and the number of points in it."""
+
+    content: bytes
+    etag: str
+    points: int
+
+
+class CurveResponseCache:
+    """The `most` responses used last. Safe to use from threads.
+
+    A response is dropped once any process has stored a measurement of its op: each `get` asks `last_measurement`, the
+    number of the newest measurement in `store`, and drops what the measurements since the last `get` concern.
+    """
+
+    def __init__(self, store: Store, last_measurement: Callable[[], int], most: int) -> None:
+        self._store, self._last_measurement = store, last_measurement
+        self._lock = threading.Lock()
+        self._responses: LruCache[CurveId, CurveResponse] = LruCache(most)
+        self._valid_for = last_measurement()
+        """The newest measurement that the responses take into account."""
+
+    def get(self, curve: CurveId) -> tuple[CurveResponse | None, int]:
+        """The response, if it is kept, and the number of the newest measurement, which `put` asks for."""
+        last = self._last_measurement()
+        if last != self._valid_for:
+            self._drop_outdated(last)
+        return self._responses.get(curve), last
+
+    def put(self, curve: CurveId, response: CurveResponse, last_measurement: int) -> None:
+        """Keep a response that was computed after `get` returned `last_measurement`, unless more was stored since."""
+        with self._lock:
+            if last_measurement == self._valid_for:
+                self._responses.put(curve, response)
+
+    def _drop_outdated(self, last: int) -> None:
+        before = self._valid_for
+        changed = self._store.ops_measured_since(before)
+        with self._lock:
+            if self._valid_for == before:  # else another thread has done it, up to `last` or further
+                self._responses.drop(lambda curve: curve.op in changed)
+                self._valid_for = last

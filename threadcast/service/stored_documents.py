@@ -1,0 +1,62 @@
+"""What requests ask the store for again and again, kept in memory: reading it anew takes longer than an answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from threadcast.core import Machine, Measurement, Op
+from threadcast.prediction.lru_cache import LruCache
+from threadcast.service.expiring_value import ExpiringValue
+from threadcast.store import Store
+
+MOST_OPS = 20_000
+"""Ops in memory; about 2 KB each."""
+
+
+class StoredDocuments:
+    """Machines, ops and measurements of a store, read once where they cannot change. Safe to use from threads.
+
+    A stored op or machine never changes, and machines come with measurements only: new ones are looked for when
+    `last_measurement`, the number of the store's newest measurement, has grown.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.last_measurement = ExpiringValue(store.last_measurement)
+        self._store = store
+        self._lock = threading.Lock()
+        self._ops: LruCache[str, Op] = LruCache(MOST_OPS)
+        self._machines: dict[str, Machine] = {}
+        self._machines_read_at = -1
+        self._measured_ops: set[str] = set()
+        self._measured_ops_read_at = 0
+
+    def machines(self) -> dict[str, Machine]:
+        """Every machine by fingerprint, in the order of first appearance."""
+        last = self.last_measurement()
+        if last != self._machines_read_at:
+            machines = {machine.fingerprint: machine for machine in self._store.machines()}
+            with self._lock:
+                self._machines, self._machines_read_at = machines, last
+            return machines
+        return self._machines
+
+    def measurements(self, *, machine: str, keys: Collection[str]) -> list[Measurement]:
+        """As `Store.measurements`. The store is not asked about ops that were never measured, as most new ones are."""
+        last = self.last_measurement()
+        if last != self._measured_ops_read_at:
+            newer = self._store.ops_measured_since(self._measured_ops_read_at)
+            with self._lock:
+                self._measured_ops |= newer
+                self._measured_ops_read_at = max(last, self._measured_ops_read_at)
+        measured = [key for key in keys if key in self._measured_ops]
+        return self._store.measurements(machine=machine, keys=measured) if measured else []
+
+    def ops(self, keys: set[str]) -> dict[str, Op]:
+        """Those of these ops that are stored, by key."""
+        found = self._ops.get_many(keys)
+        missing = keys - found.keys()
+        for op in self._store.ops(keys=missing) if missing else ():
+            found[op.key] = op
+            self._ops.put(op.key, op)
+        return found
