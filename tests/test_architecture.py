@@ -165,12 +165,7 @@ def test_a_start_imports_only_the_base_install(module):
     assert done.stdout.strip() == ""
 
 
-CLASSES = {
-    node.name: node
-    for path in MODULES
-    for node in ast.walk(tree_of(path))
-    if isinstance(node, ast.ClassDef)
-}
+CLASSES = {node.name: node for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)}
 
 
 def has(cls: ast.ClassDef, method: str) -> bool:
