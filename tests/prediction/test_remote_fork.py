@@ -51,7 +51,7 @@ def holding(lock: ForkLock) -> tuple[threading.Thread, threading.Event]:
     "lock_of",
     [
         lambda remote: remote._lock,
-        lambda remote: remote._kept._lock,
+        lambda remote: remote._curves._lock,
         lambda remote: remote._refresher._lock,
         lambda remote: remote._client._breaker._lock,
         lambda remote: remote._client._http._lock,

@@ -19,8 +19,8 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ExecutionError, PlanError
-from threadcast.malleable.adjust import ThreadMasks
 from threadcast.malleable.limits import Limits
+from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engine import PlanEngine
 from threadcast.runtime.executors import KEPT_PER_CORE
 from threadcast.runtime.native.engine import NativeEngine

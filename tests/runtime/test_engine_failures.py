@@ -17,17 +17,14 @@ from torch import Tensor
 
 from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
-from tests.runtime.random_plans import made_up_curves, make_random_plan
+from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.engine import Engine
 from threadcast.runtime.executors import Executors
-from threadcast.runtime.native.dynamic import DynamicEngine
 from threadcast.runtime.native.engine import NativeEngine
-from threadcast.runtime.policy_engine import PolicyEngine
 from threadcast.runtime.python_engine import PythonEngine
 from threadcast.runtime.step import Step
-from threadcast.scheduler.policies import Problem, create
 
 CHECKPOINTS = 12
 
@@ -62,18 +59,7 @@ def native(captured: Captured, machine: Machine, executors: Executors, seed: int
     return NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
 
 
-def dynamic(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
-    skip_without_compiler()
-    seconds = [1e-6 * (1 + i % 4) for i in range(len(captured.graph))]  # some are tiny
-    return DynamicEngine(captured, seconds, machine, executors=1 + seed % len(machine))
-
-
-def deciding(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
-    problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine)
-    return PolicyEngine(captured, create(["fifo", "critical_path"][seed % 2], problem), executors=executors)
-
-
-@pytest.fixture(params=[replaying, deciding, native, dynamic])
+@pytest.fixture(params=[replaying, native])
 def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
     found: Callable[..., Engine] = request.param
     return found
@@ -135,7 +121,7 @@ def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine,
     assert len(reached) <= len(machine)
 
 
-@pytest.mark.parametrize("make", [replaying, deciding])
+@pytest.mark.parametrize("make", [replaying])
 def test_ctrl_c_ends_the_step_and_the_next_one_works(
     make: Callable[..., Engine],
     captured: Captured,

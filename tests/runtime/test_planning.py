@@ -14,7 +14,6 @@ from tests.runtime.random_plans import made_up_curves
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Plan
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime import planning
 from threadcast.runtime.planning import Planning
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.simulation.checker import check_schedule
@@ -48,13 +47,13 @@ def test_closing_ends_the_process(problem: Problem) -> None:
 
 
 def test_a_process_that_fails_says_why(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning.sys, "executable", "/bin/false")
+    monkeypatch.setattr("sys.executable", "/bin/false")
     with closing(Planning(problem)) as making, pytest.raises(ExecutionError, match="planning failed"):
         awaited(making)
 
 
 def test_a_step_whose_planning_fails_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning.sys, "executable", "/bin/false")
+    monkeypatch.setattr("sys.executable", "/bin/false")
     x = torch.arange(4.0)
     with closing(threadcast.optimize(lambda x: x * 2)) as call:
         for _ in range(40):

@@ -18,7 +18,6 @@ from threadcast.scheduler.policies.critical_path import CriticalPath
 from threadcast.service import planners
 from threadcast.service.app import Service, create_app
 from threadcast.service.deadlines import Deadline, stopped_in_time
-from threadcast.service.planners import Planner
 from threadcast.service.problems import Problem
 from threadcast.service.settings import ServiceSettings
 
@@ -85,14 +84,6 @@ def test_who_waits_for_a_planning_process_waits_no_longer_than_the_deadline(clie
     for thread in threads:
         thread.join()
     assert answers == [503, 503, 503]
-
-
-def test_a_planning_process_ends_with_its_questions() -> None:
-    planner = Planner()
-    assert planner._process.stdin is not None
-    planner._process.stdin.close()
-    assert planner._process.wait(60) == 0
-    planner.end()
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Callable[[], int]:

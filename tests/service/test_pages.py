@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import GRAPH, MACHINE, OPS
 from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
+from threadcast.service import planners
 from threadcast.service.app import create_app
 from threadcast.service.pages import SECURITY_HEADERS
 from threadcast.service.settings import ServiceSettings
@@ -176,6 +178,14 @@ def test_a_network_is_planned_when_asked_for_with_its_ceiling(client: FlaskClien
     _, again = page(client, "/networks/net")
     assert "Plan it" not in again
     assert client.get("/networks/net/timeline.json").get_json()["traceEvents"]
+
+
+def test_a_plan_that_is_not_made_within_the_deadline_is_told_on_the_page(settings: ServiceSettings) -> None:
+    planners.close()  # the next one takes longer than this to start
+    app = create_app(replace(settings, deadline_s=0.05))
+    _, text = page(app.test_client(), "/networks/net?plan=now")
+    assert "was not done within 0.05 s" in text
+    app.extensions["threadcast"].store.close()
 
 
 def test_the_last_run_is_shown_predicted_and_actual(client: FlaskClient, settings: ServiceSettings) -> None:

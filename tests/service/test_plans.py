@@ -27,7 +27,8 @@ def plan(client: FlaskClient, **question: Any) -> Plan:
 def test_a_graph_with_curves_needs_neither_model_nor_machine(client: FlaskClient) -> None:
     made = plan(client, graph=graph_document(**CURVES), cores=4)
     graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
-    assert made == planner.plan(Problem(graph, curves_of(graph, machine), machine))
+    expected = planner.plan(Problem(graph, curves_of(graph, machine), machine))
+    assert made == replace(expected, lower_bound_s=made.lower_bound_s)  # how far it is raised depends on the time
     assert made.curves_from == "file"
     assert made.gap is not None
 

@@ -17,7 +17,7 @@ _NAMED = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.m
 
 
 def encode(value: Any, positions: dict[Any, int]) -> Any:
-    """Write an argument; `positions` maps whatever stands for a tensor to its number among the op's inputs."""
+    """Write an argument; `positions` maps the object that represents a tensor to its number among the op's inputs."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Where a call's arguments are found: references to numbered slots, nested as the arguments are."""
+"""Where the values of a call's arguments are: references to numbered slots, nested like the arguments."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 
 class Ref(NamedTuple):
-    """A value: what slot `slot` holds, or its member `item` where an operator returned several."""
+    """A value: the content of slot `slot`, or its member `item` where an operator returned several results."""
 
     slot: int
     item: int | None = None
 
     def value(self, slots: Sequence[Any]) -> Any:
-        """What the slots hold there."""
+        """The referenced value in these slots."""
         held = slots[self.slot]
         return held if self.item is None else held[self.item]
 
@@ -31,7 +31,7 @@ def find_refs(template: Any) -> Iterator[Ref]:
 
 
 def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
-    """`template` with every `Ref` in nested lists, tuples and dictionaries changed."""
+    """`template` with `change` applied to every `Ref` in nested lists, tuples and dictionaries."""
     if isinstance(template, Ref):
         return change(template)
     if isinstance(template, list):

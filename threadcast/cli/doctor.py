@@ -36,11 +36,11 @@ format both matter."""
 )  # fmt: skip
 @common
 def command(output: Output, settings: Settings, network: str | None) -> None:
-    """Say what this machine offers, and what to mend.
+    """Say what this machine offers, and what to improve.
 
     Looks at cores, caches, quotas, counters, frequency, load, compiler, PyTorch, OpenMP variables and optional
-    packages. Changes nothing; exit code 0 whatever it finds. With --gains it takes some 20 s more, or as a network of
-    yours takes, which is in memory some five times.
+    packages. Changes nothing; the exit code is 0 whatever it finds. --gains takes about 20 s more with the default
+    network; a network is in memory about five times.
     """
     usable, machine = usable_cores(), read_machine()
     found = _examine(usable, machine, busy_limit=settings["profile.busy_limit"])

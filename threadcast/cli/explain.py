@@ -1,4 +1,4 @@
-"""The ceiling report of `threadcast plan --explain`, for people."""
+"""The ceiling report of `threadcast plan --explain` as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOLDERS = "by how much the bound falls if an op takes no time"
 
 
 def explained(report: Ceiling) -> list[RenderableType]:
-    """The verdict in words, then the figures, then the ops that hold the makespan."""
+    """The verdict as a sentence, then the figures, then the ops that determine the makespan."""
     reaches = [report.reach] + ([report.without_split] if report.without_split else [])
     rows = [(name, *(show(reach) for reach in reaches)) for name, show in _ROWS]
     figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)
@@ -49,5 +49,5 @@ def explained(report: Ceiling) -> list[RenderableType]:
 
 
 def _name(op: Holder) -> str:
-    """Its id, and its kind where the id does not begin to tell."""
+    """The op's id, with its kind where the id does not begin with it."""
     return op.id if op.kind.partition("_")[0] in op.id else f"{op.id} ({op.kind})"

@@ -94,8 +94,8 @@ def command(
     """Decide cores, threads and order for every operation of NETWORK.
 
     NETWORK is a graph file (name.json), a graph of the store (network/size/b8/training), a built-in network or
-    FILE.py:function. A graph file that brings curves needs no model, no measurements and no store. --json prints
-    the plan itself. Ops slow each other down as `threadcast profile --corun` measured it and `threadcast run` saw it.
+    FILE.py:function. A graph file with curves needs no model, no measurements and no store. --json prints the plan
+    itself. Ops slow each other down as `threadcast profile --corun` measured it and `threadcast run` observed it.
     """
     question = Question(network, size, batch, mode, optimizer, machine, model)
     problem, remarks = read_problem(question, settings)
@@ -140,7 +140,7 @@ def command(
 
 
 def summary(plan: Plan) -> Row:
-    """What a plan comes to, by column."""
+    """The main figures of a plan, by column."""
     return {
         "policy": plan.policy,
         "makespan_s": plan.makespan_s,
@@ -152,7 +152,7 @@ def summary(plan: Plan) -> Row:
 
 
 def most_at_once(plan: Plan) -> int:
-    """The most ops that take time at one moment."""
+    """The most ops (without those that take no time) that run at the same moment."""
     timed = [op for op in plan.ops if op.duration_s]
     steps = [(op.start_s, 1) for op in timed] + [(op.finish_s, -1) for op in timed]
     most = now = 0
@@ -163,7 +163,7 @@ def most_at_once(plan: Plan) -> int:
 
 
 def widths(plan: Plan) -> Table:
-    """How many ops run with how many threads, and what part of the core time that is."""
+    """By thread count, how many ops run with it and their share of the core time."""
     count: Counter[int] = Counter()
     core_s: dict[int, float] = defaultdict(float)
     for op in plan.ops:

@@ -15,13 +15,13 @@ from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
-    from threadcast.collector.campaign import Report
+    from threadcast.collector.campaign import CampaignReport
     from threadcast.collector.lone import CacheState
     from threadcast.collector.timing import Goal
     from threadcast.core import Case, Machine
 
 STEP_MEANS = 20
-"""Time for one sequential step in one case, in mean times of an op."""
+"""Time for one sequential step in one case, as a multiple of the mean time for an op."""
 
 SHOWN_FAILURES = 5
 
@@ -67,13 +67,14 @@ def command(
 ) -> None:
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at sampled thread counts.
 
-    Measurements and the graph go to the store as they are made. What it has already is not measured again, so an
-    interrupted profile goes on where it was. Freed memory stays in the process while it is timed, since how much of
-    it the system would give anew differs from step to step. With --corun, some ops bound by memory, by arithmetic and
-    by being called are timed beside each other on the two halves of the machine: plans then take it into account.
+    Measurements and the graph are stored as they are made. What the store has already is not measured again, so an
+    interrupted profile continues where it stopped. Freed memory stays in the process while it is timed, since how much
+    of it the system would have to provide again differs from step to step. With --corun, some ops bound by memory, by
+    arithmetic and by the call itself are timed beside each other on the two halves of the machine; plans then take it
+    into account.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
-    from threadcast.collector.campaign import Campaign, Progress
+    from threadcast.collector.campaign import Campaign, CampaignProgress
     from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EvenlySpread, EveryCase
@@ -96,7 +97,7 @@ def command(
     with Store.open(settings["store"]) as store, output.progress("timing ops") as bar:
         store.add_graph(name, captured.graph)
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: CampaignProgress) -> None:
             bar.update(progress.done - progress.reused, total=progress.total - progress.reused)
 
         campaign = Campaign(
@@ -127,7 +128,7 @@ def command(
     output.result(document, *tables)
 
 
-def _case_row(captured: Captured, report: Report, machine: Machine, case: Case, goal: Goal) -> dict[str, Any]:
+def _case_row(captured: Captured, report: CampaignReport, machine: Machine, case: Case, goal: Goal) -> dict[str, Any]:
     from threadcast.collector.steps import lone_sum_s, time_step
 
     step = time_step(captured.run, machine, case, goal=goal)
@@ -139,7 +140,7 @@ def _case_row(captured: Captured, report: Report, machine: Machine, case: Case, 
     }  # fmt: skip
 
 
-def _summary(captured: Captured, report: Report) -> dict[str, Any]:
+def _summary(captured: Captured, report: CampaignReport) -> dict[str, Any]:
     found = [measurement for known in report.observed.values() for measurement in known]
     converged = sum(bool(measurement.conditions.get("converged")) for measurement in found)
     return {

@@ -36,7 +36,7 @@ class Measurer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CampaignProgress:
     """How far a campaign is. `done` counts measured, reused and failed; `total` may grow where a model adapts."""
 
     done: int
@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CampaignReport:
     """What a campaign has: every measurement by op key, and why ops failed, by key."""
 
     observed: Mapping[str, tuple[Measurement, ...]]
@@ -102,7 +102,7 @@ class Campaign:
         tolerance: float = 0.02,
         confidence: float = 0.95,
         busy_limit: float | None = LIMIT,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CampaignProgress], None] | None = None,
         measure_load: Callable[[Sequence[int]], Load] = measure_load,
         read_cpu_times: Callable[[Sequence[int]], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.monotonic,
@@ -113,7 +113,7 @@ class Campaign:
         self._busy_limit, self._on_progress = busy_limit, on_progress or (lambda progress: None)
         self._measure_load, self._read_cpu_times, self._clock = measure_load, read_cpu_times, clock
 
-    def run(self, graph: OpGraph) -> Report:
+    def run(self, graph: OpGraph) -> CampaignReport:
         """Measure until the proposer asks for nothing more.
 
         Raises BusyMachine before anything is measured; KeyboardInterrupt and StoreError pass through, with
@@ -129,7 +129,7 @@ class Campaign:
             work = self._next_round(state)
         observed = {key: tuple(found) for key, found in state.observed.items()}
         load = state.watch.overall() if state.watch else None
-        return Report(observed, state.failed, state.measured, state.reused, self._clock() - started_s, load)
+        return CampaignReport(observed, state.failed, state.measured, state.reused, self._clock() - started_s, load)
 
     def _known(self, graph: OpGraph) -> dict[str, list[Measurement]]:
         """What the store has under the same conditions, by op key."""
@@ -229,4 +229,4 @@ class Campaign:
         remaining_s = budget.remaining_s(
             state.spent_s, state.measured + len(state.failed), left, mean_s=self._goal.budget_s
         )
-        self._on_progress(Progress(state.done, state.done + left, state.reused, remaining_s, op, case))
+        self._on_progress(CampaignProgress(state.done, state.done + left, state.reused, remaining_s, op, case))

@@ -1,13 +1,47 @@
-"""A process that ends with the one that started it, however that ends."""
+"""Processes that end with the process that started them, however that one ends.
+
+Run as a script, `python parent_process.py PARENT COMMAND...`, it runs a command on the same terms: the command and what
+it starts in its process group end with the process PARENT. It then imports nothing but the standard library.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import subprocess
+import sys
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def end_with_parent() -> None:
-    """Have this process killed when the thread that started it ends, by `kill -9` too."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(parent: int | None = None, *, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process the signal `by` when the thread that started it ends, by `kill -9` too.
+
+    `parent` is the id of the process that started this one. Given that, this process exits at once where the parent has
+    ended already.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+    if parent is not None and os.getppid() != parent:
+        sys.exit("the process that started this one has ended")
+
+
+def _end_group(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+
+
+def _run_in_group(parent: int, command: list[str]) -> int:
+    """Run `command`; 1 where it fails, and the whole process group ends when `parent` does."""
+    signal.signal(signal.SIGTERM, _end_group)  # a handler is not inherited
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    end_with_parent(parent, by=signal.SIGTERM)
+    try:
+        running = subprocess.Popen(command)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
+    return int(running.wait() != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(_run_in_group(int(sys.argv[1]), sys.argv[2:]))

@@ -1,137 +1,78 @@
-"""Planning in processes of their own: what takes too long is ended with its process, and nothing else waits for it.
-
-Threads could not be stopped: solvers compute for seconds outside of the interpreter, or hold its lock.
-"""
+"""The planner processes of a service process: each plan within its request's deadline, and only so many at once."""
 
 from __future__ import annotations
 
 import atexit
-import json
-import os
-import selectors
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from threadcast.core import Plan
-from threadcast.core.errors import FormatError
-from threadcast.scheduler.policies import Problem as PlanProblem
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
+from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
-from threadcast.service.plan_message import LENGTH_BYTES, framed, question
-
-READ_BYTES = 1 << 20
-
-
-class Planner:
-    """One planning process."""
-
-    def __init__(self) -> None:
-        # -P: nothing is imported from the directory that the service happens to be started in
-        command = [sys.executable, "-P", "-m", "threadcast.service.planner_process"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._out, self._into = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for descriptor in (self._out, self._into):
-            os.set_blocking(descriptor, False)
-
-    def ask(self, message: bytes, *, until_s: float) -> bytes | None:
-        """The answer; None where there is none by then (`time.monotonic`). OSError where the process has ended."""
-        out, into = self._out, self._into
-        left, arrived = memoryview(framed(message)), bytearray()
-        with selectors.DefaultSelector() as streams:
-            streams.register(out, selectors.EVENT_WRITE)
-            streams.register(into, selectors.EVENT_READ)
-            while True:
-                for key, _ in streams.select(max(until_s - time.monotonic(), 0.0)):
-                    if key.fd == out:
-                        left = left[os.write(out, left) :]
-                        if not left:
-                            streams.unregister(out)
-                    elif data := os.read(into, READ_BYTES):
-                        arrived += data
-                    else:
-                        raise ChildProcessError("the planning process has ended")
-                whole = LENGTH_BYTES + int.from_bytes(arrived[:LENGTH_BYTES], "big")
-                if len(arrived) >= LENGTH_BYTES and len(arrived) == whole:
-                    return bytes(arrived[LENGTH_BYTES:])
-                if time.monotonic() >= until_s:
-                    return None
-
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                if stream is not None:
-                    stream.close()
 
 
 class Planners:
-    """The planning processes of this process, started when there is something to plan. Safe to use from threads."""
+    """A pool of planner processes, started when there is something to plan. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._free = threading.Condition()
-        self._idle: list[Planner] = []
-        self._busy: set[Planner] = set()
+        self._changed = threading.Condition()
+        self._idle: list[PlannerProcess] = []
+        self._busy: set[PlannerProcess] = set()
 
-    def plan(
-        self, problem: PlanProblem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int
-    ) -> Plan:
-        """The plan, by one of at most `most` processes; a problem as soon as time is up.
+    def plan(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int) -> Plan:
+        """Return the plan, made by one of at most `most` processes; a Problem as soon as time is up.
 
-        FormatError for options that the policy does not take.
+        FormatError where the planner refuses the policy or its options.
         """
-        message = question(problem, policy, options)
         try:
-            content = self._ask(message, until, most)
-        except OSError:  # it may have ended while it was idle
-            content = self._ask(message, until, most)
-        if content is None:
-            raise too_late(until.limit_s)
-        answer = json.loads(content)
-        if "refused" in answer:
-            raise FormatError(answer["refused"], pointer="/options" if options else "/policy")
-        return Plan.from_json(answer["plan"])
+            try:
+                return self._planned(problem, policy, options, until, most)
+            except PlannerEnded:  # it may have ended while it was idle
+                return self._planned(problem, policy, options, until, most)
+        except InvalidInput as error:
+            raise FormatError(str(error), pointer="/options" if options else "/policy") from error
 
     def close(self) -> None:
         """End all processes; the next plan starts one anew."""
-        with self._free:
+        with self._changed:
             ending, self._idle = [*self._idle, *self._busy], []
         for planner in ending:
-            planner.end()
+            planner.close()
 
-    def _ask(self, message: bytes, until: Deadline, most: int) -> bytes | None:
-        planner, kept = self._take(until, most), False
+    def _planned(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int) -> Plan:
+        planner, usable = self._take(until, most), False
         try:
-            content = planner.ask(message, until_s=time.monotonic() + until.remaining_s())
-            kept = content is not None
+            planner.ask(problem, policy=policy, options=options)
+            plan = planner.result(until.remaining_s())
+            usable = plan is not None
+        except InvalidInput:
+            usable = True
+            raise
         finally:
-            self._give_back(planner, kept=kept)
-        return content
+            self._give_back(planner, usable=usable)
+        if plan is None:
+            raise too_late(until.limit_s)
+        return plan
 
-    def _take(self, until: Deadline, most: int) -> Planner:
-        with self._free:
+    def _take(self, until: Deadline, most: int) -> PlannerProcess:
+        with self._changed:
             while not self._idle and len(self._busy) >= most:
-                self._free.wait(until.remaining_s())
-            planner = self._idle.pop() if self._idle else Planner()
+                self._changed.wait(until.remaining_s())
+            planner = self._idle.pop() if self._idle else PlannerProcess(stderr=None)
             self._busy.add(planner)
             return planner
 
-    def _give_back(self, planner: Planner, *, kept: bool) -> None:
-        if not kept:
-            planner.end()
-        with self._free:
+    def _give_back(self, planner: PlannerProcess, *, usable: bool) -> None:
+        if not usable:
+            planner.close()
+        with self._changed:
             self._busy.discard(planner)
-            if kept:
+            if usable:
                 self._idle.append(planner)
-            self._free.notify()
+            self._changed.notify()
 
 
 _planners = Planners()

@@ -17,8 +17,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from threadcast.core.errors import ConfigError, ThreadcastError
+from threadcast.core.parent_process import end_with_parent
 from threadcast.models.drift import drift, ratios
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import compete
@@ -110,8 +112,9 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
         "every_s": settings.retrain_every_s, "drift": settings.retrain_drift,
     }  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-P", "-m", "threadcast.service.retraining", json.dumps(asked)]
-    process, parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment), os.getpid()
+    parent = os.getpid()
+    command = [sys.executable, "-P", "-m", "threadcast.service.retraining", str(parent), json.dumps(asked)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     try:
         yield
     finally:
@@ -120,8 +123,8 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
             process.wait()
 
 
-def main(asked: dict[str, str], parent: int) -> None:
-    """Retrain until the process `parent` is gone."""
+def main(asked: dict[str, str]) -> NoReturn:
+    """Retrain whenever `Retrainer.step` finds that it is time; ends with the server."""
     os.nice(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends this process
     with Store.open(asked["store"]) as store:
@@ -129,7 +132,7 @@ def main(asked: dict[str, str], parent: int) -> None:
             store, ModelRegistry(Path(asked["models"])), asked["alias"], float(asked["every_s"]),
             float(asked["drift"]), time.monotonic(),
         )  # fmt: skip
-        while os.getppid() == parent:
+        while True:
             try:
                 retrainer.step(time.monotonic())
             except ThreadcastError as error:
@@ -139,4 +142,5 @@ def main(asked: dict[str, str], parent: int) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="threadcast: %(message)s")
-    main(json.loads(sys.argv[1]), os.getppid())
+    end_with_parent(int(sys.argv[1]))
+    main(json.loads(sys.argv[2]))

@@ -60,24 +60,6 @@ def pinned(cpus: Iterable[int], *, threads: Iterable[int] = (0,)) -> Iterator[No
                 continue
 
 
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads for ops that the calling thread runs inside the block.
-
-    Threads that first use torch inside the block start with `count` too: torch keeps one number for them all.
-    """
-    import torch
-
-    if count < 1:
-        raise InvalidInput(f"threads={count}: torch needs at least 1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class LedTeam:
     """The torch threads that the calling thread leads, one a cpu, itself among them: `with LedTeam(cpus):`.
 

@@ -14,6 +14,7 @@ import torch
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, ExecutionError
+from threadcast.runtime.memory_format import ModelFormat
 from threadcast.runtime.plan_store import PlanStore
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.machine import DRIFT_STEPS
@@ -53,7 +54,7 @@ def made(
 ) -> Iterator[Tuning]:  # fmt: skip
     captured = capture_forward(function, torch.ones(3))
     found = Tuning(
-        clock.default, capture or (lambda _: captured), lambda _: None, formats, machine, call="a call",
+        clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
         plans=PlanStore(folder, machine), backends=backends, fuse=False, clock=clock,
     )  # fmt: skip
     with closing(found):

@@ -19,7 +19,7 @@ from typing import Any
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _HELPERS = (
     "multiprocessing.resource_tracker", "multiprocessing.spawn", "multiprocessing.forkserver",
-    "threadcast.runtime", "threadcast_native",
+    "threadcast.runtime", "threadcast.scheduler.planner_process", "threadcast_native",
 )  # fmt: skip
 _LOOK_S = 0.1
 _STEERED = ("torch", "numpy", "scipy")

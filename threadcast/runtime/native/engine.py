@@ -1,11 +1,10 @@
-"""Runs steps in C++: pinned threads, dependency counters, and crews that serve OpenMP in place of its pools."""
+"""Runs steps in C++: pinned threads, dependency counters, and teams that serve OpenMP in place of its pools."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import count
 from types import ModuleType
@@ -15,7 +14,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.values import find_refs
 from threadcast.core import Core, Machine, Placement, Plan, Trace
 from threadcast.core.errors import EngineClosed, ExecutionError
-from threadcast.runtime.engine import Engine, PlanEngine
+from threadcast.runtime.engine import PlanEngine
 from threadcast.runtime.lifetimes import lifetimes
 from threadcast.runtime.native.library import native_library
 from threadcast.runtime.native.lowering import Values, native_program, script_of
@@ -34,27 +33,32 @@ SPIN_S = 3e-4
 on the virtual machine where this was written, and short beside what a thread that waits longer would burn."""
 
 
-class NativeStepper(Engine):
-    """What native engines have in common: a program, and who runs it on the threads that all of a process share.
+class NativeEngine(PlanEngine):
+    """Runs the steps of `captured` by `plan` on the cores of `machine`, on the threads that all of a process share.
 
-    The calling thread is one of those that run a step. Ctrl-C waits for the end of the step.
+    The calling thread is one of those that run a step. Ctrl-C waits for the end of the step. ExecutionError where there
+    is no native library (`native.library` says why) or an operator cannot be called natively; PlanError as the Python
+    engine raises it.
     """
 
-    def __init__(
-        self, captured: Captured, cores: int, policy: str, make: Callable[[ModuleType, Any, Any, Values], Any]
-    ) -> None:
-        native = native_library()
-        self._program, self._graph, self._cores, self._policy = captured.program, captured.graph, cores, policy
-        values = Values.of(captured.program)
-        made = native_program(native, captured, values)
+    def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
+        self.plan, self.captured = plan, captured
+        self._machine, self._policy = machine, plan.policy
+        self._program, self._graph = captured.program, captured.graph
+        self._native = native_library()
+        self._values = Values.of(captured.program)
+        self._native_program = native_program(self._native, captured, self._values)
         refs = set(find_refs(captured.program.outputs))
-        self._wanted = sorted(((ref.slot, values.of_ref(ref), ref.item) for ref in refs), key=lambda entry: entry[1])
-        self._held = _Held(native, lambda lanes: make(native, made, lanes, values))
+        outputs = ((ref.slot, self._values.of_ref(ref), ref.item) for ref in refs)
+        self._outputs = sorted(outputs, key=lambda entry: entry[1])
+        """Slot, number of the value and item of each output."""
+        self._changing = threading.Lock()
+        self._arranged: dict[int, _Arranged] = {}
+        self._engines: dict[tuple[int, tuple[Seat, ...]], Any] = {}
+        self._numbers = count()
+        self._teams: dict[int, list[Team]] = {}
+        self._held = _Held(self._native, lambda lanes: self._engine(plan, machine, machine.cores, lanes))
         self._end = weakref.finalize(self, self._held.end)
-
-    @abstractmethod
-    def _team(self, op: int, lane: int, engine: int) -> Team:
-        """Who ran an op that this lane of the native engine with this number led."""
 
     def run(self, inputs: Sequence[Any]) -> Any:
         return self._run(inputs, None)
@@ -69,50 +73,23 @@ class NativeStepper(Engine):
         outputs = self._run(inputs, ran)
         begin_s = min((start for start, *_ in ran), default=0.0)
         ops = []
-        for op, (op_id, (start, finish, lane, engine)) in enumerate(zip(self._graph.ids, ran, strict=True)):
-            team = self._team(op, lane, engine)
+        for op, (op_id, (start, finish, _, engine)) in enumerate(zip(self._graph.ids, ran, strict=True)):
+            team = self._teams[engine][op]
             times = start - begin_s, finish - begin_s
             ops.append(Placement(op_id, team.cores, team.threads, *times, team.hardware_thread))
-        return outputs, Trace(self._cores, self._policy, tuple(ops)), begin_s
+        return outputs, Trace(len(self._machine), self._policy, tuple(ops)), begin_s
 
     def rest(self) -> None:
         """Nothing to do: the threads sleep, and there are no idle OpenMP workers."""
-
-    def close(self) -> None:
-        self._end()
 
     def _run(self, inputs: Sequence[Any], ran: list[Ran] | None) -> Any:
         slots = self._program.new_slots(inputs)
         if not self._program.nodes:
             return self._program.collect(slots)
-        found = self._held.run(inputs, [value for _, value, _ in self._wanted], len(self._graph), ran)
-        for (slot, _, item), value in zip(self._wanted, found, strict=True):
+        found = self._held.run(inputs, [value for _, value, _ in self._outputs], len(self._graph), ran)
+        for (slot, _, item), value in zip(self._outputs, found, strict=True):
             slots[slot] = value if item is None else {**(slots[slot] or {}), item: value}
         return self._program.collect(slots)
-
-
-class NativeEngine(NativeStepper, PlanEngine):
-    """Runs the steps of `captured` by `plan` on the cores of `machine`.
-
-    ExecutionError where there is no native library (`native.library` says why) or an operator cannot be called
-    natively; PlanError as the Python engine raises it.
-    """
-
-    def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
-        self.plan, self._machine = plan, machine
-        self.captured, self._values = captured, Values.of(captured.program)
-        self._native = native_library()
-        self._changing = threading.Lock()
-        self._arranged: dict[int, _Arranged] = {}
-        self._engines: dict[tuple[int, tuple[Seat, ...]], Any] = {}
-        self._numbers = count()
-        self._teams: dict[int, list[Team]] = {}
-
-        def make(native: ModuleType, program: Any, lanes: Any, values: Values) -> Any:
-            self._native_program = program
-            return self._engine(plan, machine, machine.cores, lanes)
-
-        super().__init__(captured, len(machine), plan.policy, make)
 
     def prepare(self, plan: Plan, machine: Machine) -> None:
         with self._changing:
@@ -124,7 +101,7 @@ class NativeEngine(NativeStepper, PlanEngine):
             self.plan = plan
 
     def close(self) -> None:
-        super().close()
+        self._end()
         with self._changing:
             self._engines.clear()  # they hold the threads
             self._arranged.clear()
@@ -152,9 +129,6 @@ class NativeEngine(NativeStepper, PlanEngine):
             self._teams[made.number] = arranged.teams_on(machine, cores)
             self._engines[key] = made
         return self._engines[key]
-
-    def _team(self, op: int, lane: int, engine: int) -> Team:
-        return self._teams[engine][op]
 
 
 class _Arranged:

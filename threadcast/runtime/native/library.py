@@ -23,6 +23,7 @@ from types import ModuleType
 
 import torch
 
+from threadcast.core import parent_process
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.threads.memory import return_freed_memory
@@ -141,7 +142,7 @@ def make_file(command: Sequence[str], built: Path, what: str) -> None:
     """
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", _GUARD, str(os.getpid()), *command],
+        [sys.executable, "-I", parent_process.__file__, str(os.getpid()), *command],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
         start_new_session=True,
     ) as running:  # fmt: skip
@@ -168,25 +169,6 @@ def _end(running: subprocess.Popen[str]) -> None:
             running.communicate(timeout=_END_S)  # until none of them holds the output any more
             return
 
-
-# Its own end, with the thread that called, and a signal of the caller end its group; a handler is not inherited.
-_GUARD = """
-import ctypes, os, signal, subprocess, sys
-def end(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(0, signal.SIGTERM)
-signal.signal(signal.SIGTERM, end)
-signal.pthread_sigmask(signal.SIG_SETMASK, ())
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-caller, *command = sys.argv[1:]
-if os.getppid() != int(caller):
-    sys.exit("nobody waits for this")
-try:
-    running = subprocess.Popen(command)
-except OSError as error:
-    sys.exit(f"{command[0]}: {error.strerror}")
-sys.exit(running.wait() != 0)
-"""
 
 _SCRIPT = """
 import sys

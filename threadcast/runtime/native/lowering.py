@@ -127,9 +127,9 @@ def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine
             lanes.setdefault(seat, []).append((op, rank))
     order = sorted(lanes)  # the calling thread takes the first, in every plan the same where it can
     number = {seat: i for i, seat in enumerate(order)}
-    crews = [[number[seat] for seat in team] for team in seats]
+    lanes_of = [[number[seat] for seat in team] for team in seats]
     return order, {
-        "lanes": [lanes[seat] for seat in order], "crews": [crews[team] for team in replay.team_of],
+        "lanes": [lanes[seat] for seat in order], "teams": [lanes_of[team] for team in replay.team_of],
         "waits": [len(ops) for ops in replay.waits], "tells": [list(ops) for ops in replay.tells],
         "last": list(map(list, lives.last)), "counted": list(map(list, lives.counted)),
         "users": [lives.users.get(value, 0) for value in range(values.first[-1])],

@@ -1,4 +1,4 @@
-"""One op's curve as each model tells it, beside what was measured."""
+"""The chart of an op: its curve by several models, and the measured points."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from threadcast.service.dashboard.frame import case_text
 from threadcast.service.model_shelf import ModelShelf
 
 ROOM = 1.3
-"""How far beyond what was measured, and what the first model says, other models' lines are drawn."""
+"""The axis ends at this factor beyond the measured points and the first model's curve; other curves may leave it."""
 
 MARKED_TONES = {Affinity.COMPACT: 8, Affinity.SPREAD: 9}
 """Colours of measured points."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one version says of the op: a curve, or the problem that it has with it."""
+class ModelCurve:
+    """The curve that one model version predicts for the op, or why it predicts none."""
 
     version: str
-    given: int
+    samples_given: int
+    """Measurements that it was given of the op."""
     curve: Curve | None = None
     problem: str = ""
 
 
-def told_by(models: ModelShelf, version: str, entry: MeasuredOp, *, all_given: bool) -> Told:
-    """The curve of a version, from the samples that it asks for or, with `all_given`, from all there are."""
+def model_curve(models: ModelShelf, version: str, entry: MeasuredOp, *, all_given: bool) -> ModelCurve:
+    """Return the curve by `version` from the measurements that it asks for; with `all_given`, from all."""
     try:
         model, _ = models.get(version)
         observed = list(entry.by_case.values()) if all_given else replay(model, entry)
         curve = model.predict(entry.op, observed, entry.machine.cases(), machine=entry.machine)
     except ModelError as error:
-        return Told(version, 0, problem=str(error))
+        return ModelCurve(version, 0, problem=str(error))
     except (ArtefactError, NotFound):
-        return Told(version, 0, problem="it is damaged or holds what must not be loaded")
-    return Told(version, len(observed), curve)
+        return ModelCurve(version, 0, problem="it is damaged or holds what must not be loaded")
+    return ModelCurve(version, len(observed), curve)
 
 
-def chart_of(entry: MeasuredOp, told: Sequence[Told]) -> Chart:
-    """Measured points of both affinities, the fastest ringed; each version's line, the first with its band."""
-    curves = [(i, one, one.curve) for i, one in enumerate(told) if one.curve is not None]
+def chart_of(entry: MeasuredOp, by_model: Sequence[ModelCurve]) -> Chart:
+    """Return a line for each version, the first with its interval, and the measured points, the fastest ringed."""
+    curves = [(i, one, one.curve) for i, one in enumerate(by_model) if one.curve is not None]
     cases = [*entry.by_case, *(case for _, _, curve in curves for case in curve.cases)]
     threads = sorted({case.threads for case in cases})
     lines: list[Line] = []
@@ -71,7 +72,7 @@ def chart_of(entry: MeasuredOp, told: Sequence[Told]) -> Chart:
 
 
 def measured_lines(by_case: Mapping[Case, Measurement], threads: Sequence[int]) -> list[Line]:
-    """Points of each affinity, and a ring round the fastest of all."""
+    """Return the measured points of each affinity, and a ring round the fastest of all."""
     affinities = [a for a in Affinity if any(case.affinity is a for case in by_case)]
     lines = []
     for affinity in affinities:
@@ -84,5 +85,5 @@ def measured_lines(by_case: Mapping[Case, Measurement], threads: Sequence[int]) 
 
 
 def _number(value: float) -> float | None:
-    """None for what a logarithmic axis cannot show."""
+    """The value, or None where a logarithmic axis cannot show it."""
     return float(value) if value > 0 else None

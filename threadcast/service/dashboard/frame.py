@@ -1,4 +1,4 @@
-"""What all pages share: the blueprint, the machine that was chosen, figures as text, and errors as pages."""
+"""What all pages share: the blueprint, the chosen machine, numbers as text, and errors as pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ blueprint = APIBlueprint("dashboard", __name__, enable_openapi=False)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMachine:
-    """A machine with how many ops and samples were taken on it."""
+    """A machine, and the number of ops and samples that were measured on it."""
 
     machine: Machine
     ops: int
@@ -30,7 +30,7 @@ class MeasuredMachine:
 
 
 def known_machines() -> list[MeasuredMachine]:
-    """Every machine of the store, the one with most measured ops first."""
+    """Return every machine of the store, the one with most measured ops first."""
     store = context().store
     counts = store.browse.ops_by_machine()
     known = [MeasuredMachine(machine, *counts.get(machine.fingerprint, (0, 0))) for machine in store.machines()]
@@ -38,7 +38,7 @@ def known_machines() -> list[MeasuredMachine]:
 
 
 def chosen_machine(known: list[MeasuredMachine]) -> Machine | None:
-    """The machine that the address names, else the one with most ops; None where nothing was measured.
+    """Return the machine that the query names, else the one with most ops; None where nothing was measured.
 
     NotFound for a fingerprint that the store does not have.
     """
@@ -52,7 +52,7 @@ def chosen_machine(known: list[MeasuredMachine]) -> Machine | None:
 
 
 def with_query(**changes: Any) -> str:
-    """The address of this page with some parameters changed; None takes one away."""
+    """Return the address of this page with some query parameters changed; None removes one."""
     kept: dict[str, Any] = {**request.args.to_dict(flat=False), **changes}
     view = {name: value for name, value in (request.view_args or {}).items() if name not in kept}
     given = {name: value for name, value in kept.items() if value not in (None, "", [""])}
@@ -60,18 +60,18 @@ def with_query(**changes: Any) -> str:
 
 
 def whole_number(name: str, *, default: int, low: int, high: int) -> int:
-    """A parameter of the address, kept within its bounds; the default for what is no number."""
+    """Return a query parameter, limited to `low` and `high`; the default where it is not a number."""
     text = request.args.get(name, "")
     return min(max(int(text), low), high) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def duration(seconds: float) -> str:
-    """Seconds with the unit that suits them, "1.25 ms", not to be parted at the end of a line."""
+    """Return seconds with a fitting unit, "1.25 ms", with a space at which no line is broken."""
     return ascii_duration(seconds).replace(" us", " µs").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def case_text(case: Case) -> str:
-    """A case in words; neighbouring threads go without saying."""
+    """Return a case in words; the affinity is named only where it is `spread`."""
     spread = ", spread" if case.affinity is Affinity.SPREAD else ""
     return f"{case.threads} thread{'' if case.threads == 1 else 's'}{spread}"
 

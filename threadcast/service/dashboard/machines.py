@@ -20,7 +20,7 @@ ROW = 560
 class Card:
     """A machine as its card shows it."""
 
-    known: MeasuredMachine
+    measured: MeasuredMachine
     sockets: int
     nodes: int
     clock: str
@@ -33,11 +33,13 @@ def machines() -> str:
     return render_template("dashboard/machines.html", cards=[_card(known) for known in known_machines()])
 
 
-def _card(known: MeasuredMachine) -> Card:
-    cores = known.machine.cores
+def _card(measured: MeasuredMachine) -> Card:
+    cores = measured.machine.cores
     clocks = [core.max_hz for core in cores if core.max_hz]
     clock = "–" if not clocks else f"{max(clocks) / 1e9:.3g} GHz"
-    return Card(known, len({c.socket for c in cores}), len({c.node for c in cores}), clock, drawing(known.machine))
+    return Card(
+        measured, len({c.socket for c in cores}), len({c.node for c in cores}), clock, drawing(measured.machine)
+    )
 
 
 def drawing(machine: Machine) -> Markup:

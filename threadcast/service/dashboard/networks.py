@@ -1,4 +1,4 @@
-"""Networks: what each consists of, how it would be planned and how far any plan can reach, and how it last ran."""
+"""Pages of networks: the ops of each, a plan and the least time that any plan could reach, and the last run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from threadcast.core import Machine, OpGraph, Plan, Trace, timeline
 from threadcast.core.errors import FormatError, ModelError, NotFound, PlanError
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
-from threadcast.service.dashboard.plan_cache import Made, PlanCache
+from threadcast.service.dashboard.plan_cache import PlanCache, PlannedNetwork
 from threadcast.service.dashboard.timeline import Strip, strips
+from threadcast.service.deadlines import deadline
 from threadcast.service.planning import read_problem
 from threadcast.service.problems import Problem
 from threadcast.service.schemas import Planned
 
 COLOURED = 8
-"""Kinds that get a colour of their own, by the time that they take; the rest is grey."""
+"""Kinds of op with a colour of their own, those that take longest; the others are grey."""
 EXTENSION = "threadcast-dashboard-plans"
 
 
@@ -52,21 +53,23 @@ def network(name: str) -> str:
     known = known_machines()
     machine = chosen_machine(known)
     run = here.store.browse.last_run(name, machine.fingerprint) if machine else None
-    made, problem = (None, "") if machine is None else _planned(name, machine)
+    found, problem = (None, "") if machine is None else _planned(name, machine)
     kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
     shown: list[Plan | Trace] = [run.plan, run.trace] if run else []
-    tones = _tones([*shown, *([made.plan] if made else [])], kinds)
+    tones = _tones([*shown, *([found.plan] if found else [])], kinds)
     span_s = max((s.makespan_s for s in shown), default=0.0)
     last = [
         Schedule(title, s, strips(s, kinds, tones, span_s=span_s)) for title, s in zip(("predicted", "actual"), shown)
     ]
     planned = (
-        Schedule("planned", made.plan, strips(made.plan, kinds, tones, span_s=made.plan.makespan_s)) if made else None
+        Schedule("planned", found.plan, strips(found.plan, kinds, tones, span_s=found.plan.makespan_s))
+        if found
+        else None
     )
     return render_template(
-        "dashboard/network.html", name=name, graph=graph, known=known, machine=machine, run=run, last=last, made=made,
+        "dashboard/network.html", name=name, graph=graph, known=known, machine=machine, run=run, last=last, found=found,
         planned=planned, tones=tones, problem=problem, kinds=Counter(kinds.values()).most_common(),
-        reaches=_reaches(made), edges=len(graph.edges),
+        reaches=_reaches(found), edges=len(graph.edges),
     )  # fmt: skip
 
 
@@ -77,41 +80,41 @@ def timeline_file(name: str) -> Response:
     graph: OpGraph = here.store.graph(name)
     machine = chosen_machine(known_machines())
     run = here.store.browse.last_run(name, machine.fingerprint) if machine else None
-    made = here_plans().get(_key(name, machine)) if machine and not run else None
-    if run is None and made is None:
+    found = _plan_cache().get(_key(name, machine)) if machine and not run else None
+    if run is None and found is None:
         raise NotFound(f"{name} has no timeline yet: plan it on its page, or run it with `threadcast run`")
-    plan, trace = (run.plan, run.trace) if run else (made.plan if made else None, None)
+    plan, trace = (run.plan, run.trace) if run else (found.plan if found else None, None)
     response = jsonify(timeline.perfetto(plan, trace, graph=graph))
     response.headers["Content-Disposition"] = "attachment; filename=timeline.json"
     return response
 
 
-def here_plans() -> PlanCache:
-    """The plans that this process keeps for its pages."""
+def _plan_cache() -> PlanCache:
+    """The plans that this process has made for its pages."""
     return cast(PlanCache, current_app.extensions[EXTENSION])
 
 
-def _planned(name: str, machine: Machine) -> tuple[Made | None, str]:
-    """The plan if it is there or was asked for, and why it cannot be made."""
+def _planned(name: str, machine: Machine) -> tuple[PlannedNetwork | None, str]:
+    """The plan if there is one or one is asked for, else why it cannot be made."""
     key = _key(name, machine)
     if key is None:
         return None, f"No model is registered as {context().models.default}: `threadcast train` makes one."
-    kept = here_plans()
-    made = kept.get(key)
-    if made is None and request.args.get("plan") == "now":
+    plans, here = _plan_cache(), context()
+    found = plans.get(key)
+    if found is None and request.args.get("plan") == "now":
+        asked = Planned.model_validate({"machine": machine.fingerprint})
+        until = deadline(here.settings.deadline_s)
         try:
-            made = kept.make(
-                key, read_problem(name, Planned.model_validate({"machine": machine.fingerprint}), context())
-            )
+            found = plans.plan(key, read_problem(name, asked, here), until, most_planners=here.settings.max_planners)
         except (FormatError, ModelError, PlanError) as error:
             return None, str(error)
         except Problem as error:
             return None, error.detail
-    return made, ""
+    return found, ""
 
 
 def _key(name: str, machine: Machine | None) -> Hashable:
-    """What a plan follows from; None where no model answers. Measurements and models only become more."""
+    """All that a plan follows from; None where no model answers. Stored measurements and models never change."""
     here = context()
     try:
         version = here.models.registry.manifest(here.models.default).version
@@ -130,8 +133,9 @@ def _tones(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str,
     return {kind: tone for tone, (kind, _) in enumerate(taken.most_common(COLOURED))}
 
 
-def _reaches(made: Made | None) -> list[tuple[str, Any]]:
-    if made is None:
+def _reaches(found: PlannedNetwork | None) -> list[tuple[str, Any]]:
+    """What any plan can reach, by the form of the graph."""
+    if found is None:
         return []
-    report = made.ceiling
+    report = found.ceiling
     return [("as it is", report.reach), *([("without split", report.without_split)] if report.without_split else [])]

@@ -1,4 +1,4 @@
-"""One op: what was measured of it, what each model says, and what it is."""
+"""The page of one op: its measurements, the curves that models predict for it, and its inputs and attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.measured import MeasuredOp, by_case
 from threadcast.service.context import context
-from threadcast.service.dashboard.curves import chart_of, told_by
+from threadcast.service.dashboard.curves import chart_of, model_curve
 from threadcast.service.dashboard.frame import blueprint, known_machines
 from threadcast.service.dashboard.scores import newest
 from threadcast.store.summaries import subject
@@ -36,13 +36,14 @@ def op_page(key: str) -> str:
     versions = here.models.registry.versions()
     shown = _chosen(versions, request.args.getlist("model"))
     all_given = request.args.get("given") == "all"
-    told = [told_by(here.models, version, entry, all_given=all_given) for version in shown]
+    by_model = [model_curve(here.models, version, entry, all_given=all_given) for version in shown]
     op = entry.op
     attributes = {name: json.dumps(value) for name, value in op.attributes.items()}
     return render_template(
         "dashboard/op.html", op=op, subject=subject(op), line=lines[wanted], lines=lines, machine=machine,
-        entry=entry, chart=chart_of(entry, told), told=told, versions=versions, shown=shown, all_given=all_given,
-        attributes=attributes, networks=here.store.browse.networks_with(key), default=here.models.default,
+        entry=entry, chart=chart_of(entry, by_model), by_model=by_model, versions=versions, shown=shown,
+        all_given=all_given, attributes=attributes, networks=here.store.browse.networks_with(key),
+        default=here.models.default,
     )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def _entry(key: str, machine: Machine) -> MeasuredOp:
 
 
 def _chosen(versions: Sequence[str], asked: Sequence[str]) -> list[str]:
-    """The versions that the address names, else the one that answers and the newest of some other kinds."""
+    """Return the versions that the query names, else the one that answers and the newest of some other kinds."""
     known = [version for version in asked if version in versions]
     if known:
         return known[:MOST_LINES]

@@ -1,28 +1,31 @@
-"""Plans that were made for pages, so that a page is shown again without planning again."""
+"""Plans made for pages, kept so that a page is shown again without planning again."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 from threadcast.core import Plan
+from threadcast.prediction.lru_cache import LruCache
 from threadcast.scheduler import planner
 from threadcast.scheduler.bounds.speedup_bound import Ceiling, ceiling
 from threadcast.scheduler.bounds.verdict import verdict
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.merged_backward import without_split
+from threadcast.service import planners
+from threadcast.service.deadlines import Deadline, too_late
 
-KEPT = 16
-"""Plans, of some MB for a network of thousands of ops."""
+MOST_PLANS = 16
+"""Plans kept, of some MB for a network of thousands of ops."""
+
 BUDGET_S = 1.0
 """Seconds for the search: half of what `threadcast plan` takes, since somebody waits for the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A plan, what any plan could reach at most, and that in a sentence."""
+class PlannedNetwork:
+    """A plan, the least time that any plan could reach, and that in a sentence."""
 
     plan: Plan
     ceiling: Ceiling
@@ -30,28 +33,32 @@ class Made:
 
 
 class PlanCache:
-    """The last plans by what they were made from; safe to use from threads, of which one plans at a time."""
+    """The plans used last, by a key that stands for all that they follow from. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[Hashable, Made] = OrderedDict()
-        self._lock, self._planning = threading.Lock(), threading.Lock()
+        self._plans: LruCache[Hashable, PlannedNetwork] = LruCache(MOST_PLANS)
+        self._planning = threading.Lock()
 
-    def get(self, key: Hashable) -> Made | None:
-        """The plan that was made for `key`, if it is still there."""
-        with self._lock:
-            if key in self._made:
-                self._made.move_to_end(key)
-            return self._made.get(key)
+    def get(self, key: Hashable) -> PlannedNetwork | None:
+        """The plan of `key`, if there is one."""
+        return self._plans.get(key)
 
-    def make(self, key: Hashable, problem: Problem) -> Made:
-        """Plan, unless another thread just has; some seconds for a large network."""
-        with self._planning:
-            if (made := self.get(key)) is not None:
-                return made
+    def plan(self, key: Hashable, problem: Problem, until: Deadline, *, most_planners: int) -> PlannedNetwork:
+        """Return the plan of `key`, made from `problem` by a planner process unless another thread just has.
+
+        One thread at a time plans for pages, which leaves the other threads to other requests. Problem as soon as time
+        is up, while waiting or while planning.
+        """
+        if not self._planning.acquire(timeout=until.remaining_s()):
+            raise too_late(until.limit_s)
+        try:
+            if (planned := self.get(key)) is not None:
+                return planned
+            options = {"budget_s": BUDGET_S}
+            plan = planners.plan(problem, planner.SEARCH, options, until, most=most_planners)
             report = ceiling(problem, unsplit=without_split(problem))
-            made = Made(planner.plan(problem, policy=planner.SEARCH, budget_s=BUDGET_S), report, verdict(report))
-            with self._lock:
-                self._made[key] = made
-                while len(self._made) > KEPT:
-                    self._made.popitem(last=False)
-            return made
+            planned = PlannedNetwork(plan, report, verdict(report))
+            self._plans.put(key, planned)
+            return planned
+        finally:
+            self._planning.release()

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "arena.h"
-#include "dynamic.h"
 #include "engine.h"
 #include "fused.h"
 #include "openmp.h"
@@ -170,32 +169,23 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   }));
   py::class_<Script, std::shared_ptr<Script>>(module, "Script")
       .def(py::init([](const std::vector<std::vector<std::pair<int, int>>>& lanes,
-                       std::vector<std::vector<int>> crews, std::vector<int> waits, std::vector<std::vector<int>> tells,
+                       std::vector<std::vector<int>> teams, std::vector<int> waits, std::vector<std::vector<int>> tells,
                        std::vector<std::vector<int>> last, std::vector<std::vector<int>> counted,
                        std::vector<int> users) {
-        auto script = std::make_shared<Script>(Script{{}, std::move(crews), std::move(waits), std::move(tells),
+        auto script = std::make_shared<Script>(Script{{}, std::move(teams), std::move(waits), std::move(tells),
                                                       std::move(last), std::move(counted), std::move(users)});
         for (const auto& lane : lanes) {
           script->lanes.emplace_back();
           for (const auto& [op, rank] : lane) script->lanes.back().push_back({op, rank});
         }
         return script;
-      }), py::kw_only(), py::arg("lanes"), py::arg("crews"), py::arg("waits"), py::arg("tells"),
+      }), py::kw_only(), py::arg("lanes"), py::arg("teams"), py::arg("waits"), py::arg("tells"),
           py::arg("last"), py::arg("counted"), py::arg("users"));
-  py::class_<Order>(module, "Order")
-      .def(py::init([](std::vector<Seat> seats, std::vector<std::vector<int>> groups, std::vector<double> levels,
-                       std::vector<bool> tiny) {
-        return Order{std::move(seats), std::move(groups), std::move(levels), std::move(tiny)};
-      }), py::kw_only(), py::arg("seats"), py::arg("groups"), py::arg("levels"), py::arg("tiny"));
   py::class_<Stepper, std::shared_ptr<Stepper>>(module, "Stepper").def_readwrite("number", &Stepper::number);
   py::class_<Engine, Stepper, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<Script> script,
                        const std::vector<Seat>& seats, double spin_s) {
         return std::make_shared<Engine>(program, lanes, std::move(script), seats, nanoseconds_of(spin_s));
-      }));
-  py::class_<DynamicEngine, Stepper, std::shared_ptr<DynamicEngine>>(module, "DynamicEngine")
-      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, Order order, double spin_s) {
-        return std::make_shared<DynamicEngine>(program, lanes, std::move(order), nanoseconds_of(spin_s));
       }));
   py::class_<Relay>(module, "Relay")
       .def(py::init<std::shared_ptr<Stepper>>())

@@ -9,7 +9,7 @@
 
 namespace threadcast {
 
-// What a lane does next: run an operator (rank 0) or be a member of the crew that runs it.
+// What a lane does next: run an operator (rank 0) or be a member of the team that runs it.
 struct Turn {
   int op;
   int rank;
@@ -18,7 +18,7 @@ struct Turn {
 // The plan, by operator number; see runtime/replay.py and runtime/lifetimes.py.
 struct Script {
   std::vector<std::vector<Turn>> lanes;
-  std::vector<std::vector<int>> crews;  // lanes of each operator, the leader first
+  std::vector<std::vector<int>> teams;  // lanes of each operator, the leader first
   std::vector<int> waits;               // operators of other lanes that each waits for
   std::vector<std::vector<int>> tells;  // operators that wait for each
   std::vector<std::vector<int>> last;   // values that nobody needs after it
@@ -39,8 +39,8 @@ class Engine : public Stepper {
   void report(int op, size_t lane);
 
   const std::shared_ptr<const Script> script_;
-  std::deque<Shares> shares_;                 // by lane, for the crew that it leads
-  std::vector<std::unique_ptr<Crew>> crews_;  // by operator; none for one thread
+  std::deque<Shares> shares_;                 // by lane, for the team that it leads
+  std::vector<std::unique_ptr<Team>> teams_;  // by operator; none for one thread
 };
 
 }  // namespace threadcast

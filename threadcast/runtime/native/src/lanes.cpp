@@ -9,7 +9,7 @@
 #include <map>
 #include <system_error>
 
-#include "crew.h"
+#include "team.h"
 
 namespace threadcast {
 namespace {
@@ -68,20 +68,20 @@ Lane::Lane(Seat seat, std::chrono::nanoseconds spin) : cpu_(seat.first), spin_(s
 
 Lane::~Lane() {
   ended_.store(true);
-  bell_.ring();
+  parker_.unpark();
   if (thread_.joinable()) thread_.join();
 }
 
 void Lane::give(const std::function<void()>* job) {
   job_.store(job);
-  bell_.ring();
+  parker_.unpark();
 }
 
 void Lane::work() {
   omp_thread().ours = true;
   at::AutoDispatchBelowAutograd below_autograd;
   for (;;) {
-    bell_.wait([this] { return job_.load() != nullptr || ended_.load(); }, spin_);
+    parker_.park([this] { return job_.load() != nullptr || ended_.load(); }, spin_);
     const std::function<void()>* job = job_.exchange(nullptr);
     if (job == nullptr) return;
     try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back

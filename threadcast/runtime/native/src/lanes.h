@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "waiting.h"
+#include "parker.h"
 
 namespace threadcast {
 
@@ -25,7 +25,7 @@ class Lane {
   Lane(Seat seat, std::chrono::nanoseconds spin);
   ~Lane();  // ends the thread once its job is done
 
-  Bell& bell() { return bell_; }
+  Parker& parker() { return parker_; }
   void give(const std::function<void()>* job);  // which must not throw, and must outlive what it does
 
  private:
@@ -33,7 +33,7 @@ class Lane {
 
   const int cpu_;
   std::chrono::nanoseconds spin_;
-  Bell bell_;
+  Parker parker_;
   std::atomic<const std::function<void()>*> job_{nullptr};
   std::atomic<bool> ended_{false};
   std::thread thread_;
@@ -47,15 +47,15 @@ class Lanes {
   Lane& at(Seat seat);  // throws std::system_error where no thread can be made or pinned
   std::mutex& turn() { return turn_; }  // held during a step: two that had half of the lanes each would wait for ever
 
-  Bell& caller() { return caller_; }  // of the thread that has the turn
+  Parker& caller() { return caller_; }  // of the thread that has the turn
   void expect(int jobs) { busy_.store(jobs); }
   void finished_one() {
-    if (busy_.fetch_sub(1) == 1) caller_.ring();
+    if (busy_.fetch_sub(1) == 1) caller_.unpark();
   }
-  void wait_for_all() { caller_.wait([this] { return busy_.load() == 0; }, spin_); }
+  void wait_for_all() { caller_.park([this] { return busy_.load() == 0; }, spin_); }
 
  private:
-  Bell caller_;
+  Parker caller_;
   std::atomic<int> busy_{0};
   std::chrono::nanoseconds spin_;
   std::mutex turn_;

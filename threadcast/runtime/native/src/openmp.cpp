@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-#include "crew.h"
+#include "team.h"
 
 namespace threadcast {
 namespace {
@@ -47,7 +47,7 @@ void run_alone(Body body, void* data) {
   Shares shares;
   for (uint64_t i = 0; i < shares.size(); ++i) shares[i].free_for.store(i, std::memory_order_relaxed);
   region.shares = &shares;
-  thread.crew = nullptr;
+  thread.team = nullptr;
   thread.region = &region;
   thread.rank = 0;
   thread.size = 1;
@@ -59,10 +59,10 @@ void run_alone(Body body, void* data) {
 void parallel(Body body, void* data, unsigned threads, unsigned flags) {
   OmpThread& thread = omp_thread();
   if (!thread.ours) return original.GOMP_parallel(body, data, threads, flags);
-  const int most = thread.region == nullptr && thread.crew != nullptr ? thread.crew->size() : 1;
+  const int most = thread.region == nullptr && thread.team != nullptr ? thread.team->size() : 1;
   const int size = threads == 0 ? most : std::min<int>(threads, most);
   if (size == 1) return run_alone(body, data);
-  thread.crew->lead(body, data, size);
+  thread.team->lead(body, data, size);
 }
 
 void wait_here(Region& region, int size) {
@@ -227,7 +227,7 @@ void sections_end_nowait() {
 int max_threads() {
   const OmpThread& thread = omp_thread();
   if (!thread.ours) return original.omp_get_max_threads();
-  return thread.crew != nullptr ? thread.crew->size() : 1;
+  return thread.team != nullptr ? thread.team->size() : 1;
 }
 
 int num_threads() { return omp_thread().ours ? omp_thread().size : original.omp_get_num_threads(); }
@@ -237,7 +237,7 @@ int thread_num() { return omp_thread().ours ? omp_thread().rank : original.omp_g
 int in_parallel() { return omp_thread().ours ? omp_thread().size > 1 : original.omp_in_parallel(); }
 
 void set_num_threads(int threads) {
-  if (!omp_thread().ours) original.omp_set_num_threads(threads);  // an operator's count is its crew's
+  if (!omp_thread().ours) original.omp_set_num_threads(threads);  // an operator's count is its team's
 }
 
 struct Taken {

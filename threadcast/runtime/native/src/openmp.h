@@ -14,7 +14,7 @@ namespace threadcast {
 // when done; doing it again does nothing.
 std::string take_over_openmp(const std::string& library);
 
-// A parallel region as libtorch's own are, for operators made here: on the crew of an engine's thread, else on
+// A parallel region as libtorch's own are, for operators made here: on the team of an engine's thread, else on
 // libgomp's. After `take_over_openmp` only.
 void omp_parallel(void (*body)(void*), void* data, unsigned threads);
 int omp_most_threads();

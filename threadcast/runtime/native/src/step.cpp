@@ -37,14 +37,14 @@ class Enlisted {
 
 }  // namespace
 
-Leading::Leading(Crew& crew) : crew_(crew) {
-  omp_thread().crew = &crew;
-  tell_mkl(crew.size());
+LeaderScope::LeaderScope(Team& team) : team_(team) {
+  omp_thread().team = &team;
+  tell_mkl(team.size());
 }
 
-Leading::~Leading() {
-  crew_.dismiss();
-  omp_thread().crew = nullptr;
+LeaderScope::~LeaderScope() {
+  team_.dismiss();
+  omp_thread().team = nullptr;
   tell_mkl(1);
 }
 
@@ -53,10 +53,10 @@ Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> 
     : program_(std::move(program)), spin_(spin), awaited_(program_->calls.size()), users_(program_->values),
       lanes_(std::move(lanes)), first_cpu_(seats[0].first), values_(program_->values),
       done_by_(seats.size()), done_(program_->calls.size()), was_done_(program_->calls.size()) {
-  bells_.push_back(&lanes_->caller());
+  parkers_.push_back(&lanes_->caller());
   for (size_t lane = 1; lane < seats.size(); ++lane) {
     threads_.push_back(&lanes_->at(seats[lane]));
-    bells_.push_back(&threads_.back()->bell());
+    parkers_.push_back(&threads_.back()->parker());
     jobs_.emplace_back([this, lane, lanes = lanes_.get()] {
       play(lane);
       lanes->finished_one();  // from here on this object may be gone
@@ -89,7 +89,7 @@ void Stepper::take_over(Stepper& halted) {
 void Stepper::halt() {
   halting_.store(true);  // first: `go` looks at it after it has set the other
   stopping_.store(true);
-  for (Bell* bell : bells_) bell->ring();
+  for (Parker* parker : parkers_) parker->unpark();
 }
 
 void Stepper::count_rest() {
@@ -160,11 +160,11 @@ bool Stepper::call(int op, size_t lane, std::vector<c10::IValue>& stack) {
   return !failed_.load();
 }
 
-std::unique_ptr<Crew> Stepper::crew_of(const std::vector<int>& lanes, Shares& shares) {
+std::unique_ptr<Team> Stepper::team_of(const std::vector<int>& lanes, Shares& shares) {
   if (lanes.size() < 2) return nullptr;
-  std::vector<Bell*> members;
-  for (size_t rank = 1; rank < lanes.size(); ++rank) members.push_back(bells_[lanes[rank]]);
-  return std::make_unique<Crew>(bells_[lanes[0]], std::move(members), &shares, spin_);
+  std::vector<Parker*> members;
+  for (size_t rank = 1; rank < lanes.size(); ++rank) members.push_back(parkers_[lanes[rank]]);
+  return std::make_unique<Team>(parkers_[lanes[0]], std::move(members), &shares, spin_);
 }
 
 void Stepper::fail(std::exception_ptr error) {
@@ -174,7 +174,7 @@ void Stepper::fail(std::exception_ptr error) {
   }
   failed_.store(true);
   stopping_.store(true);
-  for (Bell* bell : bells_) bell->ring();
+  for (Parker* parker : parkers_) parker->unpark();
 }
 
 }  // namespace threadcast

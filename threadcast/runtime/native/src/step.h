@@ -1,4 +1,4 @@
-// One step of a program on pinned lanes: what replaying a plan and deciding while it runs have in common.
+// One step of a program on pinned lanes, in whichever order its engine runs the operators.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "calls.h"
-#include "crew.h"
 #include "lanes.h"
+#include "team.h"
 
 namespace threadcast {
 
@@ -31,14 +31,14 @@ struct Ran {
   int lane = 0, engine = 0;
 };
 
-// Makes the calling thread lead a crew until the end of the block.
-class Leading {
+// Makes the calling thread the leader of a team until the end of the block.
+class LeaderScope {
  public:
-  explicit Leading(Crew& crew);
-  ~Leading();
+  explicit LeaderScope(Team& team);
+  ~LeaderScope();
 
  private:
-  Crew& crew_;
+  Team& team_;
 };
 
 // A step is begun, gone on with until it has ended, and ended; or it is taken over by another engine of the same program
@@ -71,7 +71,7 @@ class Stepper {
   bool call(int op, size_t lane, std::vector<c10::IValue>& stack);
   void free_value(int value) { values_[value] = c10::IValue(); }
   bool stopping() const { return stopping_.load(); }
-  std::unique_ptr<Crew> crew_of(const std::vector<int>& lanes, Shares& shares);
+  std::unique_ptr<Team> team_of(const std::vector<int>& lanes, Shares& shares);
 
   // For steps whose order is not that of a plan from the beginning: what the operators that are not done wait for, and
   // how many of them use each value. `done` then frees what nobody needs any more.
@@ -85,7 +85,7 @@ class Stepper {
 
   const std::shared_ptr<const Program> program_;
   const std::chrono::nanoseconds spin_;
-  std::vector<Bell*> bells_;  // by lane
+  std::vector<Parker*> parkers_;  // by lane
   std::vector<std::atomic<int>> awaited_;  // by operator
   std::vector<std::atomic<int>> users_;    // by value
 

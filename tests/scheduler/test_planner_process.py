@@ -1,0 +1,105 @@
+"""Plans come from a process of their own, which ends with whoever asks it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from threadcast.core import Machine, Op, OpGraph
+from threadcast.core.errors import InvalidInput
+from threadcast.core.graph import Edge
+from threadcast.scheduler import planner, planner_process
+from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
+from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.scheduler.simulation.checker import check_schedule
+
+LONG_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """Three ops on two cores, the first two side by side."""
+    curves = {"a": {1: 4.0, 2: 2.5}, "b": {1: 3.0, 2: 2.0}, "c": {1: 1.0, 2: 0.8}}
+    graph = OpGraph(tuple(curves), (Op("mm"), Op("mm"), Op("relu")), (Edge(0, 2), Edge(1, 2)), curves)
+    machine = Machine.uniform("two", 2)
+    return Problem(graph, curves_of(graph, machine), machine)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[PlannerProcess]:
+    """A process that makes several plans."""
+    with closing(PlannerProcess()) as made:
+        yield made
+
+
+def test_its_plan_is_the_planners(process: PlannerProcess, problem: Problem) -> None:
+    process.ask(problem, policy="critical_path")
+    plan = process.result(LONG_S)
+    assert plan is not None
+    assert plan == planner.plan(problem, policy="critical_path")
+    check_schedule(problem.graph, plan, machine=problem.machine)
+
+
+def test_one_process_makes_one_plan_after_the_other(process: PlannerProcess, problem: Problem) -> None:
+    for policy in ("fifo", "sequential"):
+        process.ask(problem, policy=policy)
+        plan = process.result(LONG_S)
+        assert plan is not None
+        assert plan.policy == policy
+
+
+def test_options_that_a_policy_does_not_have_are_refused(process: PlannerProcess, problem: Problem) -> None:
+    process.ask(problem, policy="fifo", options={"nonsense": 1})
+    with pytest.raises(InvalidInput, match="nonsense"):
+        process.result(LONG_S)
+    process.ask(problem, policy="fifo", options={"inter": 1})
+    assert process.result(LONG_S) is not None
+
+
+def test_a_plan_that_is_not_made_in_time_is_none_and_the_process_can_be_ended(problem: Problem) -> None:
+    process = PlannerProcess(background=True)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) >= 0
+    os.kill(process.pid, signal.SIGSTOP)
+    process.ask(problem)
+    assert process.result(0.0) is None
+    assert process.result(0.01) is None
+    process.close()
+    process.close()
+    assert not Path(f"/proc/{process.pid}").exists()
+
+
+def test_a_process_that_was_killed_says_so(problem: Problem) -> None:
+    with closing(PlannerProcess()) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.ask(problem)
+        with pytest.raises(PlannerEnded, match="status -9"):
+            process.result(LONG_S)
+
+
+def test_it_ends_with_its_standard_input() -> None:
+    with closing(PlannerProcess()) as process:
+        process._questions.close()
+        assert process._process.wait(LONG_S) == 0
+
+
+def test_it_ends_with_a_caller_that_is_killed() -> None:
+    program = f"from {planner_process.__name__} import PlannerProcess as P; p = P(); print(p.pid, flush=True); input()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as caller:
+        assert caller.stdout is not None
+        planning = os.pidfd_open(int(caller.stdout.readline()))
+        caller.kill()
+    poll = planner_process.select.poll()
+    poll.register(planning, planner_process.select.POLLIN)
+    assert poll.poll(LONG_S * 1e3)
+    os.close(planning)

@@ -1,0 +1,160 @@
+"""Plans made in a process of their own, which can be ended at any moment and keeps its memory to itself.
+
+A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The libraries of
+the planner (Numba's compiler, HiGHS, OR-Tools) take some 250 MB, and seconds to start, so one process makes many plans.
+
+`PlannerProcess` is the caller's end; this module run as a script is the other. Problem and plan travel in a file in
+memory that both have open. A byte on the script's standard input says that there is a problem, one on its standard
+output that there is an answer. The script ends with its standard input, and with the process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from threadcast.core import Machine, OpGraph, Plan
+from threadcast.core.curve_codec import from_bytes, to_bytes
+from threadcast.core.errors import ExecutionError, InvalidInput
+from threadcast.core.parent_process import end_with_parent
+from threadcast.scheduler.policies import Problem
+
+_LENGTH_BYTES = 8
+"""A problem begins with the length of its JSON part: a big-endian integer of this size."""
+
+_NICEST = 19
+"""Lowest priority of a process (nice(2))."""
+
+
+class PlannerEnded(ExecutionError):
+    """The process ended without an answer, by a signal or for want of memory."""
+
+
+class PlannerProcess:
+    """A process that makes one plan at a time. For one thread at a time; `close` it in the end.
+
+    The process ends when the thread that made it does, so make it in a thread that lives as long. `background`: it uses
+    only the time that nobody else wants of the cores. `stderr`: where its messages go; `subprocess.DEVNULL`, or None
+    for the caller's own standard error.
+    """
+
+    def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
+        self._message = os.memfd_create("threadcast-plan")
+        # -P: nothing is imported from the directory that the caller happens to be in
+        command = [sys.executable, "-P", "-m", __name__, str(self._message), str(os.getpid()), str(int(background))]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            process_group=0,  # Ctrl-C is for the caller
+        )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def ask(self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None) -> None:
+        """Have a plan made, as `planner.plan(problem, policy=policy, **options)`; returns at once."""
+        _write(self._message, _problem_bytes(problem, policy, options or {}))
+        with suppress(BrokenPipeError):  # the process has ended, as `result` says
+            os.write(self._questions.fileno(), b"?")
+
+    def result(self, timeout_s: float = 0.0) -> Plan | None:
+        """The plan asked for last; None where it is not made within `timeout_s` seconds.
+
+        InvalidInput where the planner refuses the policy or the options, PlannerEnded where the process ended,
+        ExecutionError where planning failed otherwise.
+        """
+        answered = select.poll()
+        answered.register(self._answers, select.POLLIN)
+        if not answered.poll(timeout_s * 1e3):
+            return None
+        if not os.read(self._answers.fileno(), 1):
+            raise PlannerEnded(f"planning failed: its process ended with status {self._process.wait()}")
+        answer = json.loads(_read(self._message))
+        if "refused" in answer:
+            raise InvalidInput(answer["refused"])
+        if "failed" in answer:
+            raise ExecutionError(f"planning failed: {answer['failed']}")
+        return Plan.from_json(answer["plan"])
+
+    def close(self) -> None:
+        """End the process, whatever it is doing; closing again does nothing."""
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        if not self._questions.closed:
+            os.close(self._message)
+        self._questions.close()
+        self._answers.close()
+
+
+def _write(file: int, content: bytes) -> None:
+    os.ftruncate(file, 0)
+    left, at = memoryview(content), 0
+    while left:
+        written = os.pwrite(file, left, at)
+        left, at = left[written:], at + written
+
+
+def _read(file: int) -> bytes:
+    size, parts = os.fstat(file).st_size, bytearray()
+    while len(parts) < size:
+        parts += os.pread(file, size - len(parts), len(parts))
+    return bytes(parts)
+
+
+def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) -> bytes:
+    head = json.dumps({
+        "graph": problem.graph.to_json(), "machine": problem.machine.to_json(), "policy": policy,
+        "options": dict(options),
+    }).encode()  # fmt: skip
+    return len(head).to_bytes(_LENGTH_BYTES, "big") + head + to_bytes(problem.curves)
+
+
+def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
+    end = _LENGTH_BYTES + int.from_bytes(message[:_LENGTH_BYTES], "big")
+    asked = json.loads(message[_LENGTH_BYTES:end])
+    graph, machine = OpGraph.from_json(asked["graph"]), Machine.from_json(asked["machine"])
+    return Problem(graph, from_bytes(memoryview(message)[end:]), machine), asked["policy"], asked["options"]
+
+
+def _answer(message: bytes) -> dict[str, Any]:
+    """The plan's document, or why there is none."""
+    from threadcast.scheduler.planner import plan
+
+    options: dict[str, Any] = {}
+    try:
+        problem, policy, options = _problem_of(message)
+        return {"plan": plan(problem, policy=policy, **options).to_json()}
+    except Exception as error:  # noqa: BLE001 - the caller is told of everything
+        if isinstance(error, ValueError) or (isinstance(error, TypeError) and options):
+            return {"refused": str(error)}
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _serve(message: int) -> None:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not look like an answer
+    while os.read(0, 1):
+        _write(message, json.dumps(_answer(_read(message))).encode())
+        os.write(answers, b"!")
+
+
+if __name__ == "__main__":
+    _message, _parent, _background = map(int, sys.argv[1:])
+    end_with_parent(_parent)
+    if _background:
+        os.nice(_NICEST)
+    _serve(_message)
