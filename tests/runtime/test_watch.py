@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.runtime.compiler import needs_compiler
 from threadcast.runtime import watch
-from threadcast.runtime.native.library import native_library
+from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.watch import Watch
 
 Optimizer = torch.optim.Optimizer

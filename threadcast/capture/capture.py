@@ -23,6 +23,7 @@ from threadcast.capture.lowering import lower
 from threadcast.capture.module_state import ModuleState
 from threadcast.capture.optimizers import ready_state, updates_of
 from threadcast.capture.program import Input, Program
+from threadcast.capture.python_state import PythonState
 from threadcast.capture.recording import Recorder
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError
@@ -106,7 +107,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
             return state.call(function, parameters, buffers, arguments)
 
     groups = {"parameter": state.parameters, "buffer": state.buffers}
-    with state.left_alone():
+    with state.left_alone(function):
         return _capture(call, groups, inputs, Recorder(), optimizer=None, split=split)
 
 
@@ -168,7 +169,7 @@ def capture_training(
         return result
 
     groups = {"parameter": state.parameters, "buffer": state.buffers, "state": flat_moments, "rate": rates}
-    with state.left_alone():
+    with state.left_alone(model, loss):
         return _capture(step, groups, (tuple(inputs), target), recorder, optimizer=optimizer, split=split)
 
 
@@ -211,13 +212,21 @@ class _State:
         return result
 
     @contextmanager
-    def left_alone(self) -> Iterator[None]:
-        """Put the module's attributes back at the end; ModuleChanged where it sets any."""
-        kept = ModuleState(self.module)
+    def left_alone(self, *functions: Any) -> Iterator[None]:
+        """Put the module's attributes, and whatever `functions` can reach, back at the end.
+
+        ModuleChanged where anything was set.
+        """
+        reads = PythonState(functions)
+        if reads.unwatchable is not None:
+            raise CaptureError(f"cannot capture: it reads {reads.unwatchable}")
+        check_supported(nn.ModuleList(reads.modules))
+        modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         try:
             yield
         finally:
-            changed = kept.restore()
+            of_modules, elsewhere = modules.restore(), reads.restore()
+        changed = of_modules or elsewhere
         if changed is not None:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
 

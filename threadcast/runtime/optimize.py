@@ -15,8 +15,8 @@ from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
-from threadcast.runtime.memory_format import ModelFormat
 from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.threads.memory import keep_freed_memory
@@ -76,7 +76,15 @@ class OptimizedCall(_OptimizedModel):
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
+            default,
+            capture,
+            machine,
+            name=name,
+            watched=(model, None),
+            functions=(function,),
+            rivals=rivals,
+            among=among,
+            most=most,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +115,9 @@ class OptimizedStep(_OptimizedModel):
             return capture_training(_Formatted(model, model_format), loss, optimizer, (tuple(inputs), {}), target)
 
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer), most=most)
+        self._optimized = Optimized(
+            default, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
+        )
 
     def __call__(self, *arguments: Any) -> Tensor:
         result = self._optimized(*arguments)

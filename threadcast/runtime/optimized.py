@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Any
 
@@ -18,13 +19,13 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.memory_format import ModelFormat, formats_of
 from threadcast.runtime.model_cores import ModelCores
-from threadcast.runtime.plan_store import PlanStore
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -37,8 +38,9 @@ class Optimized:
 
     `capture(arguments, model_format)` gives the graph of one call in the current memory format. The first calls measure
     and compare (`Tuning`); all of them are whole steps of the caller's. `watched` are the model and the optimizer whose
-    tensors the graphs hold. `rivals(arguments)` are further contenders, `among` says which. `name` tells calls apart
-    between processes. It uses `most` cores at most, if more come.
+    tensors the graphs hold, `functions` others that they have built in (a loss). `rivals(arguments)` are further
+    contenders, `among` says which. `name` tells calls apart between processes. It uses `most` cores at most, if more
+    come.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Optimized:
         *,
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
+        functions: Sequence[Callable[..., Any]] = (),
         rivals: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
         among: str = "",
         most: int | None = None,
@@ -60,7 +63,7 @@ class Optimized:
         if self._unsupported is not None:
             model = None
         self._model = model
-        self._watch = Watch(model, optimizer) if model is not None else None
+        self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
         self._tunings: dict[Any, Tuning | str] = {}
         """What runs each kind of arguments, or the reason why only the default can."""
@@ -197,7 +200,8 @@ class Optimized:
             self.close()
             self._format.reset()
             watch.renew()
-            seen = watch.look()
+            now = watch.look()
+            seen = replace(now, unsteady=seen.unsteady or now.unsteady)
         return seen
 
     def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
@@ -210,6 +214,8 @@ class Optimized:
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
+        if seen is not None and seen.unsteady is not None:
+            return seen.unsteady
         if seen is None or seen.hooked is None:
             return None
         return f"{seen.hooked} has hooks, which a captured step does not call"
