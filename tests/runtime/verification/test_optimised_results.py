@@ -17,7 +17,8 @@ from tests.runtime.verification.wrong_kernels import with_wrong_kernel, wrong
 from threadcast import networks
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import WrongResult
-from threadcast.runtime import engines, optimize
+from threadcast.runtime import optimize
+from threadcast.runtime.engines import open_engine as engines
 
 
 @pytest.fixture(params=["python", "native"])

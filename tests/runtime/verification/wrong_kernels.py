@@ -27,7 +27,7 @@ def _library() -> torch.library.Library:
     library.define("relu(Tensor self) -> Tensor")
     library.impl("relu", lambda x: torch.ops.aten.relu.default(x) * (1.01 if wrong.on else 1.0), "CPU")
     library.define("_fused_sgd_(Tensor(a!)[] self, Tensor[] grads, Tensor(c!)[] momentum_buffer_list, *, "
-                   "float weight_decay, float momentum, Tensor lr, float dampening, bool nesterov, bool maximize, "
+                   "float weight_decay, float momentum, float lr, float dampening, bool nesterov, bool maximize, "
                    "bool is_first_step, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()")  # fmt: skip
     library.impl("_fused_sgd_", _no_update, "CPU")
     return library
