@@ -117,7 +117,7 @@ def test_two_services_agree_on_the_champion(two: tuple[Running, Running]) -> Non
             "PUT", f"{two[0].url}/v1/models/aliases/champion", json={"version": version}, timeout=LONG_S, retries=False
         )
         assert answer.status == 200
-        assert eventually(lambda: champions() == {version}, LONG_S)
+        assert eventually(lambda version=version: champions() == {version}, LONG_S)
 
 
 def test_a_database_that_cannot_be_reached_is_our_fault_and_its_password_stays_here(tmp_path: Path) -> None:
