@@ -73,7 +73,7 @@ def threadcast_inference(work: Workload, info: dict[str, Any]) -> Callable[[], o
     call = optimize(work.model.eval())
     _settle(lambda: call(*work.inputs), lambda: call.reports, info)
     if info["runs"] not in ("plan", "default"):
-        info["direct"] = _by_turns(lambda: call(*work.inputs), lambda: call.kept[0].run(tuple(work.inputs), {}))
+        info["direct"] = _by_turns(lambda: call(*work.inputs), lambda: call.fastest[0].run(tuple(work.inputs), {}))
     return lambda: call(*work.inputs)
 
 

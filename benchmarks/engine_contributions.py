@@ -29,12 +29,12 @@ from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
-from threadcast.runtime.comparison import sequential
+from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.layout import Layouts, converted, layouts_of
-from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.plain_gains import measure_plain_gains
-from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.sequential import sequential
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory
@@ -76,17 +76,16 @@ def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     return found.problem, found.plan
 
 
-def run_lying(lying: Layouts, layout: MemoryFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
-    """A step with the model's tensors in this layout."""
-    lying.set(layout)
+def run_in(memory_format: MemoryFormat, owner: ModelFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+    """A step with the model's tensors in this memory format."""
+    owner.set(memory_format)
     engine.run(inputs)
 
 
-def captured_in(work: Workload, optimizer: torch.optim.Optimizer, layout: MemoryFormat) -> Captured:
-    """The training step with its images in this layout."""
+def captured_step(work: Workload, optimizer: torch.optim.Optimizer, owner: ModelFormat) -> Captured:
+    """The training step with its images in the current memory format."""
     assert work.loss is not None
-    inputs = converted(tuple(work.inputs)) if layout is MemoryFormat.CHANNELS_LAST else tuple(work.inputs)
-    return capture_training(work.model, work.loss, optimizer, inputs, work.target)
+    return capture_training(work.model, work.loss, optimizer, owner.arguments(tuple(work.inputs)), work.target)
 
 
 def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
@@ -95,7 +94,7 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
     work = networks.load(name, size)
     assert work.loss is not None
     optimizer = torch.optim.SGD(work.model.parameters(), lr=1e-3, momentum=0.9)
-    lying = Layouts(work.model, optimizer)
+    owner = ModelFormat(work.model, optimizer)
     loss = work.loss
 
     def eager() -> object:
@@ -108,16 +107,16 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
 
     with ExitStack() as ends:
         steps: dict[str, Callable[[], object]] = {"eager, all threads, memory kept": eager}
-        for layout in layouts_of(work.model, work.inputs):
-            lying.set(layout)
-            captured = captured_in(work, optimizer, layout)
+        for memory_format in formats_of(work.model, work.inputs):
+            owner.set(memory_format)
+            captured = captured_step(work, optimizer, owner)
             for what, graph, made in plans(captured, machine):
                 engine = ends.enter_context(NativeEngine(graph, made, machine))
-                steps[f"{what}, {layout}"] = partial(run_lying, lying, layout, engine, graph.bind())
+                steps[f"{what}, {memory_format}"] = partial(run_in, memory_format, owner, engine, graph.bind())
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):
             for what, step in steps.items():
-                lying.set(MemoryFormat.AS_GIVEN)
+                owner.set(MemoryFormat.AS_GIVEN)
                 step()
                 before_s = time.perf_counter()
                 step()

@@ -17,14 +17,12 @@ from torch import Tensor
 
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.capture.program import below_autograd
-from threadcast.core import Case, Curve, CurveTable, Machine, Placement, Plan, read_machine
-from threadcast.runtime.comparison import sequential
-from threadcast.runtime.engine import Engine
-from threadcast.runtime.executors import Executors
-from threadcast.runtime.native.engine import NativeEngine, NativeLoop
-from threadcast.runtime.policy_engine import PolicyEngine
-from threadcast.runtime.python_engine import PythonEngine
-from threadcast.scheduler.policies import Problem, create
+from threadcast.core import Case, Machine, Placement, Plan, read_machine
+from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engines.executors import Executors
+from threadcast.runtime.engines.native.engine import NativeEngine, NativeLoop
+from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.plans.sequential import sequential
 
 OPS = 10_000
 REPEATS = 9
@@ -59,12 +57,6 @@ def on(machine: Machine, core_of: Callable[[int], int], captured: Captured) -> P
     return Plan(len(machine), "by hand", ops)
 
 
-def policy(machine: Machine, captured: Captured) -> PolicyEngine:
-    curve = Curve.exact([Case(1)], [1e-6])
-    problem = Problem(captured.graph, CurveTable.of([curve] * len(captured.graph)), machine)
-    return PolicyEngine(captured, create("critical_path", problem, executors=len(machine)))
-
-
 def seconds_each(contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Median seconds of a step of each, taken by turns."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
@@ -91,7 +83,6 @@ def main() -> None:
     }
     with ExitStack() as ends:
         executors = ends.enter_context(closing(Executors(machine)))
-        deciding = ends.enter_context(policy(machine, chains))
 
         def stepping(captured: Captured, engine: Engine) -> Callable[[], object]:
             ends.callback(engine.close)
@@ -105,7 +96,6 @@ def main() -> None:
                 name: stepping(captured, PythonEngine(captured, plan, machine, executors=executors))
                 for name, (captured, plan) in plans.items()
             },
-            "critical path decides, two chains": lambda: deciding.run(chains.bind()),
         }
         loop = NativeLoop(chain)
         inputs = chain.bind()

@@ -104,7 +104,7 @@ def scenario(cores: int, runs: Sequence[NDArray[np.float64]], seed: int, *, know
             for name, order in ordered.items():
                 found["moved"].append(abs(len(order.cores) - held.get(name, 0)))
                 held[name] = len(order.cores)
-                ledger.confirmed(name, order.number, order.cores)
+                ledger.confirm(name, order.number, order.cores)
             ordered = ledger.orders()
         for name, speed in running.items():
             if held.get(name):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.cli.output import Output, table
-from threadcast.cli.progress import Progress
+from threadcast.cli.progress import ProgressBar
 from threadcast.core.figures import duration, significant
 
 
@@ -82,10 +82,10 @@ class Clock:
 
 def test_progress_without_a_terminal_is_a_line_now_and_then_with_the_time_left(capsys):
     clock = Clock()
-    with Progress("timing", total=100, clock=clock) as bar:
-        for _ in range(50):
+    with ProgressBar("timing", total=100, clock=clock) as bar:
+        for done in range(1, 51):
             clock.now_s += 1.0
-            bar.advance()
+            bar.update(done)
         bar.update(50, doing="resting")
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -97,7 +97,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then_with_the_time_left(c
 
 def test_progress_of_unknown_length_tells_what_is_done(capsys):
     clock = Clock()
-    with Progress("reading", clock=clock) as bar:
+    with ProgressBar("reading", clock=clock) as bar:
         clock.now_s = 11.0
         bar.update(7)
     assert capsys.readouterr().err == "reading: 7\n"
@@ -105,5 +105,5 @@ def test_progress_of_unknown_length_tells_what_is_done(capsys):
 
 def test_a_short_task_says_nothing(capsys):
     with Output().progress("timing", total=2) as bar:
-        bar.advance(2)
+        bar.update(2)
     assert capsys.readouterr().err == ""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from threadcast.collector.busy import CpuTimes, Load
-from threadcast.collector.campaign import Campaign, Progress
+from threadcast.collector.campaign import Campaign, CampaignProgress
 from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import EvenlySpread, EveryCase
 from threadcast.collector.timing import Goal
@@ -153,7 +153,7 @@ def test_an_op_that_fails_is_reported_and_the_others_are_measured(store):
             raise RuntimeError("could not create a primitive")
         return 1.0
 
-    told: list[Progress] = []
+    told: list[CampaignProgress] = []
     bench = Scripted(seconds=seconds)
     report = campaign(bench, EveryCase(), store, on_progress=told.append).run(graph_of(8, 16, 32))
     assert report.failed == {op(16).key: "at 2 compact: RuntimeError: could not create a primitive"}
@@ -162,7 +162,7 @@ def test_an_op_that_fails_is_reported_and_the_others_are_measured(store):
 
 
 def test_progress_counts_up_to_the_total_and_says_what_remains(store):
-    told: list[Progress] = []
+    told: list[CampaignProgress] = []
     campaign(Scripted(), EvenlySpread(1), store).run(graph_of(8))
     campaign(Scripted(), EveryCase(), store, mean_s=0.5, on_progress=told.append).run(graph_of(8, 16))
     assert [progress.done for progress in told] == list(range(2, 9))
@@ -213,7 +213,7 @@ def test_a_load_that_cannot_be_read_stops_only_who_asked_for_an_idle_machine(sto
 
 
 def test_an_interruption_keeps_what_was_measured(store):
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: CampaignProgress) -> None:
         if progress.done == 3:
             raise KeyboardInterrupt
 
@@ -223,7 +223,7 @@ def test_an_interruption_keeps_what_was_measured(store):
 
 
 def test_a_store_that_fails_ends_the_campaign(store):
-    def close(progress: Progress) -> None:
+    def close(progress: CampaignProgress) -> None:
         raise StoreError("disk full")
 
     with pytest.raises(StoreError, match="disk full"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,12 +34,12 @@ def start() -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def arbitrate(tmp_path: Path) -> Iterator[Callable[[], Callable[[], None]]]:
-    """Starts an arbiter in a thread, and gives what stops it."""
+def arbitrate(tmp_path: Path) -> Iterator[Callable[..., Callable[[], None]]]:
+    """Starts an arbiter in a thread, by the clock that is passed or the real one, and gives what stops it."""
     stops: list[Callable[[], None]] = []
 
-    def begin() -> Callable[[], None]:
-        arbiter = Arbiter(read_machine(), tmp_path / "threadcast" / "arbiter.sock")
+    def begin(now: Callable[[], float] = time.monotonic) -> Callable[[], None]:
+        arbiter = Arbiter(read_machine(), tmp_path / "threadcast" / "arbiter.sock", now=now)
         serving = threading.Thread(target=arbiter.serve)
         serving.start()
 

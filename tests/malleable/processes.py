@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from threadcast.core import read_machine
+from threadcast.malleable.family import descendants
 
 CORES, PER_CORE = len(read_machine()), read_machine().threads_per_core
 needs_two_cores = pytest.mark.skipif(CORES < 2, reason="one core has nothing to give")
 COMMAND = "from threadcast.cli.main import main; main()"
 EXECUTED = (sys.executable, "-c", COMMAND, "exec", "--", sys.executable)
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys, time
 import torch, threadcast
@@ -51,7 +56,7 @@ class Running:
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
             [*(command or (sys.executable,)), "-c", PROGRAM, *(() if command else ("attach",))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )  # fmt: skip
         assert self._line() == "ready"
 
@@ -77,3 +82,24 @@ class Running:
             assert stream is not None
             with suppress(BrokenPipeError):
                 stream.close()
+
+
+@contextmanager
+def running(program: str, *before: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python that runs `program`; it and all that it has started end with the block."""
+    process = subprocess.Popen(
+        [*before, sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        for one in (*descendants(process.pid), process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that it says."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain, combinations, product
 from pathlib import Path
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 
 import threadcast
 from tests.cli.commands import invoke
+from tests.malleable.processes import line, running
 from tests.waiting import eventually
 from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput
@@ -98,13 +97,27 @@ def test_a_process_in_a_hurry_gets_what_it_needs_and_others_the_rest() -> None:
 
 def test_a_deadline_is_counted_down_from_the_first_report() -> None:
     deadline = Deadline.within(100, 10, 5.0)
-    assert deadline.needs_per_s(5.0) == pytest.approx((1 + SPARE) * 10)
-    left = deadline.after(1000).after(1060)
-    assert left.steps == 40
-    assert left.after(3).steps == 40, "a count that begins anew takes nothing off"
-    assert left.needs_per_s(13.0) == pytest.approx((1 + SPARE) * 20)
-    assert left.needs_per_s(15.0) == math.inf
-    assert left.after(1200).needs_per_s(99.0) == 0
+    assert deadline.needs_per_s(None, 5.0) == pytest.approx((1 + SPARE) * 10)
+    assert deadline.left(1000) == 100, "it is not known yet where the count began"
+    deadline = Deadline.within(100, 10, 5.0, since=1000)
+    assert deadline.left(1060) == 40
+    assert deadline.left(None) == deadline.left(3) == 100, "a count that begins anew takes nothing off"
+    assert deadline.needs_per_s(1060, 13.0) == pytest.approx((1 + SPARE) * 20)
+    assert deadline.needs_per_s(1060, 15.0) == math.inf
+    assert deadline.needs_per_s(1200, 99.0) == 0
+
+
+def test_a_deadline_that_is_dropped_while_its_process_lends_is_forgotten() -> None:
+    ledger = Ledger(Machine.uniform("m", 4))
+    for name in ("waits", "computes"):
+        ledger.join(name, Claim(progress={1: 1.0}), (), 0.0)
+    ledger.set_deadline("waits", Deadline.within(1, 100.0, 0.0), 0.0)
+    assert ledger.parties["waits"].on_time is True
+    for name in ("waits", "computes"):
+        ledger.set_activity(name, "waits" if name == "waits" else "computes", 1.0)
+    assert ledger.parties["waits"].lends
+    ledger.set_deadline("waits", None, 2.0)
+    assert ledger.parties["waits"].on_time is None
 
 
 @pytest.mark.parametrize("wrong", [(0, 1), (1, 0), (math.nan, 1), (1, math.nan), (math.inf, 1), (1, 1e10)])
@@ -116,11 +129,11 @@ def test_what_is_no_deadline_is_refused(wrong: tuple[float, float]) -> None:
 def obey(ledger: Ledger) -> None:
     while orders := ledger.orders():
         for name, order in orders.items():
-            ledger.confirmed(name, order.number, order.cores)
+            ledger.confirm(name, order.number, order.cores)
 
 
 def counts(ledger: Ledger) -> dict[str, int]:
-    return {name: len(party.holds) for name, party in ledger.parties.items()}
+    return {name: len(party.granted) for name, party in ledger.parties.items()}
 
 
 def test_a_process_that_falls_behind_gets_more_cores_and_is_told() -> None:
@@ -128,7 +141,7 @@ def test_a_process_that_falls_behind_gets_more_cores_and_is_told() -> None:
     linear = {count: float(count) for count in range(1, 9)}
     ledger.join("slow", Claim(progress=linear), (), 0.0)
     ledger.join("other", Claim(2.0, progress=linear), (), 0.0)
-    ledger.promise("slow", Deadline.within(100, 25.0, 0.0), 0.0)
+    ledger.set_deadline("slow", Deadline.within(100, 25.0, 0.0), 0.0)
     obey(ledger)
     assert counts(ledger) == {"slow": 5, "other": 3}
     assert ledger.parties["slow"].on_time is True
@@ -144,7 +157,7 @@ def test_a_process_that_falls_behind_gets_more_cores_and_is_told() -> None:
     ledger.report("slow", 100, 24.0)
     ledger.explore(30.0)
     assert ledger.parties["slow"].on_time is True
-    ledger.promise("slow", None, 31.0)
+    ledger.set_deadline("slow", None, 31.0)
     assert ledger.parties["slow"].on_time is None
     assert ledger.parties["other"].on_time is None
 
@@ -153,7 +166,7 @@ def test_trials_take_nothing_from_who_needs_it() -> None:
     ledger = Ledger(Machine.uniform("m", 4))
     for name in ("hurries", "other"):
         ledger.join(name, Claim(), (), 0.0)
-    ledger.promise("hurries", Deadline.within(20_000, 1000.0, 0.0), 0.0)
+    ledger.set_deadline("hurries", Deadline.within(20_000, 1000.0, 0.0), 0.0)
     steps, had = 0.0, set()
     for tick in range(600):
         now_s = tick / 10
@@ -171,7 +184,7 @@ def test_more_processes_than_cores_cannot_promise_anything() -> None:
     ledger = Ledger(Machine.uniform("m", 1))
     for name in ("a", "b"):
         ledger.join(name, Claim(progress={1: 10.0}), (), 0.0)
-    ledger.promise("a", Deadline.within(1, 100, 0.0), 0.0)
+    ledger.set_deadline("a", Deadline.within(1, 100, 0.0), 0.0)
     assert ledger.parties["a"].on_time is False
 
 
@@ -195,18 +208,11 @@ sys.stdin.readline()
 def test_a_process_hears_whether_it_is_in_time(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
     arbitrate()
     path = tmp_path / "threadcast" / "arbiter.sock"
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[2],
-    ) as one:  # fmt: skip
-        assert one.stdout is not None
-        try:
-            assert one.stdout.readline() == "False\n"
-            assert one.stdout.readline() == "True\n"
-            assert eventually(lambda: ask(path, {"who": "all"})["processes"][0]["deadline"]["steps"] == 0)
-            assert "done" in invoke("top", "--once").output
-        finally:
-            one.kill()
+    with running(PROGRAM) as one:
+        assert line(one) == "False"
+        assert line(one) == "True"
+        assert eventually(lambda: ask(path, {"who": "all"})["processes"][0]["deadline"]["steps"] == 0)
+        assert "done" in invoke("top", "--once").output
 
 
 @pytest.mark.parametrize("wrong", ["3", '{"steps": 1}', '{"steps": 0, "in_s": 1}', '{"steps": 1, "in_s": "x"}'])

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.malleable.processes import COMMAND, CORES, PER_CORE, needs_two_cores
+from tests.malleable.processes import COMMAND, CORES, PER_CORE, line, needs_two_cores, running
 from tests.waiting import eventually
 from threadcast.malleable.family import ancestors, descendants
 from threadcast.malleable.sockets import ask, socket_of
 
 EXEC = (sys.executable, "-c", COMMAND, "exec", "--")
-ROOT = Path(__file__).parents[2]
-
-
-@contextmanager
-def running(program: str, *before: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python that runs `program` until its stdin is closed, and what it has started."""
-    process = subprocess.Popen(
-        [*before, sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    try:
-        yield process
-    finally:
-        for one in (*descendants(process.pid), process.pid):
-            os.kill(one, 9)
-        process.communicate()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def masks(process: int) -> set[int]:

@@ -10,7 +10,7 @@ from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.division import Claim
 from threadcast.malleable.ledger import Ledger
-from threadcast.malleable.progress import SETTLE_S, WINDOW_S, Progress
+from threadcast.malleable.step_rates import SETTLE_S, WINDOW_S, StepRates
 
 
 class Process:
@@ -26,7 +26,7 @@ def deliver(ledger, processes, name):
     if process.mail:
         order = process.mail.pop(0)
         process.cores = frozenset(order.cores)
-        ledger.confirmed(name, order.number, process.cores)
+        ledger.confirm(name, order.number, process.cores)
 
 
 def send(ledger, processes):
@@ -44,7 +44,7 @@ def test_no_core_is_used_twice_whatever_happens_in_whatever_order(seed):
             name = f"p{step}"
             processes[name] = Process()
             may = frozenset(rng.sample(range(8), 4)) if seed % 2 and rng.random() < 0.3 else None
-            ledger.join(name, Claim(rng.choice([0.5, 1, 3]), rng.randint(1, 2)), (), step, may=may)
+            ledger.join(name, Claim(rng.choice([0.5, 1, 3]), rng.randint(1, 2)), (), step, allowed=may)
         elif action < 0.4 and processes:
             name = rng.choice(list(processes))
             del processes[name]
@@ -63,8 +63,8 @@ def test_no_core_is_used_twice_whatever_happens_in_whatever_order(seed):
     for name, process in processes.items():
         others = set[int]().union(*(target for other, target in targets.items() if other != name))
         assert targets[name] - others <= process.cores <= targets[name]
-        assert process.cores <= (ledger.parties[name].may or process.cores)
-    if processes and all(ledger.parties[name].may is None for name in processes):
+        assert process.cores <= (ledger.parties[name].allowed or process.cores)
+    if processes and all(ledger.parties[name].allowed is None for name in processes):
         assert sum(len(process.cores) for process in processes.values()) == 8, "no core is lost"
 
 
@@ -72,10 +72,10 @@ def test_a_core_that_only_one_may_use_is_given_up_by_the_other():
     ledger = Ledger(Machine.uniform("two", 2))
     ledger.join("a", Claim(), (), 0)
     assert obey(ledger) == {"a": (0, 1)}
-    ledger.join("b", Claim(), (), 1, may=frozenset({0}))
+    ledger.join("b", Claim(), (), 1, allowed=frozenset({0}))
     assert obey(ledger) == {"a": (1,)}
     assert obey(ledger) == {"b": (0,)}
-    ledger.bound("b", 1, 1, 2, may=frozenset({1}))
+    ledger.set_bounds("b", 1, 1, 2, allowed=frozenset({1}))
     assert ledger.parties["b"].target == (1,)
     assert ledger.parties["a"].target == (0,)
 
@@ -84,7 +84,7 @@ def obey(ledger):
     """Every process does at once what it is told; what each was told."""
     orders = ledger.orders()
     for name, order in orders.items():
-        ledger.confirmed(name, order.number, order.cores)
+        ledger.confirm(name, order.number, order.cores)
     return {name: order.cores for name, order in orders.items()}
 
 
@@ -96,7 +96,7 @@ def test_one_alone_has_all_again_once_the_other_has_gone():
     (order,) = ledger.orders().values()
     assert order.cores == (0,)
     assert ledger.orders() == {}, "b waits until a has let go"
-    ledger.confirmed("a", order.number, (0,))
+    ledger.confirm("a", order.number, (0,))
     assert obey(ledger) == {"b": (1,)}
     ledger.leave("b", 2)
     assert obey(ledger) == {"a": (0, 1)}
@@ -110,11 +110,11 @@ def test_what_confirms_an_earlier_order_gives_nothing_of_a_later_one_away():
     (second,) = ledger.orders().values()
     ledger.leave("b", 2)
     (third,) = ledger.orders().values()
-    ledger.confirmed("a", second.number, second.cores)
+    ledger.confirm("a", second.number, second.cores)
     assert (first.cores, second.cores, third.cores) == ((0, 1), (0,), (0, 1))
-    assert ledger.parties["a"].holds == {0, 1}
-    ledger.confirmed("a", 99, ())
-    assert ledger.parties["a"].holds == {0, 1}
+    assert ledger.parties["a"].granted == {0, 1}
+    ledger.confirm("a", 99, ())
+    assert ledger.parties["a"].granted == {0, 1}
 
 
 def test_processes_that_come_back_after_an_arbiter_died_keep_what_they_have():
@@ -133,7 +133,7 @@ def test_what_was_lent_when_an_arbiter_died_is_one_process_s_again(first):
     while orders := ledger.orders():
         for name, order in orders.items():
             used[name] = set(order.cores)
-            ledger.confirmed(name, order.number, order.cores)
+            ledger.confirm(name, order.number, order.cores)
     assert used["lender"] | used["borrower"] == {0, 1}
     assert not used["lender"] & used["borrower"]
 
@@ -162,23 +162,23 @@ def test_more_processes_than_cores_all_run():
         ledger.join(name, Claim(), (), 0)
     for _ in range(5):
         obey(ledger)
-    assert all(len(ledger.parties[name].holds) == 1 for name in "abc")
+    assert all(len(ledger.parties[name].granted) == 1 for name in "abc")
 
 
 def test_rates_are_of_one_number_of_cores_and_another_phase_forgets_the_others():
-    progress = Progress()
-    progress.resized(2, 0.0)
+    rates = StepRates()
+    rates.resized(2, 0.0)
     for i in range(20):
-        progress.report(10.0 * i, SETTLE_S + i)
-    assert progress.rates == {2: pytest.approx(10.0)}
-    progress.resized(1, 20.0)
+        rates.report(10.0 * i, SETTLE_S + i)
+    assert rates.by_cores == {2: pytest.approx(10.0)}
+    rates.resized(1, 20.0)
     for i in range(20):
-        progress.report(200 + 6.0 * i, 20 + SETTLE_S + (WINDOW_S + 0.1) * i)
-    assert progress.rates[1] == pytest.approx(6.0 / (WINDOW_S + 0.1))
-    assert progress.rates[2] == pytest.approx(10.0)
+        rates.report(200 + 6.0 * i, 20 + SETTLE_S + (WINDOW_S + 0.1) * i)
+    assert rates.by_cores[1] == pytest.approx(6.0 / (WINDOW_S + 0.1))
+    assert rates.by_cores[2] == pytest.approx(10.0)
     for i in range(20):
-        progress.report(400 + 100.0 * i, 60 + (WINDOW_S + 0.1) * i)
-    assert set(progress.rates) == {1}
+        rates.report(400 + 100.0 * i, 60 + (WINDOW_S + 0.1) * i)
+    assert set(rates.by_cores) == {1}
 
 
 def run(ledger, speeds, seconds):
@@ -189,7 +189,7 @@ def run(ledger, speeds, seconds):
         while ordered := ledger.orders():
             for name, order in ordered.items():
                 held[name] = len(order.cores)
-                ledger.confirmed(name, order.number, order.cores)
+                ledger.confirm(name, order.number, order.cores)
         for name, speed in speeds.items():
             steps[name] += speed(held[name]) / 10
             ledger.report(name, steps[name], tick / 10)
@@ -229,6 +229,6 @@ def test_what_a_process_expects_counts_until_it_is_measured():
         ledger.expect("a", {1: float("nan")}, 2.0)
     for name, cores in (("a", (0,)), ("b", (1, 2, 3))):
         for order in range(1, 8):
-            ledger.confirmed(name, order, cores)
+            ledger.confirm(name, order, cores)
     held = run(ledger, {"a": lambda cores: 10.0 * cores, "b": lambda cores: 10.0 * min(cores, 2)}, 60.0)
     assert held == {"a": 2, "b": 2}, "a measured rate counts for more than an expected one"

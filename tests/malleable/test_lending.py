@@ -17,15 +17,15 @@ from tests.waiting import eventually
 from threadcast.core import Machine
 from threadcast.malleable.activity import COMPUTES_S, LONGEST_WAIT_S, WAITS_S, Activity
 from threadcast.malleable.division import Claim
-from threadcast.malleable.family import descendants, seen
+from threadcast.malleable.family import descendants, process_status
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.sockets import ask
 
 EVERY_S = 0.05
 
 
-class Seen:
-    """A process that is looked at again and again."""
+class Simulated:
+    """A process that is observed again and again."""
 
     def __init__(self) -> None:
         self.activity, self.now_s, self.cpu_s = Activity(), 0.0, 0.0
@@ -34,12 +34,12 @@ class Seen:
         for _ in range(round(seconds / EVERY_S)):
             self.now_s += EVERY_S
             self.cpu_s += share * EVERY_S
-            self.activity.look(self.cpu_s, state, self.now_s)
+            self.activity.observe(self.cpu_s, state, self.now_s)
         return self.activity.state
 
 
 def test_a_process_computes_once_it_has_for_a_while_and_waits_once_it_has() -> None:
-    process = Seen()
+    process = Simulated()
     assert process.goes_on(COMPUTES_S / 2, 1.0) == "new"
     assert process.goes_on(COMPUTES_S, 1.0) == "computes"
     assert process.goes_on(WAITS_S / 2, 0.0) == "computes"
@@ -48,8 +48,8 @@ def test_a_process_computes_once_it_has_for_a_while_and_waits_once_it_has() -> N
 
 
 def test_now_and_then_a_little_work_is_none() -> None:
-    assert Seen().goes_on(5.0, 0.05) == "waits"
-    process = Seen()
+    assert Simulated().goes_on(5.0, 0.05) == "waits"
+    process = Simulated()
     for _ in range(10):
         process.goes_on(EVERY_S, 1.0)
         process.goes_on(0.5, 0.0)
@@ -57,11 +57,11 @@ def test_now_and_then_a_little_work_is_none() -> None:
 
 
 def test_a_process_that_could_run_but_is_left_no_time_does_not_wait() -> None:
-    assert Seen().goes_on(5.0, 0.02, "R") == "computes"
+    assert Simulated().goes_on(5.0, 0.02, "R") == "computes"
 
 
 def test_one_that_keeps_on_coming_back_lends_less_and_less_often() -> None:
-    process, waited = Seen(), []
+    process, waited = Simulated(), []
     for _ in range(8):
         process.goes_on(0.2, 1.0)
         before_s = process.now_s
@@ -77,7 +77,7 @@ def test_one_that_keeps_on_coming_back_lends_less_and_less_often() -> None:
 
 
 def test_a_stopped_process_waits_at_once_and_is_back_at_once() -> None:
-    process = Seen()
+    process = Simulated()
     process.goes_on(1.0, 1.0)
     assert process.goes_on(EVERY_S, 0.0, "T") == "waits"
     assert process.goes_on(EVERY_S, 0.0) == "new"
@@ -86,7 +86,7 @@ def test_a_stopped_process_waits_at_once_and_is_back_at_once() -> None:
 def obey(ledger: Ledger) -> None:
     while orders := ledger.orders():
         for name, order in orders.items():
-            ledger.confirmed(name, order.number, order.cores)
+            ledger.confirm(name, order.number, order.cores)
 
 
 def two_with_one_waiting() -> Ledger:
@@ -94,21 +94,21 @@ def two_with_one_waiting() -> Ledger:
     for name in ("a", "b"):
         ledger.join(name, Claim(), (), 0.0)
     obey(ledger)
-    ledger.active("b", "waits", 1.0)
+    ledger.set_activity("b", "waits", 1.0)
     obey(ledger)
     assert not ledger.parties["b"].lends, "nobody computes"
-    ledger.active("a", "computes", 1.0)
+    ledger.set_activity("a", "computes", 1.0)
     return ledger
 
 
 def test_cores_of_one_that_waits_are_used_by_one_that_computes_until_it_works_again() -> None:
     ledger = two_with_one_waiting()
-    own = ledger.parties["b"].holds
+    own = ledger.parties["b"].granted
     (order,) = ledger.orders().values()
     assert order.cores == (0, 1, 2, 3)
-    ledger.confirmed("a", order.number, order.cores)
-    assert ledger.parties["b"].holds == own
-    ledger.active("b", "new", 9.0)
+    ledger.confirm("a", order.number, order.cores)
+    assert ledger.parties["b"].granted == own
+    ledger.set_activity("b", "new", 9.0)
     orders = ledger.orders()
     assert orders.keys() == {"a"}, "b goes on where it was, and hears of nothing"
     assert set(orders["a"].cores) == {0, 1, 2, 3} - own
@@ -117,10 +117,10 @@ def test_cores_of_one_that_waits_are_used_by_one_that_computes_until_it_works_ag
 def test_what_is_lent_comes_back_when_nobody_computes() -> None:
     ledger = two_with_one_waiting()
     obey(ledger)
-    ledger.active("a", "waits", 5.0)
+    ledger.set_activity("a", "waits", 5.0)
     obey(ledger)
-    assert [len(party.holds) for party in ledger.parties.values()] == [2, 2]
-    assert not ledger.parties["a"].holds & ledger.parties["b"].holds
+    assert [len(party.granted) for party in ledger.parties.values()] == [2, 2]
+    assert not ledger.parties["a"].granted & ledger.parties["b"].granted
 
 
 def test_one_that_waits_among_more_processes_than_cores_leaves_the_others_a_core_each() -> None:
@@ -128,29 +128,29 @@ def test_one_that_waits_among_more_processes_than_cores_leaves_the_others_a_core
     for name in "abc":
         ledger.join(name, Claim(), (), 0.0)
     obey(ledger)
-    ledger.active("a", "waits", 1.0)
-    ledger.active("b", "computes", 1.0)
-    ledger.active("c", "computes", 1.0)
+    ledger.set_activity("a", "waits", 1.0)
+    ledger.set_activity("b", "computes", 1.0)
+    ledger.set_activity("c", "computes", 1.0)
     obey(ledger)
-    assert len(ledger.parties["b"].holds | ledger.parties["c"].holds) == 2
-    ledger.active("a", "new", 2.0)
+    assert len(ledger.parties["b"].granted | ledger.parties["c"].granted) == 2
+    ledger.set_activity("a", "new", 2.0)
     obey(ledger)
-    assert all(len(party.holds) == 1 for party in ledger.parties.values())
+    assert all(len(party.granted) == 1 for party in ledger.parties.values())
 
 
 def test_steps_that_were_not_made_while_waiting_are_no_progress() -> None:
     ledger = two_with_one_waiting()
     obey(ledger)
-    rates = ledger.parties["b"].progress.rates
+    rates = ledger.parties["b"].rates.by_cores
     for now_s, steps in ((10.0, 0), (12.0, 20), (14.0, 40)):
         ledger.report("b", steps, now_s)
     before = dict(rates)
-    ledger.active("b", "new", 100.0)
+    ledger.set_activity("b", "new", 100.0)
     obey(ledger)
     ledger.report("b", 45, 101.0)
     ledger.report("b", 55, 102.5)
     assert before
-    assert ledger.parties["b"].progress.rates == {2: pytest.approx(10.0, rel=0.5)}
+    assert ledger.parties["b"].rates.by_cores == {2: pytest.approx(10.0, rel=0.5)}
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -165,7 +165,7 @@ def test_only_what_is_lent_is_used_twice_and_nothing_is_lost(seed: int) -> None:
         if mail[name]:
             number, cores = mail[name].pop(0)
             used[name] = frozenset(cores)
-            ledger.confirmed(name, number, cores)
+            ledger.confirm(name, number, cores)
 
     def send() -> None:
         for name, order in ledger.orders().items():
@@ -183,7 +183,7 @@ def test_only_what_is_lent_is_used_twice_and_nothing_is_lost(seed: int) -> None:
         elif action < 0.6 and used:
             name = rng.choice(list(used))
             lent = {one for one, party in ledger.parties.items() if party.lends}
-            ledger.active(name, rng.choice(["waits", "computes", "new"]), step)
+            ledger.set_activity(name, rng.choice(["waits", "computes", "new"]), step)
             back |= {one for one in lent if not ledger.parties[one].lends}
         elif used:
             deliver(rng.choice(list(used)))
@@ -246,8 +246,8 @@ def test_a_process_is_seen_with_what_it_has_started(start: Callable[..., Running
     one = start("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh", sys.executable)
     child = next(iter(descendants(one.process.pid)))
     assert descendants(one.process.pid, without=[child].__contains__) == []
-    look = seen(child)
-    assert look is not None
-    assert look.cpu_s > 0
-    assert seen(2**22 + 1) is None
+    status = process_status(child)
+    assert status is not None
+    assert status.cpu_s > 0
+    assert process_status(2**22 + 1) is None
     os.kill(child, signal.SIGKILL)

@@ -12,13 +12,13 @@ import torch
 
 import threadcast
 from tests.runtime.random_plans import make_random_plan
-from tests.runtime.small_training import batch, net, same_state, train_eagerly
+from tests.runtime.small_training import batch, net, run_until_settled, same_state, train_eagerly
 from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.adjust import ThreadMasks
-from threadcast.runtime import sizes
-from threadcast.runtime.plan_store import PlanStore, StoredPlan
-from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.malleable.thread_masks import ThreadMasks
+from threadcast.runtime import model_cores
+from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.threads.this_process import this_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,7 +99,9 @@ def test_a_model_follows_the_cores_of_its_process(settled_at_once: None, trained
 
 
 @needs_two_cores
-def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(
+    monkeypatch: pytest.MonkeyPatch, planned_at_once: None
+) -> None:
     model = net().eval()
     x, _ = batch(0)
     with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
@@ -107,12 +109,13 @@ def test_what_does_not_follow_runs_as_before_until_the_cores_have_stayed(monkeyp
         call.resize(1)
         with pytest.warns(UserWarning, match="other cores than it was measured on"):
             torch.testing.assert_close(call(x), model(x))
-        monkeypatch.setattr(sizes, "STEADY_S", 0.0)
+        monkeypatch.setattr(model_cores, "UNCHANGED_S", 0.0)
+
+        def check(_: int) -> None:
+            torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
+
         for size in (1, CORES):
             call.resize(size)
-            made = 0
-            while made < 3 or call.reports[0].runs == "measuring":
-                torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
-                made += 1
+            run_until_settled(call, check)
             (report,) = call.reports
             assert report.plan is None or report.plan.cores == size

@@ -30,7 +30,7 @@ from threadcast.scheduler.policies import (
 )
 from threadcast.scheduler.policies.fifo import Fifo
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.search import cp_sat_closing as closing
+from threadcast.scheduler.search import cp_sat
 from threadcast.scheduler.simulation.checker import check_schedule
 
 CURVE = {1: 4.0, 2: 2.2, 4: 1.5}
@@ -191,7 +191,7 @@ def test_the_plan_of_a_small_graph_is_proven_where_the_bounds_are_too_low() -> N
 
 
 def test_without_or_tools_the_search_plans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "find_spec", lambda name: None)
+    monkeypatch.setattr(cp_sat, "find_spec", lambda name: None)
     made = plan(problem_of([{2: 1.0}] * 3, cores=3))
     assert (made.policy, made.makespan_s) == ("search", 3.0)
     assert made.gap == pytest.approx(0.5)

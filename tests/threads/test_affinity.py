@@ -1,4 +1,4 @@
-"""Pinning and thread teams: what they change, and that they put it back."""
+"""Thread teams: what they change, and that they restore it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import threading
 import pytest
 import torch
 
+from tests.waiting import eventually
 from threadcast.core.errors import InvalidInput
-from threadcast.threads.affinity import LedTeam, ThreadTeam, pinned, thread_ids, torch_threads
+from threadcast.threads.affinity import LedTeam, ThreadTeam, thread_ids
 from threadcast.threads.openmp import end_idle_workers
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -19,58 +20,6 @@ needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two cpus")
 
 def parallel_region() -> None:
     torch.ones(1 << 17).add_(1.0)
-
-
-def test_pinning_holds_the_calling_thread_and_is_undone():
-    with pinned(CPUS[:1]):
-        assert os.sched_getaffinity(0) == {CPUS[0]}
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-def test_pinning_is_undone_after_an_error():
-    with pytest.raises(KeyError), pinned(CPUS[:1]):
-        raise KeyError
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-def test_pinning_holds_a_thread_that_exists_already():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        with pinned(CPUS[:1], threads=[thread.native_id or 0]):
-            assert os.sched_getaffinity(thread.native_id or 0) == {CPUS[0]}
-            assert os.sched_getaffinity(0) == set(CPUS)
-        assert os.sched_getaffinity(thread.native_id or 0) == set(CPUS)
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_pinning_survives_the_end_of_a_pinned_thread():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    with pinned(CPUS[:1], threads=[0, thread.native_id or 0]):
-        stop.set()
-        thread.join()
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-@pytest.mark.parametrize("cpus", [[], [FORBIDDEN], [CPUS[0], FORBIDDEN], [-1]])
-def test_pinning_to_cpus_that_are_not_ours_changes_nothing(cpus):
-    with pytest.raises(InvalidInput, match="cannot be used"), pinned(cpus):
-        pass
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-def test_torch_threads_are_set_and_put_back():
-    before = torch.get_num_threads()
-    with torch_threads(before + 2):
-        assert torch.get_num_threads() == before + 2
-    assert torch.get_num_threads() == before
-    with pytest.raises(InvalidInput, match="threads=0"), torch_threads(0):
-        pass
 
 
 def test_a_team_of_one_runs_on_its_cpu_with_one_thread():
@@ -123,8 +72,7 @@ def test_workers_that_openmp_makes_later_are_found_and_do_not_pile_up_on_one_cpu
         assert os.sched_getaffinity(team.threads[2]) == set(CPUS[:2])
         third = team.threads[2]
         team.run(lambda: region_of(2))
-        while third in thread_ids():  # OpenMP is ending it
-            pass
+        assert eventually(lambda: third not in thread_ids())  # OpenMP is ending it
         team.place()
         assert team.threads == (leader, first)
         assert os.sched_getaffinity(first) == {CPUS[1]}
@@ -170,10 +118,11 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
         return set(thread_ids()) - known
 
     def wait_for_end_of(threads: set[int]) -> None:
-        while threads & set(thread_ids()):  # joined; the kernel is tidying up
-            pass
+        assert eventually(lambda: not threads & set(thread_ids()))  # joined; the kernel is tidying up
 
-    with torch_threads(2):
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
         end_idle_workers()
         (worker,) = region_makes()
         assert not region_makes()
@@ -184,6 +133,8 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
             wait_for_end_of({worker})
         assert len(region_makes()) == 1
         end_idle_workers()
+    finally:
+        torch.set_num_threads(threads_before)
 
 
 def test_an_error_in_a_team_reaches_the_caller_and_the_team_lives():

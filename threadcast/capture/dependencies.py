@@ -1,7 +1,7 @@
 """Ordering edges: which ops must keep their order although no value flows between them.
 
-Two ops must when one writes memory that the other reads or writes, under whatever name (views, in-place results,
-parameters, running statistics), or when both draw random numbers.
+Two ops must keep it when one writes memory that the other reads or writes, under whatever name (views, in-place
+results, parameters, running statistics), or when both draw random numbers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ UNDECLARED_VIEWS = dict.fromkeys(
 )  # fmt: skip
 """Arguments whose memory an operator returns although its schema does not say so."""
 RANDOM_STATE = -1
-"""Stands for the random generator among the memories that ops write."""
+"""Represents the random generator among the memories that ops write."""
 
 
 def edges(nodes: Sequence[Node], inputs: Sequence[Input]) -> tuple[Edge, ...]:
-    """Data and ordering edges of a program; an ordering edge that a data edge repeats is left out."""
+    """Data and ordering edges of a program; an ordering edge is left out where there is a data edge already."""
     n = len(inputs)
     data = {(ref.slot - n, i) for i, node in enumerate(nodes) for ref in node.refs() if ref.slot >= n}
     ordering = ordered(nodes, inputs) - data
@@ -37,7 +37,7 @@ def edges(nodes: Sequence[Node], inputs: Sequence[Input]) -> tuple[Edge, ...]:
 
 
 def writes(node: Node) -> list[Ref]:
-    """The values whose memory the node changes."""
+    """The values whose memory the node writes."""
     return [ref for name, value, written in _arguments(node) if written for ref in find_refs(value)]
 
 
@@ -96,7 +96,7 @@ def _schema_name(node: Node) -> str:
 
 
 def _arguments(node: Node) -> Iterable[tuple[str, Any, bool]]:
-    """(name, value, whether the operator writes it) of each argument given."""
+    """(name, value, whether the operator writes it) of each given argument."""
     if not isinstance(node.target, OpOverload):
         return
     undeclared = UNDECLARED_WRITES.get(_schema_name(node), ())

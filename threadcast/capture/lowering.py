@@ -1,4 +1,4 @@
-"""From recorded calls to ops and a program: names, costs, splitting, and leaving out what nobody needs."""
+"""From recorded calls to ops and a program: names, costs, splitting, and removal of calls that nothing needs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ KINDS = {
     "_fused_adam_": "adam_update",
     "_fused_adamw_": "adamw_update",
 }
-"""The field's names where PyTorch's operators are called otherwise; all others keep PyTorch's."""
+"""The field's names for operators that PyTorch names differently; all others keep PyTorch's name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """A graph and its program; `constants` are tensors that the callable had closed over, by input slot."""
+    """A graph and its program; `constants` are the tensors in the callable's closure, by input slot."""
 
     graph: OpGraph
     program: Program
@@ -54,7 +54,7 @@ class Lowered:
 
 @dataclass(slots=True)
 class _Call:
-    """An operator call on its way: its id, and what it returns."""
+    """An operator call that is being converted: its id, and what it returns."""
 
     name: str
     part: Part
@@ -65,8 +65,8 @@ class _Call:
 def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
     """Turn recorded calls into an op graph and its program.
 
-    `inputs` name the arguments in order, `values` are what they stood for. `split` separates the gradients that one
-    operator computes.
+    `inputs` name the arguments in order, `values` are the objects that they represent. `split` separates the gradients
+    that one operator computes.
     """
     builder = _Builder(recording, inputs, values, split)
     for call in recording.calls:
@@ -83,12 +83,12 @@ class _Builder:
         self.n_inputs = len(self.inputs)
         slots = [*range(len(inputs)), *recording.constants]
         self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
-        """What the recording's refs mean here; None for a result that a mask told its operator to leave out."""
+        """The ref here of each ref of the recording; None for a result that a mask told its operator to leave out."""
         self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
         self.calls: list[_Call] = []
 
     def add(self, call: Recorded) -> None:
-        """Take a call, or the parts of a split one."""
+        """Add a call, or the parts of a split one."""
         args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
         parts = split_call(call.target, args, kwargs) if self.split else []
         if not parts:
@@ -120,7 +120,7 @@ class _Builder:
         return self.values[ref]
 
     def finish(self, recording: Recording) -> Lowered:
-        """What the calls come to once those that nobody needs are left out."""
+        """The graph and program, without calls that nothing needs."""
         outputs = map_refs(self._meant, recording.outputs)
         simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
         simpler.run()
@@ -160,7 +160,7 @@ class _Builder:
 
 
 def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:
-    """The inputs, each with the first whose memory it shares, by their values."""
+    """The inputs, each with the first input whose memory it shares, found from their values."""
     first: dict[int, int] = {}
     found = []
     for slot, (entry, value) in enumerate(zip(inputs, values, strict=True)):
@@ -171,7 +171,7 @@ def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:
 
 
 def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
-    """The field's name of what an operator call does."""
+    """The field's name for what an operator call computes."""
     if target is aten.convolution.default:
         return "convolution_transposed" if args[6] else "convolution"
     if not isinstance(target, OpOverload):
@@ -192,11 +192,11 @@ def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
 
 
 def _checks(node: Node) -> bool:
-    """Whether the node is there for what it does or raises, not for a result."""
+    """Whether the node is needed for what it does or raises, and not for a result."""
     returns = isinstance(node.target, OpOverload) and node.target._schema.returns
     return not returns or node.target is aten._linalg_check_errors.default
 
 
 def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:
-    """Results with their numbers among several; the one result of an operator that returns one has none."""
+    """Results with their numbers where there are several; the only result of an operator has number None."""
     return list(enumerate(result)) if isinstance(result, list) else [(None, result)]

@@ -1,7 +1,7 @@
 """An op graph that can be executed: which operator each op calls, on which values.
 
-Values live in numbered slots: first the program's inputs, then one slot a node. A slot is emptied after its last
-use, so that memory does not grow past eager execution.
+Values are in numbered slots: first the program's inputs, then one slot for each node. A slot is emptied after its last
+use, so that memory does not grow beyond that of eager execution.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from threadcast.capture.calls import Call, compiled
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError, InvalidInput
 
-Role = Literal["parameter", "buffer", "state", "rate", "input", "constant"]
+Role = Literal["parameter", "buffer", "state", "setting", "input", "constant"]
 Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One value that a run is given. `state` is the optimizer's, `rate` a learning rate.
+    """One value that a run is given. `state` is the optimizer's, `setting` one of its numbers.
 
     `shares` is an earlier input whose memory this one shares, None where there is none.
     """
@@ -37,7 +37,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One call of an operator. `args` and `kwargs` hold `Ref`s where values go; node i belongs to op i."""
+    """One call of an operator. `args` and `kwargs` contain a `Ref` in place of each value; node i belongs to op i."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -45,22 +45,22 @@ class Node:
     phase: Phase
 
     def refs(self) -> Iterator[Ref]:
-        """Every value that the call reads or writes, as often as it appears."""
+        """Every value that the call reads or writes, as often as it is used."""
         return find_refs((self.args, self.kwargs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Nodes in an order that eager execution would take, their inputs, and where the outputs are found."""
+    """Nodes in the order of eager execution, their inputs, and where the outputs are."""
 
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Any, ...]
     """`Ref`s and constants, flat."""
     structure: pytree.TreeSpec
-    """What the outputs are the leaves of."""
+    """The nested form of which `outputs` are the leaves."""
     uses: tuple[int, ...] = field(init=False)
-    """How many nodes touch each slot, and one more for being an output."""
+    """How many nodes use each slot, plus one for an output."""
     touches: tuple[tuple[int, ...], ...] = field(init=False)
     """The slots that each node reads, writes or fills, each once."""
     _made: list[tuple[Call, ...]] = field(init=False, default_factory=list, repr=False)
@@ -74,8 +74,8 @@ class Program:
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """For each node the function of the slots that calls its operator; made when first asked for, which native
-        engines never do."""
+        """For each node a function of the slots that calls its operator; compiled at first use, which native engines
+        never make."""
         if not self._made:
             self._made.append(tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
         return self._made[0]
@@ -98,8 +98,8 @@ class Program:
     def run(self, inputs: Sequence[Any], *, order: Sequence[int] | None = None) -> Any:
         """Execute every node once on the calling thread and return the outputs.
 
-        `order` is any topological order of the graph (None: the order captured). ExecutionError when it leaves out
-        or repeats a node; an exception of an operator passes through, and nothing is kept of the failed run.
+        `order` is any topological order of the graph (None: the captured one). ExecutionError when it leaves out or
+        repeats a node; an exception of an operator is passed on, and no value of the failed run stays in memory.
         """
         order = range(len(self.nodes)) if order is None else order
         if len(order) != len(self.nodes) or len(set(order)) != len(order):
@@ -118,6 +118,7 @@ class Program:
 
 
 def below_autograd() -> AbstractContextManager[object]:
-    """A context in which the calling thread's operators skip autograd: nothing is recorded, calls are cheaper."""
+    """A context in which the calling thread's operators skip autograd: nothing is recorded, and calls take less
+    time."""
     guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
     return guard

@@ -1,7 +1,7 @@
-"""Fewer, larger calls: views that say nothing new are left out, and sums of matrix products become products that add.
+"""Fewer, larger calls: repeated views are removed, and sums of matrix products become products that add.
 
 A weight that is used at every time step gets its gradient as a chain of sums of products. Each sum reads and writes as
-much memory as the weight has; `addmm_` adds while it multiplies, and keeps one buffer where the chain had one a step.
+much memory as the weight has; `addmm_` adds while it multiplies, and needs one buffer where the chain had one per step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ _VIEWS = {
     aten.t.default, aten.view.default, aten.permute.default, aten.transpose.int, aten.unsqueeze.default,
     aten.squeeze.dim, aten.slice.Tensor, aten.select.int, aten.expand.default, aten._unsafe_view.default,
 }  # fmt: skip
-"""Operators that only describe memory: two alike on one value are one."""
+"""Operators that only describe memory: two equal ones on one value are one."""
 
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
-"""Operators whose result is a matrix of its own, which may be written where nobody else reads it."""
+"""Operators whose result is a new matrix, which may be written to where nobody else reads it."""
 
 
 class Simplifier:
-    """Parts of a traced program in order, value by value: input slots first, then one a part.
+    """Simplifies the parts of a traced program, which are in order; values are input slots first, then one slot for
+    each part.
 
-    `results[i]` is what part i returns. Parts keep their positions; those that nothing refers to any
-    more are for whoever removes unneeded ones.
+    `results[i]` is what part i returns. Parts keep their positions; parts that nothing refers to any more are removed
+    by a later stage.
     """
 
     def __init__(
@@ -121,13 +122,13 @@ class Simplifier:
         )
 
     def _part_of(self, value: Any) -> Part | None:
-        """What makes a value; None for inputs and members of several."""
+        """The part that computes a value; None for inputs and for one of several results."""
         if not isinstance(value, Ref) or value.item is not None or value.slot < self._n_inputs:
             return None
         return self.parts[value.slot - self._n_inputs]
 
     def _uses(self) -> Counter[int]:
-        """How often each value is referred to by parts that are not left out, and by the outputs."""
+        """How often each value is used by parts that are not removed, and by the outputs."""
         uses = Counter(ref.slot for ref in find_refs(self.outputs))
         for i in range(len(self.parts) - 1, -1, -1):
             part = self.parts[i]

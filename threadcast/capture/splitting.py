@@ -1,7 +1,7 @@
-"""Splitting an operator that computes several gradients into one task a gradient.
+"""Splitting an operator that computes several gradients into one task for each gradient.
 
-The gradient of the input is what the rest of the backward pass waits for; those of weight and bias are needed
-only by their own parameter's update. Source: TurboDL's fine-grained sub-tasks.
+The rest of the backward pass waits for the gradient of the input; the gradients of weight and bias are needed only by
+the update of these parameters. Source: TurboDL's fine-grained sub-tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One operator call. `members` are the results of the unsplit operator that it gives."""
+    """One operator call. `members` are the results of the unsplit operator that it computes."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -26,11 +26,11 @@ class Part:
     suffix: str = ""
     members: tuple[int, ...] = ()
     single: int | None = None
-    """The member that the call returns by itself, None when it returns all of them with gaps."""
+    """The member that the call returns as its only result; None when it returns all of them with gaps."""
 
 
 def split_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Part]:
-    """The parts that together do what the call does; empty when the operator is not split."""
+    """The parts that together compute what the call does; empty when the operator is not split."""
     if kwargs:
         return []
     if target is aten.convolution_backward.default:

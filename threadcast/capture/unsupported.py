@@ -1,4 +1,4 @@
-"""Modules that a captured graph cannot stand for: those that do more in a call than call operators on their tensors."""
+"""Modules that cannot be captured faithfully, because a call does more than call operators on their tensors."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def unsupported(function: Any) -> str | None:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is none of a subclass, such as `DTensor`, whose data may be elsewhere."""
+    """Whether a tensor is a plain one and not of a subclass such as `DTensor`, whose data may be elsewhere."""
     return type(tensor) in _PLAIN_TENSORS or (isinstance(tensor, nn.Parameter) and type(tensor.data) is Tensor)

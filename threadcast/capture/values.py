@@ -1,4 +1,4 @@
-"""Where a call's arguments are found: references to numbered slots, nested as the arguments are."""
+"""Where the values of a call's arguments are: references to numbered slots, nested like the arguments."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import Any, NamedTuple
 
 
 class Ref(NamedTuple):
-    """A value: what slot `slot` holds, or its member `item` where an operator returned several."""
+    """A value: the content of slot `slot`, or its member `item` where an operator returned several results."""
 
     slot: int
     item: int | None = None
 
     def value(self, slots: Sequence[Any]) -> Any:
-        """What the slots hold there."""
+        """The referenced value in these slots."""
         held = slots[self.slot]
         return held if self.item is None else held[self.item]
+
+
+class AsNumber(NamedTuple):
+    """The number that a tensor of one element holds when the operator is called, where a call takes a Python number."""
+
+    ref: Ref
 
 
 def find_refs(template: Any) -> Iterator[Ref]:
@@ -31,9 +37,11 @@ def find_refs(template: Any) -> Iterator[Ref]:
 
 
 def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
-    """`template` with every `Ref` in nested lists, tuples and dictionaries changed."""
+    """`template` with `change` applied to every `Ref` in nested lists, tuples and dictionaries."""
     if isinstance(template, Ref):
         return change(template)
+    if isinstance(template, AsNumber):
+        return AsNumber(change(template.ref))
     if isinstance(template, list):
         return [map_refs(change, part) for part in template]
     if type(template) is tuple:  # not torch.Size, which stays one

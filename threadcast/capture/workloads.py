@@ -17,7 +17,7 @@ Mode = Literal["forward", "training"]
 OptimizerName = Literal["sgd", "adam"]
 
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3}
-"""Usual ones. They are inputs of the captured step and have no part in what it costs."""
+"""Usual ones; as inputs of the captured step they do not change what it costs."""
 
 
 def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer: OptimizerName = "sgd") -> Captured:
@@ -44,7 +44,7 @@ def default_mode(workload: Workload) -> Mode:
 
 
 def graph_name(workload: Workload, mode: Mode, *, optimizer: OptimizerName = "sgd") -> str:
-    """The name under which the store keeps the graph: "resnet18/small/b8/training", "-adam" behind for Adam."""
+    """The name of the graph in the store: "resnet18/small/b8/training", with "-adam" added for Adam."""
     suffix = "-adam" if mode == "training" and optimizer == "adam" else ""
     return f"{workload.name}/{workload.size}/b{workload.batch}/{mode}{suffix}"
 

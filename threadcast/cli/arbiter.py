@@ -21,8 +21,8 @@ from threadcast.core.settings import Settings
 def command(output: Output, settings: Settings, group: str | None) -> None:
     """Give each attached process whole cores, so that the sum of weighted progress is greatest.
 
-    Decides again whenever a process comes, goes, or makes other progress than before. It runs until it is
-    interrupted; processes then keep what they have, and come back when another arbiter starts.
+    Decides again whenever a process comes, goes, or changes its speed. Runs until it is interrupted; the processes then
+    keep their cores, and connect again when another arbiter starts.
     """
     from threadcast.core.topology import read_machine
     from threadcast.malleable.arbiter import Arbiter

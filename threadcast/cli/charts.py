@@ -1,4 +1,4 @@
-"""Timelines and curves as SVG text that a page embeds; pointing at an op or a point tells its numbers."""
+"""Timelines and curves as SVG text for pages; hovering over an op or a point shows its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 1000.0  # user units; pages scale it
 TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH = 26.0, 4.0, 90.0
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997700", "#994455", "#004488", "#77aadd")
-"""Paul Tol's bright and high-contrast schemes, which the colour-blind can tell apart."""
+"""Paul Tol's bright and high-contrast schemes, which colour-blind people can distinguish."""
 
 
 def colours_of(kinds: Sequence[str]) -> dict[str, str]:
@@ -22,7 +22,7 @@ def colours_of(kinds: Sequence[str]) -> dict[str, str]:
 
 
 def timeline(schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: Mapping[str, str]) -> str:
-    """One track a core from 0 to `span_s` seconds; co-running ops lie on different tracks."""
+    """One track for each core from 0 to `span_s` seconds; ops that run at the same time are on different tracks."""
     kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
     cores = sorted({core for placement in schedule.ops for core in placement.cores})
     rows = {core: i for i, core in enumerate(cores)}
@@ -55,7 +55,7 @@ def timeline(schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: 
 
 @dataclass(frozen=True, slots=True)
 class CurvePlot:
-    """What one small plot shows: a model's curve with its band, and measured seconds by thread count."""
+    """The content of one small plot: a model's curve with its interval, and measured seconds by thread count."""
 
     title: str
     curve: Curve

@@ -62,11 +62,11 @@ def command(
 ) -> None:  # fmt: skip
     """Compare models on the measurements of long-form FILEs, or of the store, by ops that they have not learned from.
 
-    A model sees of each op only the cases that it asks for (n), and is not scored on those. accuracy is 1 -
-    mean(|forecast - measured| / measured), "=" where it may be that of the best; "<10%" is the share of forecasts off
-    by at most 10 %, "in 90%" that of times within the 90 % interval; regret is how much longer than the best case the
-    chosen one takes, on average and for the worst twentieth; "lost" counts ops that lack a case that the model asks
-    for.
+    A model gets only the cases of each op that it asks for (n), and is not scored on those. accuracy is 1 -
+    mean(|forecast - measured| / measured), marked "=" where it may equal the best; "<10%" is the share of forecasts off
+    by at most 10 %, "in 90%" the share of times within the 90 % interval; regret is by how much the chosen case takes
+    longer than the best one, on average and for the worst twentieth; "lost" counts ops that lack a case that the model
+    asks for.
     """
     if files:
         from threadcast.store.long_form import read_long_form

@@ -24,7 +24,7 @@ _COLUMNS = (
 
 
 def comparison_page(evaluation: Evaluation, *, title: str) -> str:
-    """The rows of `evaluation` as an HTML page; `title` says what they were judged by."""
+    """The rows of `evaluation` as an HTML page; `title` says on what the models were compared."""
     rows = evaluation.rows
     ranked = sorted((row for row in rows if row.regret_mean is not None), key=lambda row: row.regret_mean or 0.0)
     body = [

@@ -1,4 +1,4 @@
-"""What commands do with co-run slow-downs: measure them, plan with them, and learn from steps."""
+"""Co-run slow-downs in commands: measuring them, planning with them, and learning them from steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from threadcast.collector.corun import CoRunReport
 
 CALIBRATION_S = 0.1
-"""For each of about a dozen numbers: classes need the right side of the ridge, not its third digit."""
+"""Seconds for each of about a dozen numbers: classes need the right side of the ridge, not its third digit."""
 
 
 def interference_of(problem: Problem, settings: Settings, *, off: bool = False) -> ClassInterference | None:
-    """The slow-downs known of the problem's machine, None where there are none or they are turned `off`."""
+    """The known slow-downs of the problem's machine; None where there are none, or they are turned `off`."""
     known = None if off else read_table(settings["corun"], problem.machine)
     return None if known is None else ClassInterference(problem, known)
 
@@ -61,9 +61,9 @@ def shown(measured: Sequence[dict[str, Any]]) -> Table:
 
 
 def learn(problem: Problem, traces: Sequence[Trace], settings: Settings) -> int:
-    """Note the bad pairs that steps of the problem's graph show, and return how many are known now.
+    """Store the bad pairs that steps of the problem's graph show, and return how many are known now.
 
-    Traces are held against the problem's times. A file is written only where something changes.
+    Traces are compared with the problem's times. A file is written only where something changes.
     """
     position = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
     ran = traces[0].ops if traces else ()

@@ -1,4 +1,4 @@
-"""`threadcast db`: what the store holds, and measurements in and out of it."""
+"""`threadcast db`: what the store holds, import and export."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _with_known_suffix(context: click.Context, parameter: click.Parameter, path:
 
 @click.group()
 def command() -> None:
-    """Look at the measurements, and bring them in and out."""
+    """Inspect, import and export measurements."""
 
 
 @command.command()
 @setting("store", "--store")
 @common
 def info(output: Output, settings: Settings) -> None:
-    """Say where the store is and how much it holds."""
+    """Show where the store is and how much it holds."""
     with _open(settings) as store:
         counts = store.counts()
         machines = store.machines()
@@ -69,7 +69,7 @@ def migrate(output: Output, settings: Settings) -> None:
 def import_(output: Output, settings: Settings, files: tuple[Path, ...]) -> None:
     """Add the measurements of long-form FILEs (.csv, .csv.gz, .parquet).
 
-    All files are read before any is added. A file that was added before, whatever its name, is not added again.
+    All files are read before any is added. A file that was added before, under whatever name, is not added again.
     """
     from threadcast.store import Store
     from threadcast.store.long_form import read_long_form
@@ -114,7 +114,7 @@ def export(
 @setting("store", "--store")
 @common
 def check(output: Output, settings: Settings) -> None:
-    """Read everything back and say what is wrong; exit code 1 if anything is."""
+    """Read everything back and report damage; exit code 1 if there is any."""
     with _open(settings) as store:
         problems = store.check()
         output.result({"store": store.name, "problems": problems}, *(problems or [f"{store.name} is sound"]))

@@ -1,4 +1,4 @@
-"""`threadcast demo`: the whole job once, for real, on networks small enough for any machine."""
+"""`threadcast demo`: all stages once, with real measurements, on networks small enough for any machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ WORKLOADS: tuple[tuple[str, str, Mode], ...] = (
 """An op-rich recurrent step, a step with branches, and an inference: (network, size, mode)."""
 
 MOST_CORES = 8
-"""Cores used where there are more: every op is timed at every case, and the demo is to end within minutes."""
+"""Most cores that are used: every op is timed at every case, and the demo has to end within minutes."""
 MEAN_S = 0.06
 """Mean seconds for one op in one case: 200 ops at 2 cases take half a minute."""
 DEADLINE_S = 10.0
 """Longest wait for the service's answer; a scheduler that runs a network would wait far less."""
 PLOTS = 8
-"""Curves shown of each network: those of its heaviest ops."""
+"""Number of curves shown for each network: those of the ops with most time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Network:
 @click.option("--allow-busy", is_flag=True, help="Time although others use the cores.")
 @common
 def command(output: Output, settings: Settings, folder: Path, steps: int, allow_busy: bool) -> None:  # fmt: skip
-    """Measure, learn, serve, plan and run small networks, and write a report of what was gained.
+    """Measure, learn, serve, plan and run small networks, and write a report of the gains.
 
     Earlier measurements and models in the folder are replaced.
     """
@@ -109,7 +109,7 @@ def _measure(
 ) -> dict[str, list[Measurement]]:
     """Every op of every network at every case, by op key."""
     from threadcast.collector.busy import LIMIT
-    from threadcast.collector.campaign import Campaign, Progress
+    from threadcast.collector.campaign import Campaign, CampaignProgress
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EveryCase
 
@@ -118,7 +118,7 @@ def _measure(
         store.add_graph(network.graph_name, network.captured.graph)
         with output.progress(f"timing {network.name}") as bar:
 
-            def tell(progress: Progress, bar: Any = bar) -> None:
+            def tell(progress: CampaignProgress, bar: Any = bar) -> None:
                 bar.update(progress.done, total=progress.total)
 
             campaign = Campaign(
@@ -134,7 +134,7 @@ def _measure(
 
 
 def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[list[dict[str, Any]], str]:
-    """Compare every kind of model, register the one that loses least by its choices, and give the table and version."""
+    """Compare every kind of model, register the one with the least regret, and return the table and the version."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.evaluation import evaluate
     from threadcast.models.registry import ModelRegistry
@@ -163,7 +163,7 @@ def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[li
 def _fetch(
     output: Output, store: Path, models: Path, machine: Machine, networks: Sequence[_Network], *, log: Path
 ) -> tuple[dict[str, CurveTable], int]:
-    """The networks' curves over HTTP from a service that runs meanwhile, and how many distinct ones came so."""
+    """The networks' curves over HTTP from a service that runs meanwhile, and the number of distinct ops fetched."""
     from threadcast.prediction.remote import RemotePredictor
 
     output.note("starting the prediction service")
@@ -184,8 +184,8 @@ def _run(
     steps: int,
 ) -> RunReport:
     """Plan, then run eager steps and planned steps by turns on the real cores."""
-    from threadcast.runtime.comparison import compare
-    from threadcast.runtime.engines import engine_costs, open_engine
+    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.runtime.tuning.comparison import compare
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.problem import Problem
 

@@ -1,4 +1,4 @@
-"""The demo's page: what was gained, how well each model forecast, curves, and timelines predicted and actual."""
+"""The demo's page: gains, errors of each model's forecasts, curves, and predicted and actual timelines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threadcast.core.figures import duration, significant
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One workload: what was planned, what happened, and the step times beside each other."""
+    """One workload: its plan, the trace of its run, and the step times side by side."""
 
     name: str
     graph: OpGraph
@@ -31,7 +31,7 @@ class RunReport:
 
 
 def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, Any]], facts: Sequence[str]) -> str:
-    """The whole report as one HTML file that needs nothing else. `models` are evaluation rows."""
+    """The whole report as one HTML file without links to other files. `models` are evaluation rows."""
     body = [
         "<h1>threadcast: what the demo measured</h1>",
         f"<p class=note>{escape(machine)}. Times are medians of interleaved steps on this machine.</p>",

@@ -1,4 +1,4 @@
-"""A prediction service of the demo's own: started in another process, asked over HTTP, always stopped."""
+"""The demo's own prediction service: started in another process, asked over HTTP, always stopped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STOP_S = 10.0
 
 @contextmanager
 def service(store: Path, models: Path, *, log: Path) -> Iterator[str]:
-    """Run `threadcast serve` on a free port of this machine and give its URL; it has ended when the block is left.
+    """Run `threadcast serve` on a free port of this machine and give its URL; it has ended when the block ends.
 
-    ServiceUnavailable, with the end of its log, when it does not come up.
+    ServiceUnavailable, with the end of its log, when it does not start.
     """
     command = [
         sys.executable, "-c", "from threadcast.cli.main import main; main()", "serve", "--json", "--port", "0",

@@ -36,11 +36,11 @@ format both matter."""
 )  # fmt: skip
 @common
 def command(output: Output, settings: Settings, network: str | None) -> None:
-    """Say what this machine offers, and what to mend.
+    """Say what this machine offers, and what to improve.
 
     Looks at cores, caches, quotas, counters, frequency, load, compiler, PyTorch, OpenMP variables and optional
-    packages. Changes nothing; exit code 0 whatever it finds. With --gains it takes some 20 s more, or as a network of
-    yours takes, which is in memory some five times.
+    packages. Changes nothing; the exit code is 0 whatever it finds. --gains takes about 20 s more with the default
+    network; a network is in memory about five times.
     """
     usable, machine = usable_cores(), read_machine()
     found = _examine(usable, machine, busy_limit=settings["profile.busy_limit"])
@@ -84,11 +84,10 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
     with contextlib.suppress(MeasurementError):  # told as a finding
         load = measure_load(usable.cpus)
     version, threads = _torch()
-    valgrind = shutil.which("valgrind") is not None
     return [
         findings.check_limits(usable),
         findings.check_caches(machine),
-        *findings.check_counters(availability().values(), paranoid=findings.read_paranoid(), valgrind=valgrind),
+        *findings.check_counters(availability().values(), paranoid=findings.read_paranoid()),
         findings.check_frequency(usable.cpus),
         findings.check_load(load, limit=busy_limit),
         findings.check_compiler(shutil.which, os.environ.get("CXX")),

@@ -31,12 +31,12 @@ _PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", *_DEADLIN
 @setting("arbiter.socket", "--arbiter")
 @common
 def command(output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool) -> None:
-    """Run PROGRAM with its arguments (`threadcast exec -- python train.py`), unchanged but for its cores.
+    """Run PROGRAM with its arguments (`threadcast exec -- python train.py`), unchanged except for its cores.
 
     Its threads, and how many of them torch and the usual libraries use, follow the arbiter, `threadcast resize`,
     SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. It is attached once it imports
-    torch, numpy or scipy, or computes for a while, and so is every Python process that it starts, but for those of
-    multiprocessing; launchers are not. What it does not free to the system it keeps.
+    torch, numpy or scipy, or has computed for a while, and so is every Python process that it starts, except those of
+    multiprocessing; launchers are not. Memory that it frees stays in the process.
     """
     from threadcast import malleable
     from threadcast.threads.memory import KEEPING

@@ -1,4 +1,4 @@
-"""The ceiling report of `threadcast plan --explain`, for people."""
+"""The ceiling report of `threadcast plan --explain` as text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from rich.console import RenderableType
 
 from threadcast.cli.output import table
 from threadcast.core.figures import duration, significant
-from threadcast.scheduler.bounds.speedup_bound import SCALES, Ceiling, Holder, Reach
-from threadcast.scheduler.bounds.verdict import verdict
+from threadcast.scheduler.bounds.ceiling import SCALES, Ceiling, Holder, Reach
 
 _ROWS: tuple[tuple[str, Callable[[Reach], str]], ...] = (
     ("ops", lambda reach: f"{reach.ops:,}"),
@@ -30,7 +29,7 @@ _HOLDERS = "by how much the bound falls if an op takes no time"
 
 
 def explained(report: Ceiling) -> list[RenderableType]:
-    """The verdict in words, then the figures, then the ops that hold the makespan."""
+    """The verdict as a sentence, then the figures, then the ops that determine the makespan."""
     reaches = [report.reach] + ([report.without_split] if report.without_split else [])
     rows = [(name, *(show(reach) for reach in reaches)) for name, show in _ROWS]
     figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)
@@ -41,7 +40,7 @@ def explained(report: Ceiling) -> list[RenderableType]:
     ]
     unknown = ["Without the split backward pass: not known, as the graph names no parts of one."]
     return [
-        f"Can scheduling help? {verdict(report)}",
+        f"Can scheduling help? {report.verdict()}",
         figures,
         *([] if report.without_split else unknown),
         table(("op", "fastest", "falls_s", "of it"), holders, title=_HOLDERS),
@@ -49,5 +48,5 @@ def explained(report: Ceiling) -> list[RenderableType]:
 
 
 def _name(op: Holder) -> str:
-    """Its id, and its kind where the id does not begin to tell."""
+    """The op's id, with its kind where the id does not begin with it."""
     return op.id if op.kind.partition("_")[0] in op.id else f"{op.id} ({op.kind})"

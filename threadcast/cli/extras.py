@@ -15,7 +15,7 @@ EXTRAS = {
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),
 }
-"""Import names by extra; a package that several extras install is listed under the smallest."""
+"""Import names by extra; a package that several extras install is listed under the smallest one."""
 
 
 def extra_for(package: str | None) -> str | None:

@@ -1,6 +1,6 @@
-"""What a machine can do for threadcast and what stands in its way, finding by finding, each with what to do next.
+"""What a machine can do for threadcast and what prevents more: findings, each with what to do next.
 
-Every check is a function of what it is given, so that each answer can be tried on machines that are not here.
+Every check is a function of its arguments, so that tests can describe machines that are not there.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class State(StrEnum):
     NOTE = "note"
     """Works, and could be better."""
     MEND = "mend"
-    """Costs time, or makes what is measured wrong."""
+    """Costs time, or makes measurements wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, what was found, and what to do about it."""
+    """One checked subject, the result, and what to do about it."""
 
     topic: str
     state: State
@@ -44,7 +44,7 @@ class Finding:
 
 
 def check_limits(usable: UsableCores) -> Finding:
-    """Whether something keeps the process from the whole machine."""
+    """Whether something prevents the process from using the whole machine."""
     count = f"{usable.cores} usable core{'s' if usable.cores > 1 else ''}"
     if usable.limited_by is None:
         return Finding("cores", State.OK, f"{count}, nothing limits this process")
@@ -61,7 +61,7 @@ def check_limits(usable: UsableCores) -> Finding:
 
 
 def check_caches(machine: Machine) -> Finding:
-    """Whether cores can be placed by the caches that they share."""
+    """Whether ops can be placed by the caches that cores share."""
     if not machine.caches:
         advice = (
             "threads cannot be placed by shared caches; let the hypervisor or container show /sys/devices/system/cpu"
@@ -75,7 +75,7 @@ def check_caches(machine: Machine) -> Finding:
     return Finding("caches", State.OK, f"cache groups: {shape}; threads can lie compact or spread")
 
 
-def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None, valgrind: bool) -> list[Finding]:
+def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None) -> list[Finding]:
     """Which hardware and software events can be counted. `paranoid` is perf_event_paranoid, None where unknown."""
     findings = []
     listed = list(statuses)
@@ -90,8 +90,6 @@ def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None, v
         reasons = dict.fromkeys(status.reason or "no reason given" for status in missing)
         named = "" if len(missing) == len(mine) else f"; not {', '.join(status.name for status in missing)}"
         advice = "times are measured all the same; models go by FLOPs in place of instructions"
-        if kind == "hardware" and valgrind:
-            advice += "; valgrind, which is installed, can simulate counts"
         findings.append(Finding(f"{kind} counters", State.NOTE, f"{found}{named}: {'; '.join(reasons)}", advice))
     return findings
 
@@ -109,7 +107,7 @@ def check_frequency(cpus: Iterable[int], *, root: Path = Path("/")) -> Finding:
 
 
 def check_load(load: Load | None, *, limit: float) -> Finding:
-    """Whether others use the cores now. None where the kernel does not say."""
+    """Whether other processes use the cores now. `load` None: the kernel does not say."""
     if load is None:
         return Finding("load", State.NOTE, "/proc/stat does not say how busy the cores are", "time on an idle machine")
     found = f"others use {load.share:.0%} of the cores now, {load.busiest:.0%} of the busiest one"
@@ -121,7 +119,7 @@ def check_load(load: Load | None, *, limit: float) -> Finding:
 
 
 def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Finding:
-    """Whether there is a C++ compiler; `chosen` is what CXX names."""
+    """Whether there is a C++ compiler; `chosen` is the value of CXX."""
     for name in (chosen, *COMPILERS):
         if name and (path := which(name)):
             return Finding("compiler", State.OK, path)
@@ -130,7 +128,8 @@ def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Fi
 
 
 def check_torch(version: str | None, threads: int | None, usable: UsableCores) -> Finding:
-    """Whether PyTorch's default number of threads suits what the process may use. None: not installed."""
+    """Whether PyTorch's default number of threads suits the cores that the process may use. `version` None: not
+    installed."""
     if version is None or threads is None:
         advice = "capturing and timing networks need it: pip install 'threadcast[collect]'"
         return Finding("PyTorch", State.NOTE, "not installed", advice)
@@ -148,7 +147,7 @@ def check_torch(version: str | None, threads: int | None, usable: UsableCores) -
 
 
 def check_environment(environment: Mapping[str, str], usable: UsableCores) -> list[Finding]:
-    """OpenMP settings that fight the scheduler's placement, oversubscribe the cores or burn them with waiting."""
+    """OpenMP settings that conflict with the scheduler's placement, oversubscribe the cores or spin while waiting."""
     findings = []
     for variable, text in sorted(environment.items()):
         advice = _harm(variable, text.strip().lower(), usable)

@@ -1,4 +1,4 @@
-"""An HTML page that needs nothing else, and its tables."""
+"""An HTML page without links to other files, and its tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def html_page(title: str, body: Sequence[str]) -> str:
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Collection[int] = ()) -> str:
-    """A table of texts, with the rows at the positions `bold` set so."""
+    """A table of texts; the rows at the positions `bold` are bold."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
         ('<tr class="best">' if i in bold else "<tr>") + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"

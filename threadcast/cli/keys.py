@@ -1,4 +1,4 @@
-"""`threadcast keys`: who may use the service, and for what."""
+"""`threadcast keys`: the API keys of the service and their scopes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threadcast.core.settings import Settings
 
 @click.group()
 def command() -> None:
-    """Make and remove the service's API keys."""
+    """Create and remove the service's API keys."""
 
 
 @command.command()
@@ -26,10 +26,10 @@ def command() -> None:
 @setting("service.keys", "--keys")
 @common
 def add(output: Output, settings: Settings, name: str, scopes: tuple[str, ...]) -> None:
-    """Make a key called NAME and print it; only its digest is kept.
+    """Create a key called NAME and print it; only its digest is stored.
 
-    Read is for predictions, plans and pages, ingest for storing measurements, admin for everything. Running services
-    take the key at once.
+    The scope read is for predictions, plans and pages, ingest for storing measurements, admin for everything. Running
+    services accept the key at once.
     """
     from threadcast.service.keys import add_key
 
@@ -41,7 +41,7 @@ def add(output: Output, settings: Settings, name: str, scopes: tuple[str, ...]) 
 @setting("service.keys", "--keys")
 @common
 def list_(output: Output, settings: Settings) -> None:
-    """List the keys: names, scopes and when they were made."""
+    """List the keys: names, scopes and when they were created."""
     from threadcast.service.keys import read_keys
 
     keys = read_keys(_file(settings))
@@ -55,7 +55,7 @@ def list_(output: Output, settings: Settings) -> None:
 @setting("service.keys", "--keys")
 @common
 def remove(output: Output, settings: Settings, name: str) -> None:
-    """Remove the key called NAME: running services refuse it from the next request on."""
+    """Remove the key called NAME; running services refuse it from the next request on."""
     from threadcast.service.keys import remove_key
 
     remove_key(_file(settings), name)

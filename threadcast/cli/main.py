@@ -1,4 +1,4 @@
-"""The command `threadcast`: finds the command asked for, runs it, and turns errors into messages and exit codes.
+"""The command `threadcast`: imports and runs a subcommand, and turns errors into messages and exit codes.
 
 Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong usage; 130 interrupted.
 """
@@ -20,7 +20,7 @@ from threadcast.cli.extras import extra_for
 from threadcast.cli.terminal import printable
 
 COMMANDS = {
-    "doctor": "Say what this machine offers, and what to mend.",
+    "doctor": "Say what this machine offers, and what to improve.",
     "profile": "Time the operations of a network at sampled thread counts.",
     "train": "Learn models from the measurements.",
     "compare": "Compare every model on the same measurements.",
@@ -35,13 +35,14 @@ COMMANDS = {
     "keys": "Make and remove the service's API keys.",
     "models": "List, show and promote registered models.",
     "db": "Import, export and check the measurements.",
-    "demo": "Do the whole job once on small networks and write a report.",
+    "demo": "Do all stages once on small networks and write a report.",
 }
-"""Every command with its help, in the order of the job; each is `command` in the file of its name beside this one."""
+"""Every command with its help, in the order of a typical use; each is `command` in the file of its name in this
+folder."""
 
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What the kernel says of a stream, without a file's name, when the disk behind it is full or broken."""
+"""Errors about a stream, without a file's name, when the disk is full or broken."""
 
 
 class _Commands(click.Group):
@@ -75,7 +76,7 @@ class _Commands(click.Group):
 
 
 def _explain(error: Exception) -> str | None:
-    """One line for an error that is the user's to mend; None for what must be our own."""
+    """One line for an error that the user can solve; None for one that must be a bug in threadcast."""
     from threadcast.core.errors import ThreadcastError  # here: core needs numpy, which help should not wait for
 
     if isinstance(error, ThreadcastError):

@@ -1,4 +1,4 @@
-"""What `train` and `compare` share: the models asked for, how they are judged, and the table of it."""
+"""Shared by `train` and `compare`: the models to compare, how they are compared, and the table of the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPLITS = ("auto", "new_network", "new_shape", "new_kind", "new_machine")
 
 
 def models_asked_for(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names given, or all there are; a usage error for an unknown one."""
+    """The given names, or all that there are; a usage error for an unknown one."""
     from threadcast.models import registry_of_kinds
 
     for name in names:
@@ -40,9 +40,10 @@ def models_asked_for(context: click.Context, parameter: click.Parameter, names: 
 def make_models(
     names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement], *, tune: int = 0
 ) -> list[tuple[str, PerformanceModel]]:
-    """The models of these names; those that take a number of samples once for each (none given: the suggested one).
+    """The models of these names; those that take a number of samples once for each (without `samples`: the suggested
+    one).
 
-    With `tune`, a number of settings to try, models that have options to search for get them tuned.
+    With `tune`, a number of settings to try, models with options to search are tuned.
     """
     from threadcast.models import registry_of_kinds
     from threadcast.models.sampling import suggested_samples
@@ -68,12 +69,13 @@ def make_models(
 
 
 def compared_samples(measurements: Sequence[Measurement]) -> list[int]:
-    """The numbers of samples to compare models with: those that leave a case to forecast on every machine."""
+    """The numbers of samples to compare models with: those that leave at least one case to forecast on every
+    machine."""
     return [count for count in SAMPLES if count < max(_cases_of_smallest(measurements), 2)]
 
 
 def _cases_of_smallest(measurements: Sequence[Measurement]) -> int:
-    """How many cases of an op were measured, at most, on the machine where that is least."""
+    """The most cases measured of one op, on the machine where that number is smallest."""
     from threadcast.models.measured import group
 
     most: dict[str, int] = {}
@@ -121,7 +123,7 @@ def judge(
     jobs: int | None,
     draw: int | None = None,
 ) -> Evaluation:
-    """Judge the models, with progress, and warn of ops that were left out and of models that failed."""
+    """Compare the models, with progress, and warn about ops that were left out and models that failed."""
     from threadcast.core.topology import usable_cores
     from threadcast.models.evaluation import evaluate
 
@@ -143,18 +145,17 @@ def judge(
 
 
 SAID = 5
-"""Warnings of one sort that are written out."""
+"""Most warnings of one sort that are printed."""
 
 WIDE = 100
-"""Characters of a terminal from which on tables show R2 and fitting times too."""
+"""Terminals with at least so many columns get tables with R2 and fitting times too."""
 
 
 def shown(rows: Sequence[Row], *, title: str) -> Table:
-    """The rows for people, as wide as the terminal; `Row.to_json` has more. Shares are in percent.
+    """The rows as a table, as wide as the terminal; `Row.to_json` has more. Shares are in percent.
 
-    "-" under acc says that every case was sampled, so that none was left to forecast; "=" that the model may be as
-    accurate as the best. Where ops were lost to a model, being unusable for it, their number takes the place of the
-    microseconds.
+    "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as accurate as the best.
+    Where a model could not be judged by some ops, their number takes the place of the microseconds.
     """
     lost, wide = any(row.unusable for row in rows), shutil.get_terminal_size().columns >= WIDE
     columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "p95", *(["R2", "fit_s"] if wide else [])]
@@ -177,7 +178,7 @@ def _accuracy(row: Row) -> str:
 
 
 def _context(rows: Sequence[Row]) -> str:
-    """What no model can beat, and what a user loses without any."""
+    """The noise floor, which no model can beat, and the regret of always using all threads."""
     judged = next((row for row in rows if row.regret_all_threads is not None), None)
     if judged is None or judged.regret_all_threads is None:
         return ""

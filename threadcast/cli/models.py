@@ -1,4 +1,4 @@
-"""`threadcast models`: registered models, and which of them answers."""
+"""`threadcast models`: registered models and their aliases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def command() -> None:
 @setting("models", "--models")
 @common
 def list_(output: Output, settings: Settings) -> None:
-    """List every version with its aliases and how it did when it was trained."""
+    """List every version with its aliases and its scores when it was trained."""
     registry = _registry(settings)
     aliases = registry.aliases()
     rows: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ def list_(output: Output, settings: Settings) -> None:
 @setting("models", "--models")
 @common
 def show(output: Output, settings: Settings, model: str) -> None:
-    """Say what is known of MODEL, a version (name@number) or an alias."""
+    """Show what is stored about MODEL, a version (name@number) or an alias."""
     registry = _registry(settings)
     manifest = registry.manifest(model)
     moves = [{"version": m.version, "time": m.time, "rollback": m.rollback} for m in registry.history(model)]
@@ -87,7 +87,7 @@ def alias(output: Output, settings: Settings, alias: str, model: str) -> None:
 @setting("models", "--models")
 @common
 def rollback(output: Output, settings: Settings, alias: str) -> None:
-    """Undo the last move of ALIAS; once more goes back one more."""
+    """Undo the last move of ALIAS; repeated, the move before it."""
     version = _registry(settings).rollback(alias)
     output.result({"alias": alias, "version": version}, f"{alias} is {version} again")
 
@@ -99,6 +99,6 @@ def _registry(settings: Settings) -> ModelRegistry:
 
 
 def _score(manifest: Manifest) -> dict[str, Any]:
-    """The first comparison that the version was registered with."""
+    """The first score that the version was registered with."""
     scores = [score for score in manifest.metrics.values() if isinstance(score, dict)]
     return scores[0] if scores else {}

@@ -54,7 +54,7 @@ def network_options(function: F) -> F:
 
 
 class NewFile(click.Path):
-    """A file that can be written: its folder exists, which is told before the work is done and not after."""
+    """A file that can be written: an error about a missing folder comes before the work and not after."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
@@ -103,9 +103,9 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def setting(name: str, *flags: str) -> Callable[[F], F]:
-    """Let a flag give the value of a setting; its help and limits come from the table of settings.
+    """Let a flag set the value of a setting; its help and limits come from the table of settings.
 
-    The command reads the value from `settings[name]`, whatever gave it.
+    The command reads the value from `settings[name]`, wherever it was set.
     """
     described = SETTINGS[name]
 

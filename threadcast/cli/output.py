@@ -1,8 +1,8 @@
-"""How every command speaks: its result on stdout, everything else on stderr.
+"""How every command writes: its result on stdout, everything else on stderr.
 
-With `--json` stdout holds exactly one JSON document: the result, or, when the command failed,
-`{"error": {"type", "message", "pointer"?}}`; the message is on stderr in both cases. Usage errors (exit code 2)
-are text on stderr only, as the options may not have been understood.
+With `--json` stdout is exactly one JSON document: the result, or, when the command failed, `{"error": {"type",
+"message", "pointer"?}}`; the message is on stderr in both cases. Usage errors (exit code 2) are text on stderr only, as
+the options may not have been understood.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from threadcast.cli.progress import Progress
+from threadcast.cli.progress import ProgressBar
 from threadcast.cli.terminal import printable
 from threadcast.core.figures import duration, significant
 
@@ -30,7 +30,7 @@ PIPED_COLUMNS = 80
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command writes with. Made by `cli.options.common`, which gives it to the command."""
+    """What a command writes with; `cli.options.common` passes it to the command."""
 
     as_json: bool = False
 
@@ -51,18 +51,18 @@ class Output:
         click.echo(message, err=True)
 
     def warn(self, message: str) -> None:
-        """Tell the user on stderr of something that they should know of the result."""
+        """Warn the user on stderr of something that limits the result."""
         click.echo(f"threadcast: warning: {printable(message)}", err=True)
 
-    def progress(self, doing: str, *, total: int | None = None) -> Progress:
-        """A context manager that shows on stderr how far `doing` is and the time that remains."""
-        return Progress(doing, total=total)
+    def progress(self, doing: str, *, total: int | None = None) -> ProgressBar:
+        """A context manager that shows on stderr how far `doing` is and the remaining time."""
+        return ProgressBar(doing, total=total)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
-    """A table for people: numbers to the right and to three significant digits, None as "-".
+    """A table for people: numbers right-aligned with three significant digits, None as "-".
 
-    A column whose name ends in "_s" is shown with a time unit: it is in seconds.
+    A column whose name ends in "_s" is in seconds and is shown with a time unit.
     """
     cells = [list(row) for row in rows]
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)

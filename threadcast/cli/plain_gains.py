@@ -1,4 +1,4 @@
-"""How the gains of plain PyTorch's settings are told: as JSON, to people, and as the doctor's findings."""
+"""The gains of plain PyTorch's settings as JSON, as tables, and as findings of `doctor`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lines(gains: PlainGains) -> str:
 
 
 def to_findings(gains: PlainGains) -> list[Finding]:
-    """A finding for each setting but the first, with how to get it where it gains."""
+    """A finding for each setting but the first; where it gains, with how to use it."""
     findings = []
     for timed in gains.timed[1:]:
         topic = f"gain of {timed.setting.name}"

@@ -1,4 +1,4 @@
-"""What is to be planned: a graph, the curves of its ops and the cores, from what the command line names."""
+"""The input of planning: a graph, the curves of its ops and the cores, from what the command line names."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from threadcast.store import Store
 
 UNTRAINED = "hill_climb"
-"""The model that answers where none was named or trained: it needs nothing but the ops' own measurements."""
+"""The model that is used where none was named or trained: it needs only the measurements of the ops themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the command line says about the graph and where its curves come from; None where it says nothing."""
+    """What the command line says about the graph and the source of its curves; None where it says nothing."""
 
     network: str
     size: str | None = None
@@ -39,9 +39,9 @@ class Question:
 
 
 def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[str]]:
-    """Return the problem, and what the user should know about it, one sentence each.
+    """Return the problem, and sentences that the user should read about it.
 
-    A graph that brings curves is planned for any number of cores. Otherwise the curves are predicted for this
+    A graph that contains curves is planned for any number of cores. Otherwise the curves are predicted for this
     machine, or the one named, by the service at `predictor.url` or by a model in process.
     """
     with ExitStack() as open_stores:
@@ -88,7 +88,7 @@ def _described_machine(named: str | None, cores: int | None) -> Machine:
 def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
     """The machine that measurements and predictions are for, and the part of it that is planned for.
 
-    With fewer cores than there are, the machine of just these cores where something was measured on it.
+    With `--cores`, the machine of just these cores is used where something was measured on it.
     """
     cores = settings["cores"]
     if named is not None:
@@ -116,7 +116,7 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
 
 
 def chosen_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> Predictor:
-    """What answers for `machine`: the service at `predictor.url`, or without one the model `named`, in process."""
+    """The predictor for `machine`: the service at `predictor.url`, or without one the model `named`, in process."""
     url = settings["predictor.url"]
     if not url:
         return _local_predictor(named, machine, settings, open_stores)
@@ -137,7 +137,7 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
 
 
 def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str]:
-    """The registered model of this alias or version, or an untrained one of this kind; None: the best there is."""
+    """The registered model of this alias or version, or an untrained one of this kind; None: the best available."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.registry import ModelRegistry
 
@@ -173,7 +173,7 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
 
 
 def remote_remarks(predictor: Predictor) -> list[str]:
-    """What the user should know where the service was asked and did not answer."""
+    """Warnings for the user where the service was asked and did not answer."""
     from threadcast.prediction.fallback import ROOFLINE
     from threadcast.prediction.remote import RemotePredictor
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _LINE_EVERY_S = 10.0  # between plain lines: seldom enough for a CI log, often enough to see that it lives
 
 
-class Progress:
-    """Shows how far a task is and how long it still takes. Enter it, then call `advance` or `update`.
+class ProgressBar:
+    """Shows how far a task is and the remaining time: enter it, then call `update`.
 
     `total` may be None while it is not known. Leaving it removes the bar.
     """
@@ -40,12 +40,8 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    def advance(self, steps: int = 1, *, doing: str | None = None) -> None:
-        """Say that `steps` more are done; `doing` renames the task."""
-        self.update(self._done + steps, doing=doing)
-
     def update(self, done: int, *, total: int | None = None, doing: str | None = None) -> None:
-        """Say that `done` steps are done in all, out of `total` where that has changed."""
+        """Set the number of steps that are done; `total` and `doing` where these have changed."""
         self._done, self._total, self._doing = done, total or self._total, doing or self._doing
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total, description=self._doing)

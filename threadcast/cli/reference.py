@@ -1,4 +1,4 @@
-"""docs/commands.md, made from the commands themselves: `python -m threadcast.cli.reference > docs/commands.md`."""
+"""docs/commands.md, generated from the commands: `python -m threadcast.cli.reference > docs/commands.md`."""
 
 from __future__ import annotations
 

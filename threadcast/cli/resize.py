@@ -30,8 +30,8 @@ def _cores(context: click.Context, parameter: click.Parameter, value: str) -> An
 def command(output: Output, settings: Settings, process: int, cores: Any) -> None:
     """Let PROCESS, which is attached, use CORES: a number, `cpus:0-3,8`, or `all` that it may use.
 
-    It takes effect within the operator that the process is in. What an arbiter gives the process, and the limits of
-    its container, are not exceeded.
+    It takes effect within the operator that the process is running. The cores that an arbiter gives the process, and
+    the limits of its container, are not exceeded.
     """
     from threadcast.malleable.sockets import ask, socket_of
 

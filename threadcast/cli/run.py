@@ -27,16 +27,17 @@ from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode, OptimizerName
-    from threadcast.runtime.comparison import Comparison
     from threadcast.runtime.plain_gains import PlainGains
+    from threadcast.runtime.tuning.comparison import Comparison
 
 TRACED = 10
-"""Steps traced to find pairs of ops that slow each other down; medians of them stand a few that met something else."""
+"""Steps that are traced to find pairs of ops that slow each other down; medians of them tolerate a few disturbed
+ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """What the command line names; `model` chooses who predicts."""
+    """The network and options of the command line; `model` names the model that predicts."""
 
     spec: str
     size: str | None
@@ -93,17 +94,18 @@ def command(
 ) -> None:  # fmt: skip
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
-    Its ops must have been measured (threadcast profile), unless --plan brings a plan. Default is eager PyTorch with
-    all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan
-    where it is faster beyond doubt. Pairs of ops that were much slower side by side than alone are noted, and later
-    plans keep them apart. --gains tells what plain PyTorch would gain by settings that need no plan, in processes of
-    their own: the network is in memory some five times then. The plan and what happened stay in the store of the
-    measurements, for the pages of `threadcast serve`.
+    Its ops must have been measured (threadcast profile), unless --plan gives a plan. Default is eager PyTorch with all
+    threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan where it
+    is faster beyond doubt. Pairs of ops that were much slower side by side than alone are stored, and later plans keep
+    them apart. --gains shows what plain PyTorch would gain by settings that need no plan, in processes of their own:
+    the network is in memory about five times then. The plan and its trace are stored with the measurements, for the
+    pages of `threadcast serve`.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.networks import load_spec
-    from threadcast.runtime.comparison import compare, sequential
-    from threadcast.runtime.engines import engine_costs, open_engine
+    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.runtime.plans.sequential import sequential
+    from threadcast.runtime.tuning.comparison import compare
 
     which = _Network(network, size, batch, mode, optimizer, model)
     workload = load_spec(network, size=size, batch=batch)
@@ -167,7 +169,7 @@ def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineC
 
 
 def _keep(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
-    """Let the service's pages show the run, where the graph is one that the store has."""
+    """Store the run for the service's pages, where the graph is one that the store has."""
     from threadcast.store import Store
 
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -26,8 +26,8 @@ from threadcast.core.settings import Settings
 def command(output: Output, settings: Settings, allow_public: bool) -> None:
     """Serve predictions and plans over HTTP until SIGTERM or Ctrl-C.
 
-    Prints the URL once predictions can be made. Without keys (`threadcast keys add`) it asks nobody who they are, and
-    listens where only this machine can reach it.
+    Prints the URL once predictions can be made. Without keys (`threadcast keys add`) requests need no key, and the
+    service can be reached from this machine only, unless --allow-public is given.
     """
     from threadcast.service.server import listen, serve
     from threadcast.service.settings import ServiceSettings

@@ -24,7 +24,7 @@ from threadcast.core.sysfs import format_cpus
 @setting("arbiter.socket", "--socket")
 @common
 def command(output: Output, settings: Settings, every_s: float, once: bool) -> None:
-    """Show the processes that the arbiter knows, their cores, and the steps a second that they make."""
+    """Show the processes that the arbiter knows, their cores, and their steps per second."""
     from threadcast.malleable.sockets import ask
 
     path = settings["arbiter.socket"]

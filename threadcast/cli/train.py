@@ -59,8 +59,8 @@ def command(
 ) -> None:  # fmt: skip
     """Fit models to all measurements of the store and register each as a new version.
 
-    Before that, each is judged on ops that it has not learned from. The one with the least mean regret gets the alias;
-    one that no op could judge is not registered.
+    Before that, each is compared on ops that it has not learned from. The one with the least mean regret gets the
+    alias; one that no op could judge is not registered.
     """
     from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
@@ -117,7 +117,7 @@ def _calibrated() -> PerformanceModel:
 
 
 def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement], row: Row) -> bool:
-    """Fit the model to everything; False, with a warning, where that fails or nothing could judge it."""
+    """Fit the model to everything; False, with a warning, where that fails or no op could judge it."""
     if not row.ops:
         output.warn(f"{model.name} was not registered: no op could judge it")
         return False
@@ -140,6 +140,6 @@ def _origin(measurements: Sequence[Measurement], networks_of: dict[str, set[str]
 
 
 def _loss(judged: tuple[str, Row]) -> tuple[float, ...]:
-    """Less is better: ops that the version could not be judged by, then mean regret, then samples."""
+    """Sort key, less is better: ops that the version could not be judged by, then mean regret, then samples."""
     row = judged[1]
     return (row.unusable, row.regret_mean or 0.0, row.samples)

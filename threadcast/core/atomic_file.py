@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Writing a file so that readers see the old or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A draft's path to write to; it takes the place of `path` on leaving, unless an exception ends the block.
+    """The path of a draft to write to; it replaces `path` at the end of the block, unless an exception ends the block.
 
     The draft has the same name in a directory of its own beside `path`, so that its suffix, its permissions and its
-    file system are those of the final file. A pipe or a device, which cannot be replaced, is its own draft. An
-    OSError about the draft names `path`.
+    file system are those of the final file. A pipe or a device, which cannot be replaced, is its own draft. An OSError
+    about the draft names `path`.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():

@@ -1,8 +1,8 @@
-"""What control groups, version 1 and 2, leave a process of the CPUs: its quota and its cpuset.
+"""The limits that control groups, version 1 and 2, set on a process's CPUs: quota and cpuset.
 
-A limit may sit on the process's own group or on any group above it, so each is looked at up to the top of what is
-mounted. Inside a container the path in /proc/self/cgroup may be the host's and not exist under the mount; then
-the mount's own top directory is the container's group.
+A limit may be set on the process's own group or on any group above it, so all of them are read, up to the top of what
+is mounted. Inside a container the path in /proc/self/cgroup may be the host's and not exist under the mount; then the
+mount's own top directory is the container's group.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from threadcast.core.sysfs import read_cpus, read_int, read_text
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy. `controllers` is empty for version 2; `top` is the group that `point` shows."""
+    """A mounted hierarchy. `controllers` is empty for version 2; `top` is the group that is mounted at `point`."""
 
     controllers: frozenset[str]
     top: PurePosixPath
     point: Path
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPUs' worth of time that this process may use, the smallest over its groups; None without a quota."""
-    return _quota(_groups_of(root, "cpu", *_texts(root)))
+@dataclass(frozen=True, slots=True)
+class CgroupLimits:
+    """What control groups leave a process.
+
+    `quota` is in CPUs' worth of time, the smallest over the process's groups; None without one. `cpuset` are the CPUs
+    that all its groups allow, as the kernel numbers them; None where no group says.
+    """
+
+    quota: float | None
+    cpuset: frozenset[int] | None
 
 
-def cpuset(root: Path = Path("/")) -> frozenset[int] | None:
-    """CPUs that this process's cpuset allows; None where there is none."""
-    return _cpuset(_groups_of(root, "cpuset", *_texts(root)))
-
-
-def quota_and_cpuset(root: Path = Path("/")) -> tuple[float | None, frozenset[int] | None]:
-    """`cpu_quota` and `cpuset` at once, in less time."""
+def read_cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
+    """The limits of the process that calls, from /proc and /sys below `root`; both None where these say nothing."""
     texts = _texts(root)
-    return _quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts))
+    return CgroupLimits(_quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts)))
 
 
 def _quota(groups: Iterable[Path]) -> float | None:
@@ -74,13 +76,13 @@ def _ratio(quota_us: int | None, period_us: int | None) -> float | None:
 
 
 def _texts(root: Path) -> tuple[str, str]:
-    """Which groups the process is in, and where they are mounted."""
+    """The kernel's files about which groups the process is in, and where groups are mounted."""
     return read_text(f"{root}/proc/self/cgroup") or "", read_text(f"{root}/proc/self/mountinfo") or ""
 
 
 @lru_cache(maxsize=16)
 def _groups_of(root: Path, controller: str, membership_text: str, mounts_text: str) -> tuple[Path, ...]:
-    """Directories of the process's group and all above it that can be seen, in every hierarchy with `controller`."""
+    """Directories of the process's group and of all visible groups above it, in every hierarchy with `controller`."""
     return tuple(_found(controller, _membership(membership_text), _mounts(root, mounts_text)))
 
 

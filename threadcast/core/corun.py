@@ -1,4 +1,4 @@
-"""How much ops slow each other down on one machine: by class as measured, by pair as seen in steps."""
+"""How much ops slow each other down on one machine: by class, as measured, and by pair, as observed in steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from threadcast.core.op_class import ClassLimits, OpClass
 SCHEMA = "threadcast.corun/1"
 
 MOST_PAIRS = 1000
-"""Bad pairs that a file keeps, the worst: some 100 kB."""
+"""Most bad pairs in a file, the worst ones: about 100 kB."""
 
 Classes = tuple[OpClass, OpClass]
 """The class of the op that is slowed down, and that of the op beside it."""
@@ -45,10 +45,10 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class CoRunTable:
-    """What is known of co-runs on `machine`; its parts may be empty.
+    """The known slow-downs of `machine`; its parts may be empty.
 
-    `slowdowns` were measured with either op on `cores` cores, the two sets disjoint; `limits` say which class an op
-    is of, None where no class was measured. `bad_pairs` are slow-downs of single pairs, seen in steps.
+    `slowdowns` were measured with either op on `cores` cores, the two sets disjoint. `limits` decide the class of an
+    op; None where no class was measured. `bad_pairs` are slow-downs of single pairs that were observed in steps.
     """
 
     machine: Machine
@@ -70,7 +70,8 @@ class CoRunTable:
         object.__setattr__(self, "slowdowns", MappingProxyType(dict(sorted(self.slowdowns.items()))))
 
     def updated(self, newer: CoRunTable) -> CoRunTable:
-        """This table with what `newer`, of the same machine, has measured of classes, and its pairs besides."""
+        """This table with the classes that `newer`, a table of the same machine, has measured, and with its bad pairs
+        added."""
         if newer.limits is None:
             return replace(self, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
         slowdowns = {**(self.slowdowns if self.cores == newer.cores else {}), **newer.slowdowns}
@@ -138,7 +139,7 @@ def _class(entry: Any, name: str, pointer: str) -> OpClass:
 
 
 def read_table(directory: Path, machine: Machine) -> CoRunTable | None:
-    """The table in `directory` for this machine, or for one of which it is a part; None where there is none.
+    """The table in `directory` for this machine, or for one that this machine is a part of; None where there is none.
 
     FormatError where a file is not a table, OSError where it cannot be read.
     """
@@ -150,7 +151,7 @@ def read_table(directory: Path, machine: Machine) -> CoRunTable | None:
 
 
 def write_table(directory: Path, table: CoRunTable) -> Path:
-    """Write `table` as the one of its machine and return the file's path; makes the directory where there is none."""
+    """Write `table` as that of its machine, creating the directory where needed, and return the file's path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = _path(directory, table.machine)
     write_json(path, table.to_json())

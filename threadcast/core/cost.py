@@ -17,10 +17,10 @@ VIEW_KINDS = frozenset({
     "select", "split", "split_with_sizes", "unbind", "chunk", "detach", "alias", "as_strided", "diagonal",
     "movedim", "unfold_view", "view_as_real", "getitem", "lift_fresh", "narrow",
 })  # fmt: skip
-"""Kinds that only make a new description of the same memory: no arithmetic and no traffic."""
+"""Kinds that only describe the same memory in another way: no arithmetic and no traffic."""
 
 _LOOK_UPS = frozenset({"embedding", "index_select", "gather"})
-"""Kinds that read of their first input no more than they write."""
+"""Kinds that read no more of their first input than they write."""
 
 
 def analytic_cost(kind: str, inputs: Specs, outputs: Specs) -> tuple[float, float]:

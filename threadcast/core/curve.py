@@ -28,8 +28,8 @@ class Source(StrEnum):
 class Curve:
     """Predicted seconds of one op at each of `cases`.
 
-    `seconds`, `low`, `high`: (n_cases,) float64, seconds; low and high bound a 90 % interval. `source` has one
-    entry a case.
+    `seconds`, `low`, `high`: (n_cases,) float64, seconds; low and high bound a 90 % interval. `source` has one entry
+    for each case.
     """
 
     cases: tuple[Case, ...]

@@ -20,7 +20,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float, digits: int = 3) -> str:
-    """Seconds with the unit that suits them: "1.25 ms"."""
+    """Seconds with a suitable unit: "1.25 ms"."""
     if not math.isfinite(seconds):
         return "-"
     scale, unit = next(((s, u) for s, u in _TIME_UNITS if abs(seconds) >= s), _TIME_UNITS[-1])

@@ -17,7 +17,7 @@ from threadcast.core.op import Op
 
 SCHEMA = "threadcast.graph/1"
 MAX_OPS = 100_000
-"""Larger graphs are refused: planning memory and time grow with them, and no network known to us comes near."""
+"""Larger graphs are refused: planning memory and time grow with the ops, and no known network comes near."""
 
 
 class Edge(NamedTuple):
@@ -33,9 +33,9 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpGraph:
-    """Ops with unique ids and the edges between them; checked to be acyclic when made.
+    """Ops with unique ids and the edges between them; InvalidInput where they form a cycle.
 
-    `curves[id]` maps thread counts to seconds where the graph file brought measured times along.
+    `curves[id]` maps thread counts to seconds where the graph file contains measured times.
     """
 
     ids: tuple[str, ...]
@@ -45,7 +45,7 @@ class OpGraph:
     predecessors: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     successors: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     topological_order: tuple[int, ...] = field(init=False, repr=False)
-    """Positions, dependencies first; among free choices the lower position first."""
+    """Positions in an order in which dependencies come first; where several could come next, the lowest position."""
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.ops):
@@ -156,7 +156,7 @@ class OpGraph:
 
     @classmethod
     def read(cls, path: Path | str) -> OpGraph:
-        """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
+        """Read the JSON form from `path`; FormatError where it has another form, OSError where it cannot be read."""
         return read_json(path, cls.from_json)
 
 

@@ -1,4 +1,4 @@
-"""Reading members of a JSON document with errors that point at the wrong one."""
+"""Reading members of a JSON document; errors point at the member that is wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path | str, make: Callable[[Any], T]) -> T:
-    """What `make` makes of the document in `path`; FormatError names the file, OSError when it cannot be read."""
+    """The result of `make` for the document in `path`; FormatError names the file, OSError when it cannot be read."""
     document = parse(Path(path).read_bytes(), what=str(path))
     try:
         return make(document)
@@ -54,7 +54,7 @@ def read_json(path: Path | str, make: Callable[[Any], T]) -> T:
 
 
 def member(document: Any, name: str, kind: type[T], *, pointer: str = "", default: Any = _REQUIRED) -> T:
-    """Return `document[name]`, which must be of `kind`; without it `default`, or FormatError if none was given."""
+    """Return `document[name]`, which must be of `kind`; if missing `default`, or FormatError if no default is given."""
     if not isinstance(document, dict):
         raise FormatError(f"must be an object, got {_short(document)}", pointer=pointer)
     if name not in document:
@@ -69,7 +69,7 @@ def member(document: Any, name: str, kind: type[T], *, pointer: str = "", defaul
 
 
 def checked(make: Callable[[], T], *, pointer: str) -> T:
-    """What `make` returns; what it finds wrong with a value becomes a FormatError at `pointer`."""
+    """Return `make()`; where it raises InvalidInput, FormatError at `pointer` instead."""
     try:
         return make()
     except FormatError:

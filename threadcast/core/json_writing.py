@@ -10,7 +10,7 @@ from threadcast.core.atomic_file import replacing
 
 
 def write_json(path: Path | str, document: Any) -> None:
-    """Write `document` to `path`; a reader sees the old file or all of the new one. OSError when it cannot.
+    """Write `document` to `path`; a reader sees the old file or the whole new one. OSError when it cannot be written.
 
     Not-a-number and infinity are refused with ValueError: other programs could not read them.
     """

@@ -16,27 +16,27 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member
 
 SMALL_GROUP = 4
-"""Cores. Cache groups up to this size (tiles, L2 pairs, clusters of small cores) are used whole under COMPACT:
-a part-filled one leaves its threads twice the cache of the others' and the loop waits for the slowest (Liu et
-al. 2018, III-B). In larger groups (a CCX, a socket) the imbalance is slight and every count is legal."""
+"""In cores. Cache groups up to this size (tiles, L2 pairs, clusters of small cores) are used whole under COMPACT: in a
+partly used one each thread has more cache than in the others, and the loop waits for the slowest (Liu et al. 2018,
+III-B). In larger groups (a CCX, a socket) the imbalance is slight and every count is legal."""
 
 
 MAX_CORES = 4096
-"""Cores of a machine that is only described; some times what the largest shared-memory machines have."""
+"""Most cores of a described machine; several times what the largest shared-memory machines have."""
 
 
 class Affinity(StrEnum):
-    """How an op's threads lie on the caches."""
+    """How the threads of an op are placed relative to caches."""
 
     COMPACT = "compact"
     """Neighbouring threads share a cache: whole cache groups are filled one after the other."""
     SPREAD = "spread"
-    """One thread a cache group."""
+    """One thread for each cache group."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Case:
-    """One way to run an op: a number of threads, one a core, and how they lie on the caches."""
+    """One way to run an op: a number of threads, one for each core, and how they are placed relative to caches."""
 
     threads: int
     affinity: Affinity = Affinity.COMPACT
@@ -77,10 +77,10 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """The cores that are there to be used, fastest first within their order, and what they share.
+    """The cores that may be used, fastest first, and the caches that they share.
 
-    Read one with `core.topology.read_machine`, or describe one with `Machine.uniform`. Two machines are equal
-    when their fingerprints are.
+    Read one with `core.topology.read_machine`, or describe one with `Machine.uniform`. Two machines are equal when
+    their fingerprints are.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Machine:
 
     @property
     def threads_per_core(self) -> int:
-        """Hardware threads of the core that has most."""
+        """Hardware threads of the core that has the most."""
         return max(len(core.cpus) for core in self.cores)
 
     @property
@@ -126,11 +126,11 @@ class Machine:
         return tuple(map(tuple, groups.values()))
 
     def cases(self) -> tuple[Case, ...]:
-        """The legal ways to run one op, by thread count, COMPACT before SPREAD; no two place threads alike.
+        """The legal ways to run one op, by thread count, COMPACT before SPREAD; no two place threads in the same way.
 
-        SPREAD goes up to one thread a cache group. COMPACT fills groups, small ones only whole (`SMALL_GROUP`).
-        With a single group there is one affinity, COMPACT. On 34 tiles of two cores these are the 68 cases of
-        Liu et al. 2018, III-B.
+        SPREAD goes up to one thread for each cache group. COMPACT fills groups, small ones only whole (`SMALL_GROUP`).
+        With a single group there is one affinity, COMPACT. On 34 tiles of two cores these are the 68 cases of Liu et
+        al. 2018, III-B.
         """
         return _cases(self)
 
@@ -156,9 +156,10 @@ class Machine:
         return tuple(by_id[c].cpus[min(hardware_thread, len(by_id[c].cpus) - 1)] for c in cores)
 
     def limited_to(self, cores: Iterable[int]) -> Machine:
-        """The same machine with only these core ids to be used.
+        """The same machine with only these cores.
 
-        Where caches are known, groups are formed anew: two cores of one tile have no cache that only some share.
+        Where caches are known, cache groups are computed again: two cores of one tile have no cache that only some
+        cores share.
         """
         keep = set(cores)
         unknown = keep - {core.id for core in self.cores}
@@ -177,7 +178,7 @@ class Machine:
 
     @classmethod
     def uniform(cls, name: str, cores: int, *, group_size: int | None = None, threads_per_core: int = 1) -> Machine:
-        """Describe a machine of equal cores, `group_size` of them to a shared cache (None: one group)."""
+        """Describe a machine of equal cores, with `group_size` cores to a shared cache (None: one group of all)."""
         if not 1 <= cores <= MAX_CORES:
             raise InvalidInput(f"cores={cores}: a described machine has at least 1 and at most {MAX_CORES}")
         size = group_size or cores
@@ -232,9 +233,9 @@ def _is_frequency(value: float | None) -> bool:
 def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, ...]:
     """The cache group of each core, numbered in order of appearance.
 
-    The innermost level with a cache that some but not all of the cores share forms the groups; cores that share
-    no cache of that level (performance cores beside clusters of small ones) are groups of one. Without such a
-    level there is one group.
+    The innermost level with a cache that some but not all cores share forms the groups; cores that share no cache of
+    that level (performance cores beside clusters of small ones) are groups of one. Without such a level there is one
+    group.
     """
     ids = {core.id for core in cores}
     by_level: dict[int, list[set[int]]] = {}
@@ -250,7 +251,7 @@ def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, .
 
 @lru_cache(maxsize=64)
 def _cases(machine: Machine) -> tuple[Case, ...]:
-    """`Machine.cases`, kept: climbs and campaigns ask for it at every step."""
+    """`Machine.cases`, cached: climbs and campaigns ask for it at every step."""
     groups = machine.groups
     spread = {Case(n, Affinity.SPREAD) for n in range(1, len(groups) + 1)} if len(groups) > 1 else set()
     compact, filled = set(), 0

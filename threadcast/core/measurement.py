@@ -1,4 +1,4 @@
-"""What was measured of an op in one case; raw samples are kept, medians are derived."""
+"""The measurements of an op in one case: raw samples are stored, medians are computed from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threadcast.core.op import Op
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One timed batch: seconds a run, and counts a run; a counter that could not be read is None, never 0."""
+    """One timed batch: seconds per run and counts per run; a counter that could not be read is None, never 0."""
 
     seconds: float
     counters: Mapping[str, float | None] = field(default_factory=dict)
@@ -35,10 +35,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The samples of one op in one case on one machine, in the order taken, without warm-up.
+    """The samples of one op in one case on one machine, in the order in which they were timed, without warm-up.
 
-    `conditions` are JSON scalars that say how it was measured: "cache" ("rotated", "warm" or "cold"),
-    "converged" (the confidence asked was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
+    `conditions` are JSON scalars that say how it was measured: "cache" ("rotated", "warm" or "cold"), "converged"
+    (whether the required confidence was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
     """
 
     op: Op
@@ -63,6 +63,6 @@ class Measurement:
         return statistics.median(sample.seconds for sample in self.samples)
 
     def counter(self, name: str) -> float | None:
-        """Median of the samples in which the counter was read; None where it never was."""
+        """Median over the samples in which the counter was read; None where it was read in none."""
         values = [v for sample in self.samples if (v := sample.counters.get(name)) is not None]
         return statistics.median(values) if values else None

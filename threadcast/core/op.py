@@ -22,11 +22,10 @@ _KEY_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Tr
 class Op:
     """An operation with its input shapes and attributes; equal ops do equal work.
 
-    `kind` is the field's name for it ("convolution", "convolution_backward_weight", "mm", "relu").
-    `attributes` is JSON: whatever else its work depends on (strides and padding, the operator to call and its
-    non-tensor arguments). `outputs`, `flops` and `bytes_moved` follow from these and are no part of identity;
-    flops and bytes are analytic (`core.cost`) unless `cost` =
-    (flops, bytes) gives them, as a graph file may.
+    `kind` is the field's name for it ("convolution", "convolution_backward_weight", "mm", "relu"). `attributes` is
+    JSON: whatever else its work depends on (strides and padding, the operator to call and its non-tensor arguments).
+    `outputs`, `flops` and `bytes_moved` follow from these and do not count for equality; flops and bytes are analytic
+    (`core.cost`) unless `cost` = (flops, bytes) gives them, as a graph file may.
     """
 
     kind: str
@@ -63,7 +62,7 @@ class Op:
 
     @property
     def is_view(self) -> bool:
-        """Whether the op only describes existing memory anew."""
+        """Whether the op only describes existing memory in another way."""
         return self.kind in VIEW_KINDS
 
     @property

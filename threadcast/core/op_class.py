@@ -12,27 +12,27 @@ from threadcast.core.json_reading import number
 from threadcast.core.op import Op
 
 TINY_CALLS = 4.0
-"""An op whose work takes less than so many calls' own cost is tiny: a fifth or more of its time is overhead, and
-what it does to others, or they to it, is no matter of bandwidth. A convention."""
+"""An op whose work takes less time than so many calls cost is tiny: a fifth or more of its time is overhead, and
+bandwidth does not decide how it slows others down or is slowed down by them. A convention."""
 
 
 class OpClass(StrEnum):
-    """What an op's time mostly goes into."""
+    """What most of an op's time is spent on."""
 
     MEMORY = "memory"
     """Moving bytes: fewer flops per byte than the machine's ridge."""
     COMPUTE = "compute"
-    """Arithmetic: more of them."""
+    """Arithmetic: at least so many flops per byte."""
     TINY = "tiny"
-    """Being called."""
+    """The call itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassLimits:
-    """What one core of a machine can do while all the others work too; from a calibration.
+    """What one core of a machine can do while all others work too; from a calibration.
 
     `core_bytes_per_s` is an equal part of the bandwidth that all cores have together: classes are for ops beside
-    others, not for ops alone. `call_s` is what a call costs that has next to nothing to do.
+    others, not for ops alone. `call_s` is the cost of a call that has next to nothing to do.
     """
 
     core_flops_per_s: float
@@ -50,11 +50,11 @@ class ClassLimits:
         return self.core_flops_per_s / self.core_bytes_per_s
 
     def work_s(self, op: Op) -> float:
-        """Seconds that the work of `op` takes on one core at the least; 0 for views."""
+        """Least seconds that the work of `op` takes on one core; 0 for views."""
         return max(op.flops / self.core_flops_per_s, op.bytes_moved / self.core_bytes_per_s)
 
     def class_of(self, op: Op) -> OpClass:
-        """The class of `op`, by what its work takes on one core."""
+        """The class of `op`, by the time that its work takes on one core."""
         work_s = self.work_s(op)
         if not work_s or work_s < TINY_CALLS * self.call_s:
             return OpClass.TINY

@@ -73,7 +73,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Schedule(ABC):
-    """What a plan and a trace share: each op placed once, in order of start, on at most `cores` cores."""
+    """The common part of a plan and a trace: each op placed once, in order of start, on at most `cores` cores."""
 
     cores: int
     policy: str
@@ -98,7 +98,7 @@ class _Schedule(ABC):
 
     @property
     def busy_share(self) -> float:
-        """Core-seconds in use over core-seconds there are, from 0 to 1 (hyper-threaded ops left out)."""
+        """Used core-seconds over available ones, from 0 to 1 (without ops on further hardware threads)."""
         used = sum(len(op.cores) * op.duration_s for op in self.ops if op.hardware_thread == 0)
         return used / (self.cores * self.makespan_s) if self.makespan_s else 0.0
 
@@ -121,23 +121,23 @@ class _Schedule(ABC):
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Read the JSON form from `path`; FormatError when it is not one, OSError when it cannot be read."""
+        """Read the JSON form from `path`; FormatError where it has another form, OSError where it cannot be read."""
         return read_json(path, cls.from_json)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(_Schedule):
-    """When and where each op is to run, with a bound that says how far from the best possible it can be.
+    """When and where each op is to run, with a lower bound on the makespan of any plan.
 
-    `lower_bound_s` holds for every schedule of these curves on these cores that puts one op at a time on a core, and
-    where the plan uses hyper-threads for those that do too; `gap` = makespan / bound - 1.
-    `guarded` names the ops that the guard returned to the framework's default.
+    `lower_bound_s` holds for every schedule of these curves on these cores that puts one op at a time on a core; where
+    the plan uses hyper-threads, for schedules that do so too. `gap` = makespan / bound - 1. `guarded` names the ops
+    that the guard returned to the framework's default.
     """
 
     lower_bound_s: float = 0.0
     guarded: tuple[str, ...] = ()
     curves_from: str = ""
-    """Where the curves came from: "model@version", "local", "file"."""
+    """Source of the curves: "model@version", "local" or "file"."""
 
     SCHEMA: ClassVar[str] = "threadcast.plan/1"
 
@@ -147,7 +147,7 @@ class Plan(_Schedule):
         return self.makespan_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else None
 
     def on(self, cores: Mapping[int, int]) -> Self:
-        """The same plan on other cores: ids by those that it has."""
+        """The same plan on other cores; `cores` maps each core id of the plan to the one in its place."""
         moved = tuple(replace(op, cores=tuple(cores[core] for core in op.cores)) for op in self.ops)
         return replace(self, ops=moved)
 
@@ -173,11 +173,11 @@ class Plan(_Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Trace(_Schedule):
-    """What happened: the same shape as a plan. `simulated` tells predicted time from measured time."""
+    """When and where each op ran, in the form of a plan. `simulated` distinguishes predicted from measured times."""
 
     simulated: bool = False
     steps: int = field(default=1)
-    """Steps over which the times are medians."""
+    """Number of steps whose medians the times are."""
 
     SCHEMA: ClassVar[str] = "threadcast.trace/1"
 

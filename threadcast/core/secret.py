@@ -1,4 +1,4 @@
-"""A key that is carried about and never shown."""
+"""A key that programs pass on and never show."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _VISIBLE = re.compile(rf"[\x21-\x7e]{{1,{MAX_CHARACTERS}}}")
 
 
 class Secret:
-    """Text of visible ASCII that only `reveal` gives; printed, formatted or in a traceback's values it is dots.
+    """Text of visible ASCII that only `reveal` returns; where it is printed, formatted or shown in a traceback it is
+    dots.
 
-    InvalidInput, which does not show it, for anything else: line breaks would end an HTTP header.
+    InvalidInput, which does not show the text, for any other characters: line breaks would end an HTTP header.
     """
 
     __slots__ = ("_text",)
@@ -28,7 +29,7 @@ class Secret:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The key that a file holds, alone but for white space around it; InvalidInput where it does not."""
+        """The key in a file that holds nothing else but white space around it; InvalidInput for any other file."""
         try:
             with path.open(encoding="ascii") as file:
                 text = file.read(2 * MAX_CHARACTERS).strip()
@@ -41,11 +42,11 @@ class Secret:
             ) from None
 
     def reveal(self) -> str:
-        """The text itself: for the request, and nothing that is printed."""
+        """The text itself: for a request, never for output."""
         return self._text
 
     def hidden_in(self, text: str) -> str:
-        """`text` with dots wherever it shows this."""
+        """`text` with dots in place of the secret."""
         return text.replace(self._text, "...")
 
     def __repr__(self) -> str:

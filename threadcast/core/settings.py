@@ -1,8 +1,8 @@
 """Reading the settings: flag > THREADCAST_* environment > threadcast.toml > default.
 
-`threadcast.toml` is looked for in the current directory and then in the user's configuration directory; what the
-first one does not set, the second one may. Dots in a name are tables in the file and underscores in the
-environment: `service.port` is `[service] port = 8321` and `THREADCAST_SERVICE_PORT=8321`.
+`threadcast.toml` is read from the current directory and from the user's configuration directory; the first one takes
+precedence. Dots in a name are tables in the file and underscores in the environment: `service.port` is `[service] port
+= 8321` and `THREADCAST_SERVICE_PORT=8321`.
 """
 
 from __future__ import annotations

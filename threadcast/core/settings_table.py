@@ -27,17 +27,17 @@ def user_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def user_config_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the user's own threadcast.toml lies: $XDG_CONFIG_HOME/threadcast, else ~/.config/threadcast."""
+    """Where the user's own threadcast.toml is: $XDG_CONFIG_HOME/threadcast, else ~/.config/threadcast."""
     return _user_dir(environment, "XDG_CONFIG_HOME", ".config")
 
 
 def user_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where what can be made anew lives: $XDG_CACHE_HOME/threadcast, else ~/.cache/threadcast."""
+    """Where files are that can be created again: $XDG_CACHE_HOME/threadcast, else ~/.cache/threadcast."""
     return _user_dir(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def user_runtime_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where sockets lie: $XDG_RUNTIME_DIR/threadcast, else /tmp/threadcast-UID."""
+    """Where sockets are: $XDG_RUNTIME_DIR/threadcast, else /tmp/threadcast-UID."""
     base = Path(environment.get("XDG_RUNTIME_DIR", ""))
     return base / "threadcast" if base.is_absolute() else Path(f"/tmp/threadcast-{os.getuid()}")
 
@@ -65,7 +65,7 @@ class Setting:
     maximum: float = math.inf
     choices: tuple[str, ...] = ()
     default_text: str = ""
-    """What documentation shows for a default that is computed or None."""
+    """What documentation shows in place of a default that is computed or None."""
 
     @property
     def variable(self) -> str:
@@ -237,7 +237,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("predictor.key_file", Path, None, "File that holds this key.", default_text="none"),
     )
 })  # fmt: skip
-"""Every setting by name. What is not here is not a setting."""
+"""Every setting by name; any other name is an error."""
 
 
 def markdown() -> str:

@@ -1,4 +1,5 @@
-"""Reading the small files of /proc and /sys: what is missing, unreadable or garbled is None, never an error."""
+"""Reading the small files of /proc and /sys: None, never an error, for a file that is missing, unreadable or
+garbled."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MAX_CPU = 1 << 16
-"""CPU numbers above this are taken for a garbled file; Linux can be built for at most 8,192."""
+"""A CPU number above this means that the file is garbled; Linux can be built for at most 8,192."""
 
 
 def read_text(path: Path | str) -> str | None:
@@ -19,7 +20,7 @@ def read_text(path: Path | str) -> str | None:
 
 
 def read_int(path: Path | str) -> int | None:
-    """The one whole number that a file holds."""
+    """The whole number that is the file's only content."""
     try:
         return int(read_text(path) or "")
     except ValueError:
@@ -32,7 +33,7 @@ def read_cpus(path: Path | str) -> frozenset[int] | None:
 
 
 def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
-    """What lies in `folder` under `prefix` and a number ("cpu0", "cpu1"), by number."""
+    """The entries of `folder` named `prefix` and a number ("cpu0", "cpu1"), by number."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:

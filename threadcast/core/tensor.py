@@ -23,9 +23,9 @@ MAX_ELEMENTS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What an op's cost depends on of one tensor.
+    """The properties of a tensor that an op's cost depends on.
 
-    `strides` are in elements; None means contiguous, so that a contiguous tensor has one spelling only.
+    `strides` are in elements; None means contiguous, so that there is only one way to write a contiguous tensor.
     """
 
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the distinct elements take (a broadcast side of stride 0 counts once)."""
+        """Bytes of the distinct elements (a dimension with stride 0 counts once)."""
         if self.strides is None:
             return self.numel * DTYPE_BYTES[self.dtype]
         distinct = math.prod(n for n, stride in zip(self.shape, self.strides) if stride != 0)
@@ -62,7 +62,7 @@ class TensorSpec:
 
     @property
     def laid_out(self) -> tuple[int, ...]:
-        """Strides in elements, also where they are contiguous."""
+        """Strides in elements, given for contiguous tensors too."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides
 
     def to_json(self) -> list[Any]:

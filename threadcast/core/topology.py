@@ -1,7 +1,7 @@
-"""What this process may use of the machine it runs on: `usable_cores` and `read_machine`.
+"""What this process may use of the machine that it runs on: `usable_cores` and `read_machine`.
 
-Both read /proc and /sys below a root path and never fail: a file that is missing or garbled leaves its part at
-the plainest assumption (one thread a core, no shared cache, one socket).
+Both read /proc and /sys below a root path and never fail: where a file is missing or garbled, the simplest case is
+assumed (one thread per core, no shared cache, one socket).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from threadcast.core.cgroup import cpu_quota, cpuset
+from threadcast.core.cgroup import read_cgroup_limits
 from threadcast.core.errors import InvalidInput
 from threadcast.core.machine import Cache, Core, Machine, cache_groups
 from threadcast.core.sysfs import format_cpus, numbered, read_cpus, read_int, read_text
@@ -36,11 +36,12 @@ _ARM_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class UsableCores:
-    """What a process may really use.
+    """What this process may use.
 
-    `cpus` are the kernel's CPU numbers that affinity and cpuset leave it, ascending; `cores` the whole cores it
-    should fill: hardware threads of one core count once, and a quota is rounded down. `quota` is in CPUs, None
-    without one. `limited_by` says what keeps it from the whole machine ("cgroup quota of 1.5 CPUs"), or None.
+    `cpus` are the kernel's CPU numbers that affinity and cpuset allow, ascending. `cores` is the number of whole cores
+    that it should use: hardware threads of one core count once, and a quota is rounded down. `quota` is in CPUs, None
+    without one. `limited_by` says what prevents the use of the whole machine ("cgroup quota of 1.5 CPUs"); None where
+    nothing does.
     """
 
     cpus: tuple[int, ...]
@@ -50,18 +51,19 @@ class UsableCores:
 
 
 def usable_cores(root: Path = Path("/"), *, affinity: Iterable[int] | None = None) -> UsableCores:
-    """Return what this process may use: affinity mask, cpuset, cgroup v1 and v2 quota, SMT, whichever is least.
+    """Return what this process may use: the least of affinity mask, cpuset, cgroup v1 and v2 quota, and SMT.
 
-    `affinity` is the mask to go by; None asks the kernel for the calling thread's.
+    `affinity` is used as the mask; None asks the kernel for the calling thread's.
     """
     mask = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
     present = frozenset(cpu for cpu, _ in numbered(root / _CPU, "cpu"))
     online = read_cpus(root / _CPU / "online") or present or mask
-    allowed = online & (cpuset(root) or online) or online
+    limits = read_cgroup_limits(root)
+    allowed = online & (limits.cpuset or online) or online
     cpus = allowed & mask or mask
     if not cpus:
         raise InvalidInput("affinity is empty: a process runs on at least one CPU")
-    cores, quota = len(_hardware_threads(root, cpus)), cpu_quota(root)
+    cores, quota = len(_hardware_threads(root, cpus)), limits.quota
     limit = None
     if cpus < allowed:
         limit = f"affinity mask {format_cpus(cpus)}"
@@ -76,11 +78,11 @@ def usable_cores(root: Path = Path("/"), *, affinity: Iterable[int] | None = Non
 
 
 def read_machine(root: Path = Path("/"), *, affinity: Iterable[int] | None = None, cores: int | None = None) -> Machine:
-    """Return the machine as far as this process may use it, fastest cores first, cores numbered in that order.
+    """Return the part of the machine that this process may use, fastest cores first, cores numbered in that order.
 
-    A cache group is formed by the innermost cache that some but not all of the cores share. `cores` takes fewer
-    than `usable_cores` allows; InvalidInput if it is more. Under a quota alone the first cores are taken: two
-    containers that both pin their threads there get in each other's way, which only a cpuset prevents.
+    A cache group is formed by the innermost cache that some but not all of the cores share. `cores` limits the number
+    further; InvalidInput if it is more than `usable_cores` allows. Under a quota alone the first cores are used: two
+    containers that both pin their threads there slow each other down, which only a cpuset prevents.
     """
     usable = usable_cores(root, affinity=affinity)
     count = usable.cores if cores is None else cores
@@ -114,7 +116,7 @@ def _place(topology: Path) -> tuple[int | None, ...] | None:
 
 
 def _cores(root: Path, cpus: frozenset[int]) -> list[Core]:
-    """The cores that have `cpus`, each with its first CPU for an id; not yet grouped."""
+    """The cores that `cpus` belong to, each with its first CPU as its id; without cache groups yet."""
     nodes, cores = _nodes(root), []
     for own in _hardware_threads(root, cpus):
         base = root / _CPU / f"cpu{own[0]}"
@@ -133,7 +135,7 @@ def _nodes(root: Path) -> dict[int, int]:
 
 
 def _caches(root: Path, cores: list[Core]) -> tuple[Cache, ...]:
-    """The data and unified caches of these cores, each once."""
+    """The data and unified caches of these cores, each listed once."""
     core_of = {cpu: core.id for core in cores for cpu in core.cpus}
     found: dict[tuple[int, tuple[int, ...]], Cache] = {}
     for core in cores:
@@ -153,7 +155,7 @@ def _size_bytes(text: str) -> int:
 
 
 def _fastest_first(root: Path, cores: list[Core]) -> list[Core]:
-    """Cores by speed class; in a class, groups stay together, socket by socket."""
+    """Cores by speed class; within a class by socket, with groups together."""
     speeds = {core.id: _speed(root, core) for core in cores}
     classes, rank, last = {}, 0, 0.0
     for speed in sorted(set(speeds.values()), reverse=True):
@@ -167,7 +169,7 @@ def _fastest_first(root: Path, cores: list[Core]) -> list[Core]:
 
 
 def _speed(root: Path, core: Core) -> float:
-    """Relative speed: the kernel's capacity where it gives one, which knows more than the frequency."""
+    """Relative speed: the kernel's capacity where there is one (it takes more into account), else the frequency."""
     capacity = read_int(root / _CPU / f"cpu{core.cpus[0]}/cpu_capacity")
     return float(capacity or core.max_hz or 0.0)
 

@@ -1,6 +1,11 @@
-"""Cores that come and go while a process runs: given by hand, by its container's limits, or by an arbiter.
+"""Cores that change while a process runs: by `threadcast resize`, by its container's limits, or by an arbiter.
 
-- `attach`: a plain process lets its threads follow the cores that it is given.
-- `division`, `placement`, `ledger`: which process gets which cores; pure.
-- `arbiter`: the daemon that decides for all processes of a machine; `member` is a process's side of it.
+In a process: `attach` makes a `member`, which decides which cores are used: of those that `limits` allows, those that
+the arbiter assigns (`arbiter_link`) and that somebody asked for (`process_socket`). `followers` are what then changes:
+`thread_masks`, `library_threads`, `other_threads`, `children`, and through `threads.this_process` optimised models.
+
+In the arbiter: `arbiter` talks with processes (`connection`, `process_watch`, `process_list`); the `ledger` decides,
+without clock or sockets: `division` says how many cores each `party` gets, `placement` which, `trials` what to try.
+
+Between them: `messages` as JSON `lines` over a `channel`; `docs/formats.md` lists them.
 """

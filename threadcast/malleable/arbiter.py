@@ -7,16 +7,32 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from threadcast.core import Machine
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.malleable.activity import Watched
+from threadcast.malleable.channel import Channel
+from threadcast.malleable.connection import Connection
 from threadcast.malleable.deadline import Deadline
-from threadcast.malleable.division import Claim
-from threadcast.malleable.ledger import Ledger, Party
-from threadcast.malleable.messages import Lines, cpus_of, line
+from threadcast.malleable.ledger import Ledger
+from threadcast.malleable.limits import Cores
+from threadcast.malleable.message_reading import requests_of
+from threadcast.malleable.messages import (
+    Confirm,
+    ExpectRates,
+    Join,
+    ListProcesses,
+    Refusal,
+    ReportSteps,
+    Request,
+    SetBounds,
+    SetDeadline,
+    UseCores,
+    to_json,
+)
+from threadcast.malleable.process_list import deadline_status, process_list
 from threadcast.malleable.sockets import listen, peer
 
 RELEASE_S = 0.5
@@ -24,12 +40,8 @@ RELEASE_S = 0.5
 GATHER_S = 0.3
 """After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
 ALONE_S, LOOK_S, SOON_S = 0.5, 0.1, 0.01
-"""How often a process that is alone is looked at, and several; while some lend their cores, and want them back as soon
+"""How often a process that is alone is observed, and several; while some lend their cores, and want them back as soon
 as they work."""
-
-_LARGEST = 1e15
-"""Of a number in a message: beyond it, sums of shares and of progress would lose what they add."""
-
 
 _logger = logging.getLogger("threadcast.arbiter")
 
@@ -38,6 +50,7 @@ class Arbiter:
     """Serves `path` until `stop` is called: `with Arbiter(machine, path) as arbiter: arbiter.serve()`.
 
     A connection is a process: when it ends, however it ends, its cores are free. `group`: whose members may connect.
+    A message that is not understood is refused, and ends its connection, nothing else.
     """
 
     def __init__(
@@ -46,15 +59,16 @@ class Arbiter:
         self._ledger = Ledger(machine)
         self._path, self._now = path, now
         self._core_of = {cpu: core.id for core in machine.cores for cpu in core.cpus}
-        self._cpus_of = {core.id: list(core.cpus) for core in machine.cores}
-        self._connections: dict[str, _Connection] = {}
+        self._cpus_of = {core.id: core.cpus for core in machine.cores}
+        self._connections: dict[str, Connection] = {}
+        self._numbers = count(1)
         self._listening = listen(path, group=group)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._woken, self._wake = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._quiet_until_s = now() + GATHER_S
-        self._looked_s = 0.0
+        self._gathers_until_s = now() + GATHER_S
+        self._observed_s = 0.0
         self._stopping = False
 
     def __enter__(self) -> Arbiter:
@@ -66,21 +80,23 @@ class Arbiter:
     def serve(self) -> None:
         """Answer until `stop`."""
         while not self._stopping:
-            lent = any(party.lends for party in self._ledger.parties.values())
-            for key, events in self._selector.select(timeout=SOON_S if lent else self._look_s()):
+            somebody_lends = any(party.lends for party in self._ledger.parties.values())
+            for key, events in self._selector.select(timeout=SOON_S if somebody_lends else self._every_s()):
                 if key.fileobj is self._listening:
                     self._accept()
                 elif key.data is not None and events & selectors.EVENT_WRITE:
                     self._send_rest(key.data)
                 elif key.data is not None:
                     self._read(key.data)
-            if every := self._now() >= self._looked_s + self._look_s():
-                self._looked_s = self._now()
-            self._look(every=every)
-            if self._now() >= self._quiet_until_s:
-                if every:
+            if everybody := self._now() >= self._observed_s + self._every_s():
+                self._observed_s = self._now()
+            self._observe(everybody=everybody)
+            if self._now() >= self._gathers_until_s:
+                if everybody:
                     self._ledger.explore(self._now())
                 self._send_orders()
+                self._take_from_silent()
+                self._send_deadlines()
 
     def stop(self) -> None:
         """End `serve`, from another thread or a signal handler."""
@@ -88,103 +104,107 @@ class Arbiter:
         self._wake.send(b"x")
 
     def close(self) -> None:
-        """Let go of the socket; processes keep the cores that they have."""
+        """Close all sockets; processes keep the cores that they have."""
         for connection in self._connections.values():
-            connection.socket.close()
+            connection.channel.close()
         for one in (self._listening, self._woken, self._wake, self._selector):
             one.close()
         self._path.unlink(missing_ok=True)
 
-    def _look_s(self) -> float:
-        alone = len(self._ledger.parties) < 2 and self._now() >= self._quiet_until_s
+    def _every_s(self) -> float:
+        alone = len(self._ledger.parties) < 2 and self._now() >= self._gathers_until_s
         return ALONE_S if alone else LOOK_S
 
-    def _look(self, *, every: bool) -> None:
-        """See who computes and who waits: `every` process, or only those that lend."""
+    def _observe(self, *, everybody: bool) -> None:
+        """Note who computes and who waits: of `everybody`, or only of those that lend."""
         now_s, parties = self._now(), self._ledger.parties
         joined = [connection for name, connection in self._connections.items() if name in parties]
         processes = {connection.process for connection in joined}
         for connection in joined:
-            if every or parties[connection.name].lends:
-                self._ledger.active(connection.name, connection.watched.look(now_s, processes), now_s)
-                if connection.watched.gone:
+            if everybody or parties[connection.name].lends:
+                activity = connection.watch.observe(now_s, processes)
+                self._ledger.set_activity(connection.name, activity, now_s)
+                if connection.watch.gone:
                     self._drop(connection, "it ended")
 
     def _accept(self) -> None:
         try:
-            made, _ = self._listening.accept()
+            accepted, _ = self._listening.accept()
         except OSError as error:  # whoever called has gone, or there are too many open files
             _logger.warning("a process could not connect: %s", error)
             return
-        made.setblocking(False)
-        connection = _Connection(made, peer(made))
+        connection = Connection(Channel(accepted), peer(accepted), next(self._numbers))
         self._connections[connection.name] = connection
-        self._selector.register(made, selectors.EVENT_READ, connection)
+        self._selector.register(connection.channel, selectors.EVENT_READ, connection)
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         try:
-            data = connection.socket.recv(1 << 16)
-            if not data:
-                raise ConnectionResetError
-            for message in connection.lines.feed(data):
-                self._handle(connection, message)
+            for message in connection.channel.receive():
+                requests = requests_of(message)
+                if not requests:
+                    self._refuse_stranger(connection)
+                for request in requests:
+                    self._handle(connection, request)
                 if connection.name not in self._connections:  # it could not be answered
                     return
-        except BlockingIOError:
-            return
-        except (FormatError, InvalidInput) as error:
-            self._send(connection, {"error": str(error)})
+        except InvalidInput as error:
+            self._send(connection, to_json(Refusal(str(error))))
             self._drop(connection, str(error))
         except OSError:
             self._drop(connection, "it ended")
 
-    def _handle(self, connection: _Connection, message: dict[str, Any]) -> None:
+    def _handle(self, connection: Connection, request: Request) -> None:
         now_s, name = self._now(), connection.name
-        if "who" in message:
-            self._send(connection, self._state())
-            return
-        if "join" in message:
-            if name in self._ledger.parties:
-                raise FormatError("this connection has joined already")
-            asked = message["join"]
-            if not isinstance(asked, dict):
-                raise FormatError("join must be an object", pointer="/join")
-            connection.title = str(asked.get("name", ""))[:200]
-            deadline = _deadline(asked, "/join/deadline", now_s)
-            self._ledger.join(name, _claim(asked), self._cores(asked, "holds"), now_s, may=self._may(asked))
-            if deadline is not None:
-                self._ledger.promise(name, deadline, now_s)
-            _logger.info("%s (%s) joined", name, connection.title)
-            return
-        if name not in self._ledger.parties:
+        match request:
+            case ListProcesses():
+                listed = process_list(self._ledger, self._connections, self._cpus_of, now_s)
+                self._send(connection, listed)
+                return
+            case Join():
+                self._join(connection, request, now_s)
+                return
+        self._refuse_stranger(connection)
+        match request:
+            case Confirm(order, in_use):
+                self._ledger.confirm(name, order, self._ids_of(in_use))
+                if order >= connection.order:
+                    connection.ordered_s = None
+            case SetBounds(bounds):
+                allowed = self._allowed(bounds.allowed)
+                self._ledger.set_bounds(name, bounds.least, bounds.most, now_s, allowed=allowed)
+            case ExpectRates(rates):
+                self._ledger.expect(name, rates, now_s)
+            case ReportSteps(steps):
+                self._ledger.report(name, steps, now_s)
+            case SetDeadline(remaining):
+                deadline = None if remaining is None else Deadline.within(remaining.steps, remaining.in_s, now_s)
+                self._ledger.set_deadline(name, deadline, now_s)
+                connection.on_time = None
+
+    def _join(self, connection: Connection, asked: Join, now_s: float) -> None:
+        name, allowed = connection.name, self._allowed(asked.bounds.allowed)
+        if name in self._ledger.parties:
+            raise FormatError("this connection has joined already")
+        connection.title = asked.name
+        self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
+        if asked.deadline is not None:
+            deadline = Deadline.within(asked.deadline.steps, asked.deadline.in_s, now_s)
+            self._ledger.set_deadline(name, deadline, now_s)
+        _logger.info("%s (%s) joined", name, connection.title)
+
+    def _refuse_stranger(self, connection: Connection) -> None:
+        if connection.name not in self._ledger.parties:
             raise FormatError("join first")
-        if "holds" in message:
-            number = int(_number(message, "order"))
-            self._ledger.confirmed(name, number, self._cores(message, "holds"))
-            if number >= connection.order:
-                connection.asked_s = None
-        if "bounds" in message:
-            if not isinstance(bounds := message["bounds"], dict):
-                raise FormatError("bounds must be least and most", pointer="/bounds")
-            least, most = int(_number(bounds, "least", 1.0)), int(_number(bounds, "most"))
-            self._ledger.bound(name, least, most, now_s, may=self._may(bounds))
-        if "progress" in message:
-            self._ledger.expect(name, _progress(message["progress"], "/progress"), now_s)
-        if "steps" in message:
-            self._ledger.report(name, _number(message, "steps"), now_s)
-        if "deadline" in message:
-            self._ledger.promise(name, _deadline(message, "/deadline", now_s), now_s)
-            connection.on_time = None
 
-    def _cores(self, message: dict[str, Any], name: str) -> list[int]:
-        found = {self._core_of[cpu] for core in cpus_of(message, name) for cpu in core if cpu in self._core_of}
-        return sorted(found)
+    def _ids_of(self, cores: Cores) -> list[int]:
+        """The numbers of those cores that are this machine's."""
+        return sorted({self._core_of[cpu] for core in cores for cpu in core if cpu in self._core_of})
 
-    def _may(self, message: dict[str, Any]) -> frozenset[int] | None:
-        """The cores of which a process may use every hardware thread; None where it does not say, or that is all."""
-        if "may" not in message:
+    def _allowed(self, cores: Cores | None) -> frozenset[int] | None:
+        """The numbers of the cores of which a process may use every hardware thread; None where that is all."""
+        if cores is None:
             return None
-        cpus = {cpu for core in cpus_of(message, "may") for cpu in core}
+        cpus = {cpu for core in cores for cpu in core}
         found = frozenset(core for core, own in self._cpus_of.items() if cpus.issuperset(own))
         return found if 0 < len(found) < len(self._cpus_of) else None
 
@@ -192,130 +212,57 @@ class Arbiter:
         now_s = self._now()
         for name, (number, cores) in self._ledger.orders().items():
             connection = self._connections[name]
-            connection.order, connection.cores, connection.asked_s = number, cores, now_s
-            self._send(connection, {"cores": [self._cpus_of[core] for core in cores], "order": number})
-        for name, connection in list(self._connections.items()):
-            release_s = 0.0 if connection.watched.activity.stopped else RELEASE_S
-            if connection.asked_s is not None and now_s > connection.asked_s + release_s:
-                connection.asked_s = None
+            connection.order, connection.cores, connection.ordered_s = number, cores, now_s
+            self._send(connection, to_json(UseCores(tuple(self._cpus_of[core] for core in cores), number)))
+
+    def _take_from_silent(self) -> None:
+        """Take their word as given that have not confirmed their orders in time."""
+        now_s = self._now()
+        for name, connection in self._connections.items():
+            release_s = 0.0 if connection.watch.activity.stopped else RELEASE_S
+            if connection.ordered_s is not None and now_s > connection.ordered_s + release_s:
+                connection.ordered_s = None
                 if name in self._ledger.parties:
                     _logger.warning("%s (%s) did not let go of cores; they are given to others", name, connection.title)
-                    self._ledger.confirmed(name, connection.order, connection.cores)
+                    self._ledger.confirm(name, connection.order, connection.cores)
+
+    def _send_deadlines(self) -> None:
+        """Tell each process whether it will meet its deadline, whenever that changes."""
+        now_s = self._now()
         for name, party in list(self._ledger.parties.items()):
             connection = self._connections[name]
-            if party.on_time is not None and party.on_time != connection.on_time:
-                connection.on_time = party.on_time
-                if not party.on_time:
-                    _logger.warning("%s (%s) will not meet its deadline", name, connection.title)
-                self._send(connection, {"deadline": _left(party, now_s)})
+            status = deadline_status(party, now_s)
+            if status is None or party.on_time is None or party.on_time == connection.on_time:
+                continue
+            connection.on_time = party.on_time
+            if not party.on_time:
+                _logger.warning("%s (%s) will not meet its deadline", name, connection.title)
+            self._send(connection, to_json(status))
 
-    def _send(self, connection: _Connection, message: dict[str, Any]) -> None:
-        """One message, of which a part may wait until the other side reads; who wants another meanwhile is dropped."""
-        if connection.unsent:
-            self._drop(connection, "it does not read")
-            return
-        connection.unsent = line(message)
-        self._send_rest(connection)
-        if connection.unsent and connection.name in self._connections:
-            self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
-
-    def _send_rest(self, connection: _Connection) -> None:
+    def _send(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Send one message, of which a part may wait until the other side reads; who wants another first is dropped."""
         try:
-            connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
+            connection.channel.send(message)
+        except OSError as error:
+            self._drop(connection, f"it cannot be told anything: {error}")
+            return
+        if connection.channel.has_unsent:
+            self._selector.modify(connection.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+
+    def _send_rest(self, connection: Connection) -> None:
+        try:
+            connection.channel.flush()
         except OSError:
             self._drop(connection, "it cannot be told anything")
             return
-        if not connection.unsent:
-            self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        if not connection.channel.has_unsent:
+            self._selector.modify(connection.channel, selectors.EVENT_READ, connection)
 
-    def _drop(self, connection: _Connection, why: str) -> None:
+    def _drop(self, connection: Connection, why: str) -> None:
         if self._connections.pop(connection.name, None) is None:
             return
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
+        self._selector.unregister(connection.channel)
+        connection.channel.close()
         if connection.name in self._ledger.parties:
             _logger.info("%s (%s) left: %s", connection.name, connection.title, why)
         self._ledger.leave(connection.name, self._now())
-
-    def _state(self) -> dict[str, Any]:
-        now_s = self._now()
-        parties = [
-            {
-                "process": self._connections[name].process, "name": self._connections[name].title,
-                "cores": [self._cpus_of[core] for core in sorted(party.holds)], "weight": party.claim.weight,
-                "steps_per_s": party.progress.rates.get(len(party.target)),
-                "by_cores": {str(cores): rate for cores, rate in sorted(party.progress.rates.items())},
-                "deadline": _left(party, now_s), "lends": party.lends,
-            }
-            for name, party in self._ledger.parties.items()
-        ]  # fmt: skip
-        machine = self._ledger.machine
-        return {"machine": machine.name, "cores": len(machine), "processes": parties}
-
-
-class _Connection:
-    """One process, by its socket. A process may connect twice: names are of connections."""
-
-    _count = 0
-
-    def __init__(self, made: socket.socket, process: int) -> None:
-        _Connection._count += 1
-        self.socket, self.process = made, process
-        self.name, self.title = f"{process}.{_Connection._count}", ""
-        self.lines, self.watched = Lines(), Watched(process)
-        self.unsent = b""
-        """What is left of a long answer."""
-        self.order, self.cores = 0, tuple[int, ...]()
-        """What it was told last."""
-        self.asked_s: float | None = None
-        """When it was last told of other cores and has not answered."""
-        self.on_time: bool | None = None
-        """What it was last told of its deadline."""
-
-
-def _claim(asked: dict[str, Any]) -> Claim:
-    progress = _progress(asked.get("progress") or {}, "/join/progress")
-    try:
-        most = asked.get("most")
-        return Claim(
-            _number(asked, "weight", 1.0),
-            int(_number(asked, "least", 1.0)),
-            None if most is None else int(_number(asked, "most")),
-            progress,
-        )
-    except (TypeError, ValueError) as error:
-        raise FormatError(f"join: {error}", pointer="/join") from error
-
-
-def _deadline(message: dict[str, Any], pointer: str, now_s: float) -> Deadline | None:
-    asked = message.get("deadline")
-    if asked is None:
-        return None
-    if not isinstance(asked, dict):
-        raise FormatError("deadline must be steps and in_s, or null", pointer=pointer)
-    return Deadline.within(_number(asked, "steps"), _number(asked, "in_s"), now_s)
-
-
-def _left(party: Party, now_s: float) -> dict[str, Any] | None:
-    if (deadline := party.deadline) is None:
-        return None
-    return {"steps": deadline.steps, "in_s": round(deadline.by_s - now_s, 3), "met": party.on_time}
-
-
-def _progress(rates: object, pointer: str) -> dict[int, float]:
-    if not isinstance(rates, dict):
-        raise FormatError("progress must be rates by number of cores", pointer=pointer)
-    try:
-        found = {int(cores): float(rate) for cores, rate in rates.items()}
-    except (TypeError, ValueError, OverflowError) as error:
-        raise FormatError(f"progress: {error}", pointer=pointer) from error
-    if not all(1 <= cores <= _LARGEST and 0 <= rate <= _LARGEST for cores, rate in found.items()):
-        raise FormatError(f"progress: cores from 1 on, rates from 0 on, both at most {_LARGEST:g}", pointer=pointer)
-    return found
-
-
-def _number(message: dict[str, Any], name: str, default: float | None = None) -> float:
-    value = message.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST <= value <= _LARGEST:
-        raise FormatError(f"{name} must be a number, at most {_LARGEST:g}", pointer=f"/{name}")
-    return float(value)

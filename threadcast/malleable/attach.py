@@ -1,4 +1,4 @@
-"""One line that lets a plain process follow the cores that it is given: `threadcast.attach()`."""
+"""`threadcast.attach()`: one line that lets a program follow the cores that its process is given."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
+from threadcast.malleable.arbiter_link import Terms
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
-from threadcast.malleable.member import Member, Terms
+from threadcast.malleable.member import Member
 from threadcast.malleable.optimizer_steps import OptimizerSteps
 from threadcast.threads.this_process import this_process
 
@@ -26,15 +27,17 @@ def attach(
     *, name: str | None = None, weight: float | None = None, least: int | None = None, most: int | None = None,
     deadline: tuple[float, float] | None = None, signals: bool = False,
 ) -> Member:  # fmt: skip
-    """Let this process's threads, and the numbers of threads of torch, OpenBLAS, MKL and OpenMP, follow its cores.
+    """Let this process's threads, and the thread counts of torch, OpenBLAS, MKL and OpenMP, follow its cores.
 
     The cores are those that its affinity mask, cpuset and CPU quota leave it, of these those that an arbiter gives it
-    while one runs on this machine, and of these those that `threadcast resize` asked for. `weight`, `least` and `most`
-    are what the arbiter goes by (None: the settings `malleable.weight` and so on), and so is `deadline`: optimizer
-    steps to be made, and in how many seconds from now; see `Member.finish`, which states another later. With `signals`,
-    SIGUSR1 and SIGUSR2 stand for one core fewer and one more (main thread only). Thread counts change in the main
-    thread, between two operators. What `threadcast.optimize` made goes on by a plan for the cores that there are.
-    Calling it again returns the same member. A forked child is not attached.
+    while one runs on this machine, and of these those that `threadcast resize` asked for. The arbiter goes by `weight`,
+    `least` and `most` (None: the settings `malleable.weight` and so on) and by `deadline`: optimizer steps to be made,
+    and within how many seconds from now; `Member.finish` sets another one later. With `signals`, SIGUSR1 and SIGUSR2
+    mean one core fewer and one more. Thread counts change in the main thread, between two operators. Models optimised
+    by `threadcast.optimize` continue with a plan for the cores that there are. A second call returns the same member.
+    A forked child is not attached.
+
+    InvalidInput for numbers that an arbiter would refuse, and for `signals` elsewhere than in the main thread.
     """
     global _attached
     with _lock:

@@ -1,4 +1,4 @@
-"""What an attached process has started stays on its cores, unless it is attached itself."""
+"""The processes that an attached process has started keep to its cores, unless they are attached themselves."""
 
 from __future__ import annotations
 
@@ -7,50 +7,49 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
-from threadcast.malleable.adjust import ThreadMasks
 from threadcast.malleable.family import ancestors, descendants
-from threadcast.malleable.messages import cpus_of
+from threadcast.malleable.limits import cpus_in
+from threadcast.malleable.message_reading import cores_of
 from threadcast.malleable.sockets import ask, is_alive, socket_of
+from threadcast.malleable.thread_masks import ThreadMasks
 
 ANSWER_S = 0.5
 
 
 class Children:
-    """Workers and other processes that this one has started, and those that these have.
+    """Sets the affinity masks of this process's descendants.
 
-    They inherit the mask of the thread that starts them; when the cores change they follow. One that has pinned itself
+    A child inherits the mask of the thread that starts it; when the cores change it follows. One that has pinned itself
     keeps to what is left of its own CPUs. How many threads a child uses is its own affair.
     """
 
     def __init__(self) -> None:
-        self._before: Collection[int] = os.sched_getaffinity(0)
-        self._threads: dict[int, ThreadMasks] = {}
+        self._inherited: Collection[int] = os.sched_getaffinity(0)
+        """The mask with which children have started since the last change."""
+        self._masks: dict[int, ThreadMasks] = {}
 
     def restrict(self, cpus: Collection[int]) -> None:
-        """Let all of them run on `cpus` alone."""
+        """Let all of them run on `cpus` only."""
         found = descendants(os.getpid(), without=_is_attached)
-        self._threads = {
-            child: self._threads.get(child) or ThreadMasks(child, unpinned=self._before) for child in found
-        }  # fmt: skip
-        for threads in self._threads.values():
+        self._masks = {child: self._masks.get(child) or ThreadMasks(child, unpinned=self._inherited) for child in found}
+        for masks in self._masks.values():
             with suppress(OSError):  # it has ended
-                threads.restrict(cpus)
-        self._before = cpus
+                masks.restrict(cpus)
+        self._inherited = cpus
 
 
 def inherited_limit() -> frozenset[int] | None:
-    """The CPUs that this process may use where its own mask is no more than what an attached ancestor has just now.
+    """The CPUs that this process may use where its mask is only what an attached ancestor happens to have now.
 
-    That one was given them, which says nothing of what its children may be given. None where there is none.
+    The ancestor's cores of the moment are no limit of its children; its own limits are. None where no ancestor is
+    attached, or where this process has another mask.
     """
     for ancestor in ancestors(os.getpid()):
         path = socket_of(ancestor)
         if path.exists():
             with suppress(NotFound, ServiceUnavailable, FormatError):
                 answer = ask(path, {"limits": "all"}, ANSWER_S)
-                limits, cores = (
-                    frozenset(cpu for core in cpus_of(answer, name) for cpu in core) for name in ("limits", "cores")
-                )
+                limits, cores = cpus_in(cores_of(answer, "limits")), cpus_in(cores_of(answer, "cores"))
                 return limits if os.sched_getaffinity(0) == cores else None
     return None
 

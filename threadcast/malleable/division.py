@@ -1,4 +1,4 @@
-"""How many whole cores each process gets: the division of a machine with the greatest sum of weighted progress."""
+"""How many whole cores each process gets, so that the sum of weighted progress is greatest."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import InvalidInput
 
 SERIAL = 0.05
-"""Share of a process's work that is taken not to scale where its progress is not known (Amdahl): low, so that cores
-are tried before they are given up."""
+"""Share of a process's work that is assumed not to scale where its rates are not known (Amdahl): low, so that more
+cores are tried before they are given up."""
 
 KEPT = 0.02
-"""Share of the progress that a division may fall short of the best one and be kept nevertheless: every change costs."""
+"""Share of the progress by which the present division may fall short of the best one and stay: every change costs."""
 
-_ROUNDED = 1e-9
+_ROUNDING = 1e-9
+
+
+def check_bounds(least: int, most: int | None) -> None:
+    """InvalidInput unless `least` cores are at least one and at most `most` (None: as many as there are)."""
+    if least < 1 or (most is not None and most < least):
+        raise InvalidInput(f"least={least} and most={most}: least must be from 1 on and no more than most")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one process may have, and what it does with it.
+    """How many cores one process can use, and how fast it is with them.
 
-    `progress` is in steps a second, or anything proportional to it, by number of cores, as far as it is known; `most`
-    None: as many as there are. Of processes whose progress is equally worth, cores go by `weight`. `needs_per_s` is
-    what it has to make at least, in the unit of `progress`, to be done in time; 0: no matter when.
+    From `least` to `most` cores (None: as many as there are). `progress` has steps a second, or anything proportional
+    to them, by number of cores, as far as they are known. `weight` scales how much the process's progress counts.
+    `needs_per_s` is the progress with which it meets its deadline; 0 without one, infinite once it is too late.
+    InvalidInput for numbers outside their range.
     """
 
     weight: float = 1.0
@@ -39,27 +46,26 @@ class Claim:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise InvalidInput(f"weight={self.weight!r} must be above 0")
-        if self.least < 1 or (self.most is not None and self.most < self.least):
-            raise InvalidInput(f"least={self.least} and most={self.most}: from 1 on, and no more than most")
+        check_bounds(self.least, self.most)
         if any(cores < 1 or not math.isfinite(rate) or rate < 0 for cores, rate in self.progress.items()):
             raise InvalidInput(f"progress={dict(self.progress)!r}: numbers of cores from 1 on, rates from 0 on")
         if not self.needs_per_s >= 0:  # infinite where the time is over
             raise InvalidInput(f"needs_per_s={self.needs_per_s!r} must be 0 or more")
 
     def fewest(self, cores: int) -> int | None:
-        """Of `cores` the fewest with which it makes what it needs; None where none of its numbers do."""
+        """The fewest cores, up to `cores`, with which it meets its deadline; None where none do or nothing is known."""
         if not self.progress:
             return None
-        enough = np.flatnonzero(self._rates(min(self.most or cores, cores)) >= (1 - _ROUNDED) * self.needs_per_s)
+        enough = np.flatnonzero(self._rates(min(self.most or cores, cores)) >= (1 - _ROUNDING) * self.needs_per_s)
         return int(enough[0]) + 1 if enough.size else None
 
     def worth(self, cores: int) -> Floats:
-        """(cores + 1,) weighted progress with 0 to `cores` cores, as a share of the most that it reaches."""
+        """(cores + 1,) weighted progress with 0 to `cores` cores, as a share of the greatest that it reaches."""
         rates = self._rates(cores)
         return np.concatenate([[0.0], self.weight * rates / rates.max()])
 
     def _rates(self, cores: int) -> Floats:
-        """(cores,) progress with 1 to `cores` cores; in a unit of its own where none is known."""
+        """(cores,) progress with 1 to `cores` cores, interpolated; relative to one core where none is known."""
         counts = np.arange(1, cores + 1, dtype=np.float64)
         known = {count: rate for count, rate in sorted(self.progress.items()) if rate > 0}
         if not known:
@@ -73,10 +79,10 @@ class Claim:
 
 
 def floors(claims: Mapping[str, Claim], cores: int) -> dict[str, int]:
-    """What each process gets before the rest is divided: its least, or the fewest cores that meet its deadline.
+    """Cores that each process gets before the rest is divided: its least, or the fewest that meet its deadline.
 
-    Where not all deadlines can be met, those are whose weights make the greatest sum, and of equal sums those that take
-    the fewest cores; the other processes get their least. Where that is more than there is each gets one core.
+    If not all deadlines can be met, the set with the greatest sum of weights is, of equal sums that with the fewest
+    cores; the other processes get their least. If there are fewer cores than that, each process gets one.
     """
     least = {name: min(claim.least, claim.most or cores, cores) for name, claim in claims.items()}
     spare = cores - sum(least.values())
@@ -93,19 +99,20 @@ def floors(claims: Mapping[str, Claim], cores: int) -> dict[str, int]:
 
 
 def in_time(claims: Mapping[str, Claim], division: Mapping[str, int]) -> dict[str, bool]:
-    """Whether processes that have to be done in time are, with so many cores of their own; where that is known."""
+    """Whether each process with a deadline meets it with so many cores; only those of which any rate is known."""
     found = {}
     for name, claim in claims.items():
         if claim.needs_per_s > 0 and claim.progress:
-            found[name] = bool(claim._rates(division[name])[-1] >= (1 - _ROUNDED) * claim.needs_per_s)
+            found[name] = bool(claim._rates(division[name])[-1] >= (1 - _ROUNDING) * claim.needs_per_s)
     return found
 
 
 def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Cores of each process, by name; the sum is at most `cores` unless there are more processes than cores.
+    """Numbers of cores by process; the sum is at most `cores` unless there are more processes than cores.
 
-    Exact, by dynamic programming, above what `floors` says. Where `before` is a division of the same processes that is
-    nearly as good it stays. With more processes than cores each gets one, which it shares.
+    The best division of all, by dynamic programming, in which each process has at least its `floors`. If `before` is a
+    division of the same processes that is nearly as good, it is returned. With more processes than cores each gets one,
+    which it shares.
     """
     names = list(claims)
     if len(names) >= cores:
@@ -113,7 +120,7 @@ def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | 
     least = floors(claims, cores)
     bounds = {name: (least[name], min(claim.most or cores, cores)) for name, claim in claims.items()}
     worth = {name: claim.worth(cores) for name, claim in claims.items()}
-    best = _divided(worth, bounds, cores)
+    best = _best_division(worth, bounds, cores)
     if before is not None and before.keys() == claims.keys() and sum(before.values()) <= cores:
         allowed = all(bounds[name][0] <= count <= bounds[name][1] for name, count in before.items())
         if allowed and _sum(worth, before) >= (1 - KEPT) * _sum(worth, best):
@@ -121,11 +128,11 @@ def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | 
     return best
 
 
-def _divided(worth: Mapping[str, Floats], bounds: Mapping[str, tuple[int, int]], cores: int) -> dict[str, int]:
-    """The division of the greatest worth; of equal ones that which leaves most cores to later names."""
+def _best_division(worth: Mapping[str, Floats], bounds: Mapping[str, tuple[int, int]], cores: int) -> dict[str, int]:
+    """The division with the greatest sum of worth; of equal ones that which gives most cores to later names."""
     reached = np.full(cores + 1, -np.inf)
     reached[0] = 0.0
-    taken = []
+    choices = []  # for each name: cores to give it, by how many cores are given in all
     for name, values in worth.items():
         least, most = bounds[name]
         found, chosen = np.full(cores + 1, -np.inf), np.zeros(cores + 1, dtype=int)
@@ -135,10 +142,10 @@ def _divided(worth: Mapping[str, Floats], bounds: Mapping[str, tuple[int, int]],
             better = shifted > found + 1e-12
             found[better], chosen[better] = shifted[better], count
         reached = found
-        taken.append(chosen)
+        choices.append(chosen)
     left = int(np.argmax(reached))
     division: dict[str, int] = {}
-    for name, chosen in zip(reversed(list(worth)), reversed(taken), strict=True):
+    for name, chosen in zip(reversed(list(worth)), reversed(choices), strict=True):
         division[name] = int(chosen[left])
         left -= division[name]
     return {name: division[name] for name in worth}

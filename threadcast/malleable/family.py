@@ -1,4 +1,4 @@
-"""A process and what it has started: which processes these are, how much CPU time they take, and whether they run."""
+"""A process, its descendants and ancestors, as /proc shows them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """`state` is the kernel's letter: R runs or could, S and D wait, T and t are stopped (proc_pid_stat(5))."""
+class ProcessStatus:
+    """A process at one moment; see proc_pid_stat(5).
+
+    `state` is the kernel's letter: R is runnable, S and D wait, T and t are stopped, Z and X have ended. `cpu_s` is the
+    CPU time of all its threads.
+    """
 
     state: str
     parent: int
     cpu_s: float
 
 
-def seen(process: int) -> Seen | None:
-    """A process at this moment, with the CPU time of all its threads; None where there is none."""
+def process_status(process: int) -> ProcessStatus | None:
+    """The status of a process now; None where there is no such process."""
     try:
         _, _, rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")  # its name may hold anything
     except (OSError, UnicodeDecodeError):
         return None
     fields = rest.split()
-    return Seen(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) * _TICK_S)
+    return ProcessStatus(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) * _TICK_S)
 
 
 def descendants(process: int, *, without: Callable[[int], bool] = lambda _: False) -> list[int]:
-    """The children of a process, their children, and so on, but for those that are `without` and all these started."""
+    """The children of a process, their children, and so on; none that is `without`, nor what those have started."""
     found: list[int] = []
     for child in _children(process):
         if not without(child):
@@ -40,8 +44,8 @@ def descendants(process: int, *, without: Callable[[int], bool] = lambda _: Fals
 
 def ancestors(process: int) -> Iterator[int]:
     """The parent of a process, its parent, and so on."""
-    while (look := seen(process)) is not None and look.parent > 0:
-        process = look.parent
+    while (status := process_status(process)) is not None and status.parent > 0:
+        process = status.parent
         yield process
 
 

@@ -1,53 +1,179 @@
-"""Lines of JSON between a process, its arbiter, and whoever asks either: their form, and how they are read."""
+"""The messages between a process, the arbiter and the command line: frozen classes, and the JSON that is sent.
+
+`docs/formats.md` lists them; `message_reading` reads them. Cores are tuples here and arrays in JSON.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from threadcast.core.errors import FormatError
-
-LONGEST, LONGEST_ANSWER = 1 << 16, 1 << 24
-"""Bytes of a line, at most, and of what somebody asked for: a machine may have hundreds of processes."""
+from threadcast.malleable.division import Claim
+from threadcast.malleable.limits import Cores
 
 
-def line(message: dict[str, Any]) -> bytes:
-    """One message as it is sent."""
-    return json.dumps(message, allow_nan=False).encode() + b"\n"
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many cores a process can use, and `allowed`: the only CPUs that it may use (None: all)."""
+
+    least: int = 1
+    most: int | None = None
+    allowed: Cores | None = None
 
 
-class Lines:
-    """Messages out of the bytes that arrive, each of at most `longest` bytes."""
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Work with a deadline: so many `steps` from now, within `in_s` seconds from now."""
 
-    def __init__(self, longest: int = LONGEST) -> None:
-        self._rest, self._longest = b"", longest
-
-    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The messages that are complete with `data`; FormatError on what is none."""
-        self._rest += data
-        while b"\n" in self._rest:
-            text, _, self._rest = self._rest.partition(b"\n")
-            yield _message(text)
-        if len(self._rest) > self._longest:
-            raise FormatError(f"a line of more than {self._longest} bytes")
+    steps: float
+    in_s: float
 
 
-def _message(text: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        raise FormatError(f"not a line of JSON: {text[:80]!r}") from error
-    if not isinstance(found, dict):
-        raise FormatError(f"not an object: {text[:80]!r}")
-    return found
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A process registers. `in_use`: the cores that an earlier arbiter gave it."""
+
+    name: str = ""
+    weight: float = 1.0
+    bounds: Bounds = field(default_factory=Bounds)
+    in_use: Cores = ()
+    rates: Mapping[int, float] = field(default_factory=dict)
+    deadline: Remaining | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """What the division goes by."""
+        return Claim(self.weight, self.bounds.least, self.bounds.most, self.rates)
 
 
-def cpus_of(message: dict[str, Any], name: str) -> tuple[tuple[int, ...], ...]:
-    """Cores, each as the kernel's numbers of its hardware threads; FormatError on anything else."""
-    value = message.get(name)
-    if not isinstance(value, list) or not all(
-        isinstance(core, list) and core and all(type(cpu) is int and cpu >= 0 for cpu in core) for core in value
-    ):
-        raise FormatError(f"{name} must be cores, each a list of CPUs: {value!r}", pointer=f"/{name}")
-    return tuple(map(tuple, value))
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Since the order of this number a process uses these cores and no others."""
+
+    order: int
+    in_use: Cores
+
+
+@dataclass(frozen=True, slots=True)
+class SetBounds:
+    """A process can use other numbers of cores, or others, than it said before."""
+
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectRates:
+    """Steps a second that a process expects, by number of cores; only their ratios count."""
+
+    rates: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSteps:
+    """Steps that a process has made since it began."""
+
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadline:
+    """A process wants work done in time; None: no longer."""
+
+    remaining: Remaining | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListProcesses:
+    """Anybody asks which processes have which cores."""
+
+
+Request = Join | Confirm | SetBounds | ExpectRates | ReportSteps | SetDeadline | ListProcesses
+
+
+@dataclass(frozen=True, slots=True)
+class UseCores:
+    """The arbiter's order: use these cores and no others, and confirm by the number."""
+
+    cores: Cores
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineStatus:
+    """What is left until a deadline, and whether it will be met (None: not known yet)."""
+
+    remaining: Remaining
+    met: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a message was not accepted."""
+
+    reason: str
+
+
+Order = UseCores | DeadlineStatus | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Use so many cores, or these, or all that there are (None)."""
+
+    cores: int | Cores | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskLimits:
+    """Anybody asks a process which cores it may be given at all, and which it uses."""
+
+
+Question = Resize | AskLimits
+
+
+def to_json(message: Request | Order) -> dict[str, Any]:
+    """The JSON object by which a message is sent."""
+    match message:
+        case Join():
+            asked: dict[str, Any] = {"name": message.name, "weight": message.weight, "holds": message.in_use}
+            rates = {"progress": _rates_to_json(message.rates)} if message.rates else {}
+            deadline = {"deadline": _remaining_to_json(message.deadline)} if message.deadline else {}
+            return {"join": {**asked, **_bounds_to_json(message.bounds), **rates, **deadline}}
+        case Confirm(order, in_use):
+            return {"holds": in_use, "order": order}
+        case SetBounds(bounds):
+            return {"bounds": _bounds_to_json(bounds)}
+        case ExpectRates(rates):
+            return {"progress": _rates_to_json(rates)}
+        case ReportSteps(count):
+            return {"steps": count}
+        case SetDeadline(remaining):
+            return {"deadline": _remaining_to_json(remaining)}
+        case ListProcesses():
+            return {"who": "all"}
+        case UseCores(cores, order):
+            return {"cores": cores, "order": order}
+        case DeadlineStatus():
+            return {"deadline": status_to_json(message)}
+        case Refusal(reason):
+            return {"error": reason}
+
+
+def status_to_json(status: DeadlineStatus) -> dict[str, Any]:
+    """The value of a `deadline` member in what the arbiter sends."""
+    return {"steps": status.remaining.steps, "in_s": status.remaining.in_s, "met": status.met}
+
+
+def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
+    most = {} if bounds.most is None else {"most": bounds.most}
+    allowed = {} if bounds.allowed is None else {"may": bounds.allowed}
+    return {"least": bounds.least, **most, **allowed}
+
+
+def _remaining_to_json(remaining: Remaining | None) -> dict[str, Any] | None:
+    return None if remaining is None else {"steps": remaining.steps, "in_s": remaining.in_s}
+
+
+def _rates_to_json(rates: Mapping[int, float]) -> dict[str, float]:
+    return {str(cores): rate for cores, rate in rates.items()}

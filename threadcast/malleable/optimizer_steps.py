@@ -1,30 +1,36 @@
-"""Steps of torch's optimizers and of optimised models: how a process of which nothing is known gets on."""
+"""Counts the steps of torch's optimizers and of optimised models, for processes that report none themselves."""
 
 from __future__ import annotations
 
 import sys
+from threading import Lock
 
 from threadcast.threads.step_counter import StepCounter
 
 
 class OptimizerSteps:
-    """Counts the steps of all of torch's optimizers, once torch is there, and of optimised models."""
+    """Call it for the number of steps so far: those that `optimized` counts, and other steps of torch's optimizers.
+
+    Steps of torch's optimizers count from the first call on that finds torch imported. Safe to use from several
+    threads.
+    """
 
     def __init__(self, optimized: StepCounter) -> None:
-        self._optimized, self._counter = optimized, _Counter(optimized)
+        self._optimized, self._hook = optimized, _CountingHook(optimized)
+        self._lock = Lock()
         self._registered = False
 
     def __call__(self) -> float:
-        """How many there were."""
         optimizers = sys.modules.get("torch.optim.optimizer")
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-        if register is not None and not self._registered:
-            self._registered = True
-            register(self._counter)
-        return self._counter.count + self._optimized.count
+        with self._lock:
+            if register is not None and not self._registered:
+                self._registered = True
+                register(self._hook)
+        return self._hook.count + self._optimized.count
 
 
-class _Counter:
+class _CountingHook:
     only_counts = True
     """For `runtime.watch`: an optimised step need not call it."""
 

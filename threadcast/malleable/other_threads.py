@@ -1,4 +1,4 @@
-"""Thread counts of Python threads other than the main one: torch's belong to the thread that calls it."""
+"""Thread counts of Python threads other than the main one: torch's count belongs to the thread that calls it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SPAN_S = 10.0
 
 
 class OtherThreads:
-    """Lets each thread that there is use another number of threads from the next module on that it calls.
+    """Lets each thread that exists use another number of threads from the next module on that it calls.
 
-    For threads that run modules (`torch.nn.Module.__call__`) within `SPAN_S` of the change; new threads take the newest
-    number by themselves. For one thread at a time.
+    Reaches threads that call a module (`torch.nn.Module.__call__`) within `SPAN_S` of the change; new threads use the
+    newest number by themselves. One thread at a time may use it.
     """
 
     only_counts = True
@@ -30,15 +30,15 @@ class OtherThreads:
     def set(self, count: int) -> None:
         """Have them use `count` threads from now on."""
         register = getattr(sys.modules.get("torch.nn.modules.module"), "register_module_forward_pre_hook", None)
-        others = {one.ident for one in threading.enumerate() if not _is_apart(one)}
+        others = {one.ident for one in threading.enumerate() if not _has_own_count(one)}
         self._count, self._waiting = count, {ident for ident in others if ident is not None}
         self._until_s = time.monotonic() + SPAN_S
         if self._waiting and self._hook is None and register is not None:
             self._hook = register(self)
-        self.look()
+        self.remove_when_done()
 
-    def look(self) -> None:
-        """Let go of the hook once nobody is waited for any more; to be called now and then."""
+    def remove_when_done(self) -> None:
+        """Remove the hook once no thread is waited for any more; to be called now and then."""
         if self._hook is not None and (not self._waiting or time.monotonic() >= self._until_s):
             self._hook.remove()
             self._hook = None
@@ -50,6 +50,6 @@ class OtherThreads:
             sys.modules["torch"].set_num_threads(self._count)
 
 
-def _is_apart(thread: threading.Thread) -> bool:
-    """The main thread is told at once; those of threadcast have teams of their own."""
+def _has_own_count(thread: threading.Thread) -> bool:
+    """The main thread's is set at once; threads of threadcast lead teams of a size of their own."""
     return thread is threading.main_thread() or thread.name.startswith("threadcast")

@@ -1,4 +1,4 @@
-"""Which cores each process gets, once it is known how many: those that it has, and whole cache groups where it can."""
+"""Which cores each process gets, once it is known how many: its own ones first, and whole cache groups if possible."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ def place(
     counts: Mapping[str, int],
     machine: Machine,
     before: Mapping[str, Iterable[int]],
-    may: Mapping[str, Set[int]] = _NOBODY,
+    restricted: Mapping[str, Set[int]] = _NOBODY,
 ) -> dict[str, CoreIds]:
-    """Cores by process. Nobody gets another's, unless there are more processes than cores, which then share by turns.
+    """Core ids by process: as many as `counts` says, each core once, if there are no more processes than cores.
 
-    A process keeps of its cores those of the cache groups where it has most; further ones come from groups where it
-    has some, then from the emptiest. One that `may` use some cores only gets none but those: others make room where
-    they can go elsewhere, and where they cannot, it gets fewer, or one that it shares.
+    Of the cores that it had `before`, a process keeps those of the cache groups where it has most; further ones come
+    from groups where it has some, then from the emptiest. One that is `restricted` gets only the cores named there:
+    others make room if they can go elsewhere, and if they cannot it gets fewer, or one that it shares. With more
+    processes than cores each gets one, shared as evenly as restrictions allow.
     """
     group = {core.id: core.group for core in machine.cores}
-    allowed = {name: (may.get(name, group.keys()) & group.keys()) or group.keys() for name in counts}
+    allowed = {name: (restricted.get(name, group.keys()) & group.keys()) or group.keys() for name in counts}
     if sum(counts.values()) > len(machine):
         return _shared(counts, before, allowed)
     kept: dict[str, list[int]] = {}
@@ -42,14 +43,14 @@ def place(
         (name for name in counts if len(kept[name]) < counts[name]), key=lambda n: len(kept[n]) - counts[n]
     )
     while lacking:
-        name = lacking[0] if not may else min(lacking, key=lambda name: len(kept[name]))
+        name = lacking[0] if not restricted else min(lacking, key=lambda name: len(kept[name]))
         mine, there = kept[name], free & allowed[name]
         if there:
             mine_in, free_in = Counter(group[core] for core in mine), Counter(group[core] for core in free)
             chosen = min(there, key=lambda core: (-mine_in[group[core]], -free_in[group[core]], core))
             free.remove(chosen)
             mine.append(chosen)
-        elif not _room_made(name, kept, free, allowed):
+        elif not _make_room(name, kept, free, allowed):
             lacking.remove(name)
             continue
         if len(mine) == counts[name]:
@@ -61,8 +62,8 @@ def place(
     }
 
 
-def _room_made(name: str, kept: dict[str, list[int]], free: set[int], allowed: Mapping[str, Set[int]]) -> bool:
-    """Give `name` another's core where that one, or one after it, can take a free one instead (Berge 1957)."""
+def _make_room(name: str, kept: dict[str, list[int]], free: set[int], allowed: Mapping[str, Set[int]]) -> bool:
+    """Whether `name` was given another's core, which takes another's in turn, and so on to a free one (Berge 1957)."""
     gives: dict[str, tuple[str, int]] = {}  # by process: to whom, and which core
     asking = [name]
     for one in asking:
@@ -88,7 +89,7 @@ def _room_made(name: str, kept: dict[str, list[int]], free: set[int], allowed: M
 def _shared(
     counts: Mapping[str, int], before: Mapping[str, Iterable[int]], allowed: Mapping[str, Set[int]]
 ) -> dict[str, CoreIds]:
-    """One core for each process, none with more than one process more than another where they may use all."""
+    """One core for each process; no core has more than one process more than another if none is restricted."""
     load = Counter({core: 0 for cores in allowed.values() for core in cores})
     most = -(-len(counts) // len(load))
     found: dict[str, CoreIds] = {}

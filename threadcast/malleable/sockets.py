@@ -16,7 +16,7 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.settings_table import user_runtime_dir
-from threadcast.malleable.messages import LONGEST_ANSWER, Lines, line
+from threadcast.malleable.lines import LONGEST_ANSWER, Lines, line
 
 ANSWER_S = 2.0
 """Longest wait for an answer."""
@@ -30,21 +30,21 @@ def socket_of(process: int) -> Path:
 
 
 def listen(path: Path, *, group: str | None = None) -> socket.socket:
-    """A socket at `path` that this user, and the members of `group`, may connect to.
+    """A non-blocking socket that listens at `path`, to which this user and the members of `group` may connect.
 
-    One that nobody listens on any more is replaced. Members of `group` may enter the folder too, where it is the usual
-    one or made here; any other keeps its permissions. InvalidInput where somebody listens, where another file is
-    there, where the folder is another user's, for an unknown group, or for a path that is too long.
+    A socket file that nobody listens on any more is replaced. Members of `group` may enter the folder too if it is the
+    default one or is created here; any other folder keeps its permissions. InvalidInput where somebody listens already,
+    where another file is there, where the folder is another user's, for an unknown group, and for too long a path.
     """
     ours = path.parent == user_runtime_dir() or not path.parent.exists()
     _own_folder(path.parent)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     if len(os.fsencode(draft)) > _LONGEST_PATH:
         raise InvalidInput(f"{path} is too long for a socket; choose a shorter path")
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         draft.unlink(missing_ok=True)  # of a process of the same number that was killed
-        made.bind(str(draft))
+        listening.bind(str(draft))
         os.chmod(draft, 0o660 if group else 0o600)
         if group:
             try:
@@ -55,30 +55,30 @@ def listen(path: Path, *, group: str | None = None) -> socket.socket:
             if ours:
                 os.chown(path.parent, -1, number)
                 os.chmod(path.parent, 0o750)
-        made.listen(128)
-        with _alone_in(path.parent):
+        listening.listen(128)
+        with _locked(path.parent):
             _refuse_used(path)
             draft.rename(path)  # appears only when it is ready, in place of one that was left behind
     except BaseException:
-        made.close()
+        listening.close()
         draft.unlink(missing_ok=True)
         raise
-    return made
+    return listening
 
 
 def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
     """A connection to whoever listens at `path`; NotFound or ServiceUnavailable where nobody does."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.settimeout(timeout_s)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
     try:
-        made.connect(str(path))
+        connection.connect(str(path))
     except FileNotFoundError:
-        made.close()
+        connection.close()
         raise NotFound(f"nobody listens at {path}") from None
     except OSError as error:
-        made.close()
+        connection.close()
         raise ServiceUnavailable(f"{path} cannot be reached: {error.strerror or error}") from error
-    return made
+    return connection
 
 
 def ask(path: Path, message: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
@@ -113,11 +113,11 @@ def is_alive(path: Path) -> bool:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Nobody else who looks for a socket there that is left behind does so meanwhile."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from replacing sockets in this folder meanwhile; for at most `ANSWER_S`."""
     opened, until_s = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), time.monotonic() + ANSWER_S
     try:
-        while time.monotonic() < until_s:  # one that was stopped meanwhile must not stop everybody
+        while time.monotonic() < until_s:  # a process that was stopped while it held the lock must not stop all others
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break

@@ -15,15 +15,42 @@ from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
-from threadcast.runtime.layout import converted
 from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.threads.memory import keep_freed_memory
 
 
-class OptimizedCall:
+class _OptimizedModel:
+    """What optimised calls and steps have in common: reports, cores and the end."""
+
+    _optimized: Optimized
+
+    @property
+    def reports(self) -> list[Report]:
+        """What runs each kind of arguments, in the order in which they first came."""
+        return self._optimized.reports
+
+    @property
+    def fastest(self) -> list[Contender]:
+        """What ran fastest when last compared, of each kind of arguments that could be captured."""
+        return self._optimized.fastest
+
+    def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
+        """Use so many cores from the next operator boundary on, or those of these CPUs; None: all that there are.
+
+        From any thread; a call or training step under way goes on with them, and its result is the same. Returns the
+        CPUs of the cores in use. InvalidInput for none, and for cores that this process has not.
+        """
+        return tuple(core.cpus for core in self._optimized.cores.resize(cores))
+
+    def close(self) -> None:
+        """End its threads; a later call measures anew."""
+        self._optimized.close()
+
+
+class OptimizedCall(_OptimizedModel):
     """Has the signature of what it was made from; `reports` say what runs it, `close` ends its threads.
 
     Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
@@ -33,17 +60,15 @@ class OptimizedCall:
         self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None
     ) -> None:
         model = function if isinstance(function, nn.Module) else None
-        spread = _Spread(model) if model is not None else None
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with torch.no_grad():
                 return function(*args, **kwargs)
 
-        def capture(arguments: tuple[Any, ...], layout: MemoryFormat) -> Captured:
-            if spread is None:
+        def capture(arguments: tuple[Any, ...], model_format: ModelFormat) -> Captured:
+            if model is None:
                 return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
-            spread.layout = layout
-            return capture_forward(spread, *arguments)
+            return capture_forward(_Formatted(model, model_format), *arguments)
 
         def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
             return contenders(model, arguments, cores) if backends and model is not None else ()
@@ -51,36 +76,22 @@ class OptimizedCall:
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, None), rivals=rivals, among=among, most=most
+            default,
+            capture,
+            machine,
+            name=name,
+            watched=(model, None),
+            functions=(function,),
+            rivals=rivals,
+            among=among,
+            most=most,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
 
-    @property
-    def reports(self) -> list[Report]:
-        """What runs each kind of arguments, in the order in which they first came."""
-        return self._optimized.reports
 
-    @property
-    def kept(self) -> list[Contender]:
-        """What ran fastest when last compared, of each kind of arguments that could be captured."""
-        return self._optimized.kept
-
-    def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
-        """Use so many cores from the next operator boundary on, or those of these CPUs; None: all that there are.
-
-        From any thread; a call under way goes on with them, and its result is the same. Returns the CPUs of the cores
-        in use. InvalidInput for none, and for cores that this process has not.
-        """
-        return tuple(core.cpus for core in self._optimized.sizes.resize(cores))
-
-    def close(self) -> None:
-        """End its threads; a later call measures anew."""
-        self._optimized.close()
-
-
-class OptimizedStep:
+class OptimizedStep(_OptimizedModel):
     """One training step: `step(*inputs, target)` returns the loss; `reports`, `resize`, `close` as of `OptimizedCall`.
 
     It does what `loss(model(*inputs), target)`, `backward` and the optimizer's `step` do, but leaves no `.grad`.
@@ -99,15 +110,14 @@ class OptimizedStep:
             optimizer.zero_grad(set_to_none=True)
             return value.detach()
 
-        spread = _Spread(model)
-
-        def capture(arguments: tuple[Any, ...], layout: MemoryFormat) -> Captured:
+        def capture(arguments: tuple[Any, ...], model_format: ModelFormat) -> Captured:
             *inputs, target = arguments
-            spread.layout = layout
-            return capture_training(spread, loss, optimizer, (tuple(inputs), {}), target)
+            return capture_training(_Formatted(model, model_format), loss, optimizer, (tuple(inputs), {}), target)
 
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
-        self._optimized = Optimized(default, capture, machine, name=name, watched=(model, optimizer), most=most)
+        self._optimized = Optimized(
+            default, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
+        )
 
     def __call__(self, *arguments: Any) -> Tensor:
         result = self._optimized(*arguments)
@@ -116,19 +126,6 @@ class OptimizedStep:
     def prepare(self, *arguments: Any) -> None:
         """Capture the step for such arguments; nothing is trained."""
         self._optimized.prepare(*arguments)
-
-    @property
-    def reports(self) -> list[Report]:
-        """What runs each kind of arguments, in the order in which they first came."""
-        return self._optimized.reports
-
-    def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
-        """As of `OptimizedCall`; a training step under way goes on with the new cores."""
-        return tuple(core.cpus for core in self._optimized.sizes.resize(cores))
-
-    def close(self) -> None:
-        """End its threads; a later call measures anew."""
-        self._optimized.close()
 
 
 def optimize(
@@ -186,15 +183,14 @@ def _described(function: Callable[..., Any]) -> str:
     return f"{type(function).__qualname__} {parameters} {function.training}"
 
 
-class _Spread(nn.Module):
-    """Calls a module with positional and keyword arguments that come as two values, laid out first."""
+class _Formatted(nn.Module):
+    """Calls a module with positional and keyword arguments that come as two values, in its current memory format."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, model_format: ModelFormat) -> None:
         super().__init__()
         self.module = module
-        self.layout: MemoryFormat = MemoryFormat.AS_GIVEN
+        self._format = model_format
 
     def forward(self, args: Any, kwargs: Any) -> Any:
-        if self.layout is MemoryFormat.CHANNELS_LAST:
-            args, kwargs = converted(args), converted(kwargs)
+        args, kwargs = self._format.arguments((args, kwargs))
         return self.module(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Any
 
@@ -13,18 +14,20 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured, ModuleChanged
+from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
 from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.layout import Layouts, layouts_of
-from threadcast.runtime.plan_store import PlanStore
-from threadcast.runtime.sizes import Sizes
+from threadcast.runtime.kinds_of_calls import differences
+from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -35,20 +38,22 @@ MAX_SIGNATURES = 8
 class Optimized:
     """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
 
-    `capture(arguments, layout)` gives the graph of one call. The first calls measure: every op at several thread
-    counts, as it runs in the step, in each layout; then plan and default by turns. All of them are whole steps of the
-    caller's. `watched` are the model and the optimizer whose tensors the graphs hold. `rivals(arguments)` are further
-    contenders, `among` says which. `name` tells calls apart between processes. `most` cores are used, if more come.
+    `capture(arguments, model_format)` gives the graph of one call in the current memory format. The first calls measure
+    and compare (`Tuning`); all of them are whole steps of the caller's. `watched` are the model and the optimizer whose
+    tensors the graphs hold, `functions` others that they have built in (a loss). `rivals(arguments)` are further
+    contenders, `among` says which. `name` tells calls apart between processes. It uses `most` cores at most, if more
+    come.
     """
 
     def __init__(
         self,
         default: Callable[..., Any],
-        capture: Callable[[tuple[Any, ...], MemoryFormat], Captured],
+        capture: Callable[[tuple[Any, ...], ModelFormat], Captured],
         machine: Machine,
         *,
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
+        functions: Sequence[Callable[..., Any]] = (),
         rivals: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
         among: str = "",
         most: int | None = None,
@@ -60,12 +65,12 @@ class Optimized:
         if self._unsupported is not None:
             model = None
         self._model = model
-        self._watch = Watch(model, optimizer) if model is not None else None
-        self._layouts = Layouts(model, optimizer) if model is not None else None
+        self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
+        self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
         self._tunings: dict[Any, Tuning | str] = {}
-        """By kind of arguments; why there is none, where there cannot be."""
+        """What runs each kind of arguments, or the reason why only the default can."""
         self._last: tuple[Any, Tuning | str] | None = None
-        """The entry of the last call: comparing with it is quicker than looking it up."""
+        """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
         self._fuse = settings["engine.fuse"]
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
@@ -73,9 +78,11 @@ class Optimized:
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
-        """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
+        """Kinds of arguments that could not be captured before a first call, and have had one since."""
+        self._awaited: Hashable | None = None
+        """The kind of arguments that is captured after a first call by the default."""
         self._steps = this_process().steps
-        self.sizes = Sizes(
+        self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
 
@@ -83,13 +90,16 @@ class Optimized:
         with self._lock, self._steps.step():
             found = self.prepare(*arguments)
             if found is None:
+                if self._awaited is not None:
+                    self._changing.add(self._awaited)
+                    self._awaited = None
                 return self._default(*arguments)
             return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
 
     def prepare(self, *arguments: Any) -> Tuning | str | None:
-        """Capture what these arguments need, if it was not, and return what runs them, or why nothing can.
+        """Return what runs these arguments, captured now if it was not before, or the reason why only the default can.
 
-        None where that shows after a first call by the default.
+        None where the default has to run a first call before one can know.
         """
         if self._unsupported is not None:
             return self._unsupported
@@ -104,20 +114,20 @@ class Optimized:
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
-            return self._last[1] if self.sizes.whole else self._with_other_cores(self._last[1])
-        if not self.sizes.whole:
+            return self._last[1] if self.cores.whole else self._with_other_cores(self._last[1])
+        if not self.cores.whole:
             found = self._with_other_cores(self._tunings.get(key, ""))
             if found is not None:
                 return found
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
-                return f"more than {MAX_SIGNATURES} kinds of arguments were given"
+                return f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}"
             tuning = self._tuning(arguments, described)
             if tuning is None:
                 return None
             self._tunings[key] = tuning
             if isinstance(tuning, Tuning):
-                self.sizes.tell(tuning.resize)
+                self.cores.pass_to(tuning.resize)
         self._last = key, self._tunings[key]
         return self._tunings[key]
 
@@ -129,7 +139,7 @@ class Optimized:
         return [Report.as_default(t) if isinstance(t, str) else t.report for t in self._tunings.values()]
 
     @property
-    def kept(self) -> list[Contender]:
+    def fastest(self) -> list[Contender]:
         """What ran fastest when last compared, of each kind of arguments that could be captured."""
         return [tuning.fastest for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
 
@@ -141,18 +151,18 @@ class Optimized:
                     tuning.close()
             self._tunings.clear()
             self._last = None
-            self._lie(MemoryFormat.AS_GIVEN)
+            self._format.set(MemoryFormat.AS_GIVEN)
 
     def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
         """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
-        if isinstance(found, Tuning) and found.follows and not self.sizes.grown:
+        if isinstance(found, Tuning) and found.follows and not self.cores.has_more:
             return found
         if found and isinstance(found, str):
             return found
         others = [tuning for tuning in self._tunings.values() if isinstance(tuning, Tuning) and tuning.follows]
-        if self.sizes.steady and (self.sizes.grown or not others):
+        if self.cores.unchanged and (self.cores.has_more or not others):
             self.close()
-            self.machine = self.sizes.adopt()
+            self.machine = self.cores.adopt()
             return None
         if isinstance(found, Tuning) and found.follows:
             return found
@@ -164,32 +174,32 @@ class Optimized:
                 tuning.resize(cores)
 
     def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
-        layouts = layouts_of(self._model, arguments)
         try:
             return Tuning(
                 self._default,
-                lambda layout: self._captured(arguments, layout),
-                self._lie,
-                layouts,
+                lambda memory_format: self._captured(arguments, memory_format),
+                self._format,
+                formats_of(self._model, arguments),
                 self.machine,
                 call=(self._name, described),
                 plans=PlanStore(self._folder, self.machine, among=self._among),
                 backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
+        except FirstStepMissing:
+            return None
         except ModuleChanged as error:
             if described in self._changing:
                 return str(error)
-            self._changing.add(described)
+            self._awaited = described
             return None
         except CaptureError as error:
             return str(error)
 
-    def _captured(self, arguments: tuple[Any, ...], layout: MemoryFormat) -> Captured:
-        self._lie(layout)
-        captured = self._capture(arguments, layout)
-        if self._watch is not None:
-            self._watch.renew()  # capturing makes an optimizer's missing state
+    def _captured(self, arguments: tuple[Any, ...], memory_format: MemoryFormat) -> Captured:
+        self._format.set(memory_format)
+        captured = self._capture(arguments, self._format)
+        self._renew_watch()  # capturing makes an optimizer's missing state
         return captured
 
     def _seen(self, watch: Watch) -> Seen:
@@ -197,9 +207,10 @@ class Optimized:
         seen = watch.look()
         if seen.moved:
             self.close()
-            self._layouts = Layouts(watch.model, watch.optimizer)
+            self._format.reset()
             watch.renew()
-            seen = watch.look()
+            now = watch.look()
+            seen = replace(now, unsteady=seen.unsteady or now.unsteady)
         return seen
 
     def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
@@ -212,6 +223,8 @@ class Optimized:
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
+        if seen is not None and seen.unsteady is not None:
+            return seen.unsteady
         if seen is None or seen.hooked is None:
             return None
         return f"{seen.hooked} has hooks, which a captured step does not call"
@@ -222,8 +235,9 @@ class Optimized:
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
         return self._default(*arguments)
 
-    def _lie(self, layout: MemoryFormat) -> None:
-        if self._layouts is not None and self._layouts.set(layout) and self._watch is not None:
+    def _renew_watch(self) -> None:
+        """Take the tensors as they are now for those that the graphs hold."""
+        if self._watch is not None:
             self._watch.renew()
 
 

@@ -46,14 +46,14 @@ def _made(request: dict[str, Any]) -> tuple[Callable[[], object], dict[str, Any]
 
     from threadcast.capture.workloads import default_mode, eager_step
     from threadcast.networks import load_spec
-    from threadcast.runtime.layout import layouts_of
+    from threadcast.runtime.plans.model_format import formats_of
 
     if request["threads"] is not None:
         torch.set_num_threads(request["threads"])
     workload = load_spec(request["network"], size=request["size"], batch=request["batch"])
     mode = request["mode"] or default_mode(workload)
     info = {"threads": torch.get_num_threads(), "mode": mode, "size": workload.size, "batch": workload.batch,
-            "images": len(layouts_of(workload.model, workload.inputs)) > 1}  # fmt: skip
+            "images": len(formats_of(workload.model, workload.inputs)) > 1}  # fmt: skip
     if request["channels_last"]:
         workload = _channels_last(workload)
     return eager_step(workload, mode, optimizer=request["optimizer"]), info
@@ -64,11 +64,11 @@ def _channels_last(workload: Workload) -> Workload:
     import torch
 
     from threadcast.networks.plain_callable import PlainCallable
-    from threadcast.runtime.layout import converted
+    from threadcast.runtime.plans.model_format import with_images_channels_last
 
     model: Any = workload.model
     model.to(memory_format=torch.channels_last)
-    changed = PlainCallable(lambda *inputs: model(*converted(inputs)))
+    changed = PlainCallable(lambda *inputs: model(*with_images_channels_last(inputs)))
     changed.add_module("model", model)  # its parameters are trained
     return replace(workload, model=changed)
 

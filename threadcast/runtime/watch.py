@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
 from typing import Any
@@ -13,16 +13,16 @@ from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_globals
 
+from threadcast.capture.optimizers import built_in
+from threadcast.capture.python_state import PythonState, Table
 from threadcast.capture.unsupported import is_plain
-from threadcast.runtime.native.library import loaded_library
+from threadcast.runtime.engines.native.library import loaded_library
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
-_APART = ("params", "lr", "initial_lr")
-"""Entries of an optimizer's group that a graph does not have built in."""
 _CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
 
 
@@ -31,33 +31,103 @@ class Seen:
     """A model and an optimizer at one moment."""
 
     moved: bool
-    """Whether a tensor is another or in another place than when it was taken for granted."""
+    """Whether a tensor is another or in another place than when it was taken for granted, or a Python value that code
+    reads is another."""
     hooked: str | None
     """Whose hooks there are, which a graph would not call; None without any."""
     settings: tuple[Any, ...]
     """What else a graph has built in: the modules' numbers and texts (modes too), which parameters are trained, the
-    optimizer's settings but rates."""
+    optimizer's settings but the numbers that a graph takes as inputs."""
+    unsteady: str | None = None
+    """What changes too often for a graph to pay, or cannot be watched; None where there is nothing such."""
+
+
+class Patience:
+    """Decides whether to capture anew after a change, or to wait until nothing has changed for some calls.
+
+    A change within `SOON` calls of the last one is a quick one. After `QUICK_ONES` of these in a row, each further one
+    doubles the calls without a change that are waited for, up to `LONGEST`.
+    """
+
+    SOON, QUICK_ONES, LONGEST = 100, 8, 1024
+
+    def __init__(self) -> None:
+        self._row = self._calm = self._wait = 0
+
+    def after(self, *, changed: bool) -> bool:
+        """Whether to capture, where that is needed, in the call before which this was found."""
+        if not changed:
+            self._calm += 1
+            return self._calm >= self._wait
+        self._row = self._row + 1 if self._calm < self.SOON else 0
+        self._calm = 0
+        self._wait = 0 if self._row <= self.QUICK_ONES else min(2 ** (self._row - self.QUICK_ONES), self.LONGEST)
+        return self._wait == 0
+
+
+class ReadsWatch:
+    """Whether Python values that code reads have changed, found out in microseconds where the native library is loaded.
+
+    Dictionaries that change without a change of what counts, as the global variables of a script do with each turn of
+    its loop, are compared item by item from then on; for all others a look at their count of changes will do.
+    """
+
+    def __init__(self, model: nn.Module, functions: Sequence[Any]) -> None:
+        self.state = PythonState((model, *functions), besides=model)
+        self._quick: Any = None
+        self._each: list[Any] = []
+        self._often: list[Table] = []
+
+    def changed(self) -> str | None:
+        """The first value that has changed since this was made, as text; None where none has."""
+        if self._quick is not None and self._quick.holds():
+            return self.state.changed_in(self._often) or self.state.changed_elsewhere()
+        library = loaded_library()
+        if library is None or not library.tagged:
+            return self.state.changed()
+        self._often = [t for t in self.state.tables if t in self._often or self._has_changed(t)]
+        rest = [table for table in self.state.tables if table not in self._often]
+        self._each = [(table, library.Untouched([table.items], [], [])) for table in rest]
+        self._quick = library.Untouched([table.items for table in rest], self.state.lists, [])
+        if (changed := self.state.changed()) is not None:
+            self._quick = None
+        return changed
+
+    def _has_changed(self, table: Table) -> bool:
+        return any(own is table and not untouched.holds() for own, untouched in self._each)
 
 
 class Watch:
     """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in.
 
+    `functions` are others that a graph has built in: a loss, or what is called in place of a model. What they and the
+    model's code read besides their arguments (globals, closures, attributes) is watched, too.
+
     Every call asks. Once the native library is loaded, a look at what did not change costs a few loads a tensor.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None, *, functions: Sequence[Any] = ()) -> None:
         self.model = model
         self.optimizer = optimizer
+        self._functions = functions
+        self._patience = Patience()
+        self._what = ""
+        self._reads = ReadsWatch(model, functions)
         self.renew()
 
     def renew(self) -> None:
         """Take what is there now for granted."""
-        self._modules = list(self.model.modules())
+        if self._reads.changed() is not None:
+            self._reads = ReadsWatch(self.model, self._functions)
+        reached = (part for module in self._reads.state.modules for part in module.modules())
+        self._own = len(list(self.model.modules()))
+        self._modules = list(dict.fromkeys([*self.model.modules(), *reached]))
         held = list(self._held())
         self._holders = [holder for holder, _, _ in held]
         self._names = [name for _, name, _ in held]
         self._values = [value for _, _, value in held]
-        self._tensors = [value for value in self._values if isinstance(value, Tensor) and _is_strided(value)]
+        tensors = [*self._values, *self._reads.state.tensors]
+        self._tensors = [value for value in tensors if isinstance(value, Tensor) and _is_strided(value)]
         self._parameters = list(self.model.parameters())
         self._places = list(map(Tensor.data_ptr, self._tensors))
         self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
@@ -69,15 +139,26 @@ class Watch:
         self._seen: Seen | None = None
 
     def look(self) -> Seen:
-        """What there is now."""
-        if self._seen is not None and self._untouched is not None and self._untouched.holds():
+        """What there is now. To be called once before each call: how often things change is counted by calls."""
+        read = self._reads.changed()
+        if read is None and self._seen is not None and self._untouched is not None and self._untouched.holds():
             if not self._groups_untouched.holds():  # as before each step of a learning-rate schedule
                 self._groups_untouched = self._touches_of_groups()
                 self._seen = replace(self._seen, settings=(*self._seen.settings[:2], *self._groups()))
-            return self._seen
+            return self._seen if self._patience.after(changed=False) else self._restless(self._seen)
         self._note_touches()  # first: what another thread changes while this looks then counts as touched
-        self._seen = Seen(not self._holds(), self._hooked(), self._settings())
-        return self._seen
+        moved = read is not None or not self._holds()
+        if moved:
+            self._what = read or "a tensor or a layer of the model, or the optimizer's state"
+        self._seen = Seen(moved, self._hooked(), self._settings(), self._cannot_watch())
+        return self._seen if self._patience.after(changed=moved) else self._restless(self._seen)
+
+    def _restless(self, seen: Seen) -> Seen:
+        return replace(seen, unsteady=f"{self._what} changes from call to call")
+
+    def _cannot_watch(self) -> str | None:
+        reason = self._reads.state.unwatchable
+        return None if reason is None else f"it reads {reason}"
 
     def _touches_of_groups(self) -> Any:
         library = loaded_library()
@@ -106,23 +187,18 @@ class Watch:
         )
 
     def _settings(self) -> tuple[Any, ...]:
-        constants = tuple([tuple(_constants(vars(module))) for module in self._modules])
+        own, others = self._modules[: self._own], self._modules[self._own :]
+        constants = tuple([tuple(_constants(vars(m))) for m in own]), tuple([m.training for m in others])
         if self.optimizer is None:
             return (constants,)
         trained = tuple(map(attrgetter("requires_grad"), self._parameters))
         return constants, trained, *self._groups()
 
     def _groups(self) -> tuple[Any, ...]:
-        """The optimizer's settings but rates, and whose parameters they are for."""
+        """What graphs have built in of the optimizer's settings, and whose parameters they are for."""
         assert self.optimizer is not None
-        groups = tuple(
-            [
-                tuple([(name, _frozen(value)) for name, value in group.items() if name not in _APART])
-                for group in self.optimizer.param_groups
-            ]
-        )
         held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
-        return groups, held
+        return built_in(self.optimizer), held
 
     def _hooked(self) -> str | None:
         tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)

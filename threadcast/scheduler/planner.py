@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadcast.core import Placement, Plan
 from threadcast.core.errors import InvalidInput
@@ -16,21 +16,22 @@ from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.policies.registry import check_name, create, options_of
 from threadcast.scheduler.problem import Problem
-from threadcast.scheduler.search.denoising import steadied
+from threadcast.scheduler.problem.hardware_threads import any_shares_cores
+from threadcast.scheduler.search.denoising import denoised
 from threadcast.scheduler.search.robust import percentiles_s, pessimistic, resampled
 from threadcast.scheduler.simulation.simulator import Simulation
 
 SEARCH = "search"
-"""The name of plans that the search made."""
+"""The policy name of plans that the search found."""
 
 AUTO = ("critical_path", "strategies_1_3", "strategies_1_2_3", "strategies", "manual_grid")
-"""Policies whose plans "auto" holds against the search's: those that put ops on hyper-threads, and that of the
-framework's default, so that the plan is never worse than it by prediction."""
+"""Policies whose plans "auto" compares with the search's: those that use hyper-threads, and what a user finds by hand,
+so that the plan is by prediction never worse than the framework's default."""
 
 ALSO = (
     "ios", "mcpa", "cpa", "sequential", "strategies_1", "strategies_1_2", "fifo", "lp_rounding", "heft",
 )  # fmt: skip
-"""Policies that "auto" tries too while time is left, in the order of their promise and their haste."""
+"""Policies that "auto" tries too while time is left, the most promising and quickest first."""
 
 COMPARED_OPS = 2_000
 """Ops up to which "auto" tries policies: those of `AUTO` take a quarter second for each thousand."""
@@ -48,9 +49,6 @@ COMPARING = 0.2
 BUDGET_S = 2.0
 """Seconds after which the search ends; it mostly needs less."""
 
-Candidate = tuple[str, tuple[Placement, ...], float]
-"""A policy's name, where and when ops run, and the makespan in seconds."""
-
 
 def plan(
     problem: Problem,
@@ -67,8 +65,10 @@ def plan(
     `policy` "auto" takes the shortest of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`
     and `ALSO`, none with more threads than the cores have; the name of a policy, what it does in simulation. The
     search ends after `budget_s`; if that does not cut it short, equal arguments give equal plans. In what is left of
-    the budget CP-SAT, where OR-Tools is installed, raises the bound and improves the plan of a small graph (`closing`).
-    Curves with wide intervals are steadied first (`steady`); the plan's times are those of the given curves.
+    the budget CP-SAT, where OR-Tools is installed, raises the bound and improves the plan of a small graph
+    (`cp_sat.close_gap`). Curves with wide intervals are denoised first (`denoising`); the plan's times are those of the
+    given curves.
+
     With `interference`, plans are compared by what they take under it. `robust` compares them by the 90th percentile of
     what they take on curves resampled from the forecasts' intervals, there without interference and with one op at a
     time on a core. These and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown
@@ -78,108 +78,125 @@ def plan(
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
             raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")
-        return _of_policy(problem, policy, lower_bounds(problem).best_s, interference, options)
+        return _plan_of_policy(problem, policy, lower_bounds(problem).best_s, interference, options)
     if options:
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
     if not (budget_s > 0 and math.isfinite(budget_s)):
         raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
     if seed < 0:
         raise InvalidInput(f"seed={seed} must be at least 0")
-    if not robust and (steady := steadied(problem)) is not None:
-        made = plan(steady, policy=policy, interference=interference, budget_s=budget_s, seed=seed)
-        _, placements, makespan_s = _replayed(problem, made, interference)
-        bound_s = lower_bounds(problem).best_s
-        return _planned(problem, (made.policy, placements, makespan_s), bound_s, interference)
-    from threadcast.scheduler.search.cp_sat_closing import closed
-
-    deadline_s = time.monotonic() + budget_s
-    compared = policy == "auto" and len(problem.graph) <= COMPARED_OPS
-    search_s = deadline_s - COMPARING * budget_s if compared else deadline_s
-    bound_s = lower_bounds(problem).best_s
-    candidates = list(_searched(problem, problem, bound_s, interference, deadline_s=search_s, seed=seed))
-    if robust:
-        worse = pessimistic(problem)
-        worse_s = lower_bounds(worse).best_s
-        candidates += _searched(problem, worse, worse_s, interference, deadline_s=search_s, seed=seed)
-    if compared:
-        best_s = math.inf if robust else min(c[2] for c in candidates)
-        candidates += _others(problem, interference, best_s, deadline_s=deadline_s)
-    values = _values(problem, candidates, robust, seed)
-    alone = min((i for i, c in enumerate(candidates) if not _shares_cores(c[1])), key=values.__getitem__)
-    hint = Plan(len(problem.machine), SEARCH, candidates[alone][1], bound_s)
-    found = closed(problem, hint, left_s=deadline_s - time.monotonic(), budget_s=budget_s, seed=seed)
-    if found is not None and found.plan is not None:
-        improved = _replayed(problem, found.plan, interference)
-        if improved[2] < candidates[alone][2] * (1 - ROUNDING):
-            candidates.append(improved)
-            values += _values(problem, [improved], robust, seed)
-    closed_s = found.lower_bound_s if found is not None else bound_s
-    best = candidates[min(range(len(values)), key=values.__getitem__)]
-    return _planned(problem, best, bound_s, interference, closed_s=closed_s)
+    without_noise = None if robust else denoised(problem)
+    search = _PlanSearch(without_noise or problem, interference, robust, seed, budget_s)
+    best = search.run(compare=policy == "auto")
+    if without_noise is None:
+        return _plan_of(problem, best, search.bound_s, interference, whole_cores_bound_s=search.whole_cores_bound_s)
+    best = _replayed(problem, best, interference)
+    return _plan_of(problem, best, lower_bounds(problem).best_s, interference)
 
 
 def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
     """Return the plan of each of these policies, named as they are registered, in their order."""
     bound_s = lower_bounds(problem).best_s if policies else 0.0
-    return [_of_policy(problem, name, bound_s, interference, {}) for name in policies]
+    return [_plan_of_policy(problem, name, bound_s, interference, {}) for name in policies]
 
 
-def _of_policy(
+class _Candidate(NamedTuple):
+    """A plan to compare with others: the policy that made it, where and when ops run, and the makespan in seconds."""
+
+    policy: str
+    ops: tuple[Placement, ...]
+    makespan_s: float
+
+
+class _PlanSearch:
+    """Looks for the best plan of a problem within a budget; `run` it once.
+
+    `bound_s`: the lower bound on any schedule; `whole_cores_bound_s`: a bound, no lower, on schedules with one op at a
+    time on a core, from CP-SAT where it was asked.
+    """
+
+    def __init__(
+        self, problem: Problem, interference: Interference | None, robust: bool, seed: int, budget_s: float
+    ) -> None:
+        self.problem = problem
+        self.bound_s = 0.0
+        self.whole_cores_bound_s = 0.0
+        self._interference, self._robust, self._seed = interference, robust, seed
+        self._budget_s, self._deadline_s = budget_s, time.monotonic() + budget_s
+
+    def run(self, *, compare: bool) -> _Candidate:
+        """Return the best plan found; `compare` has other policies tried too, where the graph is small enough."""
+        problem = self.problem
+        compare = compare and len(problem.graph) <= COMPARED_OPS
+        self.bound_s = self.whole_cores_bound_s = lower_bounds(problem).best_s
+        end_s = self._deadline_s - (COMPARING * self._budget_s if compare else 0.0)
+        candidates = list(self._search(problem, self.bound_s, end_s))
+        if self._robust:
+            worse = pessimistic(problem)
+            candidates += self._search(worse, lower_bounds(worse).best_s, end_s)
+        if compare:
+            best_s = math.inf if self._robust else min(candidate.makespan_s for candidate in candidates)
+            candidates += self._other_policies(best_s)
+        costs = self._costs(candidates)
+        whole_cores = [i for i, candidate in enumerate(candidates) if not any_shares_cores(candidate.ops)]
+        improved = self._improved_by_cp_sat(candidates[min(whole_cores, key=costs.__getitem__)])
+        candidates += improved
+        costs += self._costs(improved)
+        return candidates[min(range(len(costs)), key=costs.__getitem__)]
+
+    def _search(self, searched: Problem, bound_s: float, end_s: float) -> Iterator[_Candidate]:
+        """The shortest plans for the curves of `searched`, on their real cores, at the times of `self.problem`."""
+        from threadcast.scheduler.search.shortest import shortest
+
+        same, interference = searched is self.problem, self._interference
+        slowdowns = interference.matrix() if same and isinstance(interference, ClassInterference) else None
+        for ops in shortest(searched, bound_s=bound_s, seed=self._seed, deadline_s=end_s, slowdowns=slowdowns):
+            candidate = _Candidate(SEARCH, ops, max(at.finish_s for at in ops))
+            yield candidate if same and interference is None else _replayed(self.problem, candidate, interference)
+
+    def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
+        """Plans of other policies, each shorter, by more than rounding, than `best_s` and than those before it."""
+        problem, interference = self.problem, self._interference
+        for name in (*AUTO, *ALSO):
+            late = name in ALSO and time.monotonic() >= self._deadline_s
+            if late or (name == "ios" and len(problem.graph) > IOS_OPS):
+                continue
+            options, limit_s = OPTIONS.get(name, {}), best_s * (1 - ROUNDING)
+            run = _simulated(problem, name, interference, options, give_up_s=limit_s)
+            if run.done:
+                yield _Candidate(run.policy.name, run.placements(), run.now_s)
+                best_s = min(best_s, run.now_s)
+
+    def _improved_by_cp_sat(self, candidate: _Candidate) -> list[_Candidate]:
+        """CP-SAT's plan from a plan of whole cores on, if it is shorter; keeps the bound that CP-SAT proves."""
+        from threadcast.scheduler.search.cp_sat import close_gap
+
+        hint = Plan(len(self.problem.machine), SEARCH, candidate.ops, self.bound_s)
+        left_s = self._deadline_s - time.monotonic()
+        found = close_gap(self.problem, hint, left_s=left_s, budget_s=self._budget_s, seed=self._seed)
+        if found is None:
+            return []
+        self.whole_cores_bound_s = found.lower_bound_s
+        if found.plan is None:
+            return []
+        improved = _Candidate(SEARCH, found.plan.ops, found.plan.makespan_s)
+        improved = _replayed(self.problem, improved, self._interference)
+        return [improved] if improved.makespan_s < candidate.makespan_s * (1 - ROUNDING) else []
+
+    def _costs(self, candidates: Sequence[_Candidate]) -> list[float]:
+        """What plans are compared by; less is better."""
+        if not self._robust:
+            return [candidate.makespan_s for candidate in candidates]
+        if not candidates:
+            return []
+        return percentiles_s([candidate.ops for candidate in candidates], resampled(self.problem, seed=self._seed))
+
+
+def _plan_of_policy(
     problem: Problem, name: str, bound_s: float, interference: Interference | None, options: dict[str, Any]
 ) -> Plan:
     run = _simulated(problem, name, interference, options)
-    return _planned(problem, (run.policy.name, run.placements(), run.now_s), bound_s, interference)
-
-
-def _searched(
-    problem: Problem,
-    searched: Problem,
-    bound_s: float,
-    interference: Interference | None,
-    *,
-    deadline_s: float,
-    seed: int,
-) -> Iterator[Candidate]:
-    """The shortest plans for the curves of `searched`, on their real cores, at the times that `problem` has."""
-    from threadcast.scheduler.search.shortest import shortest
-
-    apart = interference.apart() if isinstance(interference, ClassInterference) and searched is problem else None
-    for placements in shortest(searched, bound_s=bound_s, seed=seed, deadline_s=deadline_s, apart=apart):
-        if interference is None and searched is problem:
-            yield SEARCH, placements, max(at.finish_s for at in placements)
-        else:
-            yield _replayed(problem, Plan(len(problem.machine), SEARCH, placements), interference)
-
-
-def _replayed(problem: Problem, made: Plan, interference: Interference | None) -> Candidate:
-    if interference is None and not _shares_cores(made.ops):
-        from threadcast.scheduler.search.replay import replayed  # brings numba along
-
-        placements = replayed(problem, made.ops)
-        return SEARCH, placements, max(at.finish_s for at in placements)
-    run = Simulation(PlanReplay(problem, plan=made), interference=interference)
-    run.run()
-    return SEARCH, run.placements(), run.now_s
-
-
-def _others(
-    problem: Problem, interference: Interference | None, best_s: float, *, deadline_s: float
-) -> Iterator[Candidate]:
-    """Plans of other policies, each shorter, by more than rounding, than `best_s` and than those before it."""
-    for name in (*AUTO, *ALSO):
-        if (name in ALSO and time.monotonic() >= deadline_s) or (name == "ios" and len(problem.graph) > IOS_OPS):
-            continue
-        run = _simulated(problem, name, interference, OPTIONS.get(name, {}), give_up_s=best_s * (1 - ROUNDING))
-        if run.done:
-            yield run.policy.name, run.placements(), run.now_s
-            best_s = min(best_s, run.now_s)
-
-
-def _values(problem: Problem, candidates: Sequence[Candidate], robust: bool, seed: int) -> list[float]:
-    """What makes one candidate better than another: less of it."""
-    if not robust:
-        return [makespan_s for _, _, makespan_s in candidates]
-    return percentiles_s([placements for _, placements, _ in candidates], resampled(problem, seed=seed))
+    return _plan_of(problem, _Candidate(run.policy.name, run.placements(), run.now_s), bound_s, interference)
 
 
 def _simulated(
@@ -197,23 +214,32 @@ def _simulated(
     return run
 
 
-def _planned(
+def _replayed(problem: Problem, candidate: _Candidate, interference: Interference | None) -> _Candidate:
+    """The candidate at the problem's times and under `interference`; every op keeps its cores and its turn on them."""
+    if interference is None and not any_shares_cores(candidate.ops):
+        from threadcast.scheduler.search.replay import replayed  # brings numba along
+
+        ops = replayed(problem, candidate.ops)
+        return candidate._replace(ops=ops, makespan_s=max(at.finish_s for at in ops))
+    replay = PlanReplay(problem, plan=Plan(len(problem.machine), candidate.policy, candidate.ops))
+    run = Simulation(replay, interference=interference)
+    run.run()
+    return candidate._replace(ops=run.placements(), makespan_s=run.now_s)
+
+
+def _plan_of(
     problem: Problem,
-    candidate: Candidate,
+    candidate: _Candidate,
     bound_s: float,
     interference: Interference | None,
     *,
-    closed_s: float = 0.0,
+    whole_cores_bound_s: float = 0.0,
 ) -> Plan:
-    """The plan of `candidate`; `closed_s` is a higher bound, which holds with one op at a time on a core."""
+    """The plan of `candidate`, with the bound that holds for it."""
     name, ops, makespan_s = candidate
-    if _shares_cores(ops):
+    if any_shares_cores(ops):
         bound_s /= (interference or CoreSharing(problem.machine)).core_throughput
     else:
-        bound_s = max(bound_s, closed_s)
+        bound_s = max(bound_s, whole_cores_bound_s)
     bound_s = min(bound_s, makespan_s)  # a sum in another order may be a rounding error larger
     return Plan(len(problem.machine), name, ops, bound_s, curves_from=problem.curves.model)
-
-
-def _shares_cores(ops: Sequence[Placement]) -> bool:
-    return any(op.hardware_thread or op.threads > len(op.cores) for op in ops)

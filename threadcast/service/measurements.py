@@ -29,7 +29,7 @@ from threadcast.service.observed import observed_over_predicted
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest
-from threadcast.store.kept import Receipt
+from threadcast.store.receipts import Receipt
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_KEY = 255

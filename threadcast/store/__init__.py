@@ -1,6 +1,6 @@
-"""Where measurements live, and the files in which they come and go.
+"""The measurement store, and the files in which measurements are read and written.
 
-`Store` is loaded when it is first asked for: it needs SQLAlchemy, the rest does not.
+`Store` is imported when it is first used: it needs SQLAlchemy, the rest does not.
 """
 
 from __future__ import annotations

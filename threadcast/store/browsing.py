@@ -1,6 +1,6 @@
-"""What pages ask of a store: ops sorted, filtered and in parts, and figures of whole machines.
+"""What pages ask of a store: ops sorted, filtered and page by page, and totals of machines.
 
-Every query is answered from `summaries` by an index or one pass over it: 100,000 ops take tens of milliseconds.
+Every query is answered from `summaries` by an index or in one pass over it: tens of milliseconds for 100,000 ops.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ SORTS = ("best_s", "kind", "samples", "speedup", "all_threads")
 """What ops can be sorted by; each has an index."""
 
 COMMON = 20
-"""Rows that may be looked at for each one shown before all that match are gathered first: of 100,000 ops, gathering
-takes 20 ms and 1 ms more for each thousand that match, looking at rows in an index's order 2 ms a thousand."""
+"""Where more than so many ops match for each line up to the end of a page, they are read in the order of an index; else
+all that match are gathered first. Of 100,000 ops, gathering takes 20 ms and 1 ms more for each thousand that match,
+reading in an index's order 2 ms for each thousand."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpLine:
     """One measured op: `best_s` is its median seconds in `best`, its fastest case.
 
-    `speedup` is the median on the fewest threads over `best_s`, `all_threads` that on the most.
+    `speedup` is the median with the fewest threads over `best_s`, `all_threads` the median with the most over `best_s`.
     """
 
     key: str
@@ -46,7 +47,7 @@ class OpLine:
 
 @dataclass(frozen=True, slots=True)
 class OpFilter:
-    """Which ops: all of these that are not empty. `text` is words, each of which the key or the subject has."""
+    """Conditions on ops; empty ones do not count. `text`: words, each of which must be in the key or the subject."""
 
     machine: str
     text: str = ""
@@ -56,7 +57,7 @@ class OpFilter:
 
 @dataclass(frozen=True, slots=True)
 class KindLine:
-    """How many ops of a kind were measured, and the sum of their fastest medians."""
+    """Number of measured ops of a kind, and the sum of their fastest medians."""
 
     kind: str
     ops: int
@@ -65,7 +66,7 @@ class KindLine:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was planned for a graph on a machine, and what happened; `time` is ISO 8601."""
+    """The plan of a graph on a machine, and the trace of its run; `time` is ISO 8601."""
 
     graph: str
     machine: str
@@ -75,7 +76,7 @@ class Run:
 
 
 class Browser:
-    """Reads of one database for pages. StoreError when it cannot be read."""
+    """Queries of pages to one database. StoreError when it cannot be read."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -83,7 +84,7 @@ class Browser:
     def ops(
         self, which: OpFilter, *, sort: str = "best_s", descending: bool = True, offset: int = 0, limit: int = 50
     ) -> tuple[list[OpLine], int]:
-        """The lines from `offset` on, and how many there are in all."""
+        """`limit` lines from `offset` on, and the number of all lines that match."""
         s, ops = schema.summaries, schema.ops
         columns = [s.c.kind, s.c.best_s] if sort == "kind" else [s.c[sort]]
         order = [column.desc() if descending else column for column in (*columns, s.c.op_id)]
@@ -98,7 +99,7 @@ class Browser:
         return [_line(rows[op_id]) for op_id in ids], total
 
     def kinds(self, machine: str) -> list[KindLine]:
-        """Every kind measured on a machine, the one whose ops take longest first."""
+        """Every kind measured on a machine, those with most time first."""
         s = schema.summaries
         query = select(s.c.kind, func.count(), func.sum(s.c.best_s)).where(self._on(machine)).group_by(s.c.kind)
         with self._database.read() as connection:
@@ -106,7 +107,7 @@ class Browser:
         return sorted(lines, key=lambda line: -line.best_s)
 
     def ops_by_machine(self) -> dict[str, tuple[int, int]]:
-        """How many ops were measured on each machine, and with how many samples, by fingerprint."""
+        """Number of measured ops and of samples, by fingerprint of the machine."""
         s, machines = schema.summaries, schema.machines
         query = (
             select(machines.c.fingerprint, func.count(s.c.op_id), func.coalesce(func.sum(s.c.samples), 0))
@@ -155,7 +156,7 @@ class Browser:
             return [(row[0], int(row[1])) for row in connection.execute(query)]
 
     def newest(self, machine: Machine, *, limit: int) -> list[Measurement]:
-        """The measurements of a machine that were added last, the oldest of them first."""
+        """The measurements of a machine that were added last, in the order in which they were added."""
         table = schema.measurements
         query = select(table).where(table.c.machine_id == _machine_id(machine.fingerprint))
         with self._database.read() as connection:
@@ -172,7 +173,7 @@ class Browser:
             return found.scalar() or 0
 
     def last_run(self, graph: str, machine: str) -> Run | None:
-        """What happened when the graph was last run on this machine; None where it never was."""
+        """The last run of the graph on this machine; None where there is none."""
         table = schema.runs
         query = select(table).where(table.c.graph == graph, table.c.machine_id == _machine_id(machine))
         with self._database.read() as connection:
@@ -183,7 +184,7 @@ class Browser:
         return Run(graph, machine, row.time, plan, trace)
 
     def _counting(self, which: OpFilter) -> Select[Any]:
-        """Counts the ops; where words alone narrow them, in the index of words alone."""
+        """The query that counts the ops; with words as the only condition it uses the index of words alone."""
         if which.text.split() and not (which.kind or which.network):
             return select(func.count()).select_from(_named(which, schema.summaries.c).subquery())
         return select(func.count()).select_from(schema.summaries).where(self._where(which))
@@ -194,7 +195,7 @@ class Browser:
         return found
 
     def _where(self, which: OpFilter, *, by_words: bool = True) -> ColumnElement[bool]:
-        """What narrows the ops; words are looked for in their index first, or in the rows as they come."""
+        """The conditions on the ops; words are looked up in their index first, or compared row by row."""
         s = schema.summaries
         found = [self._on(which.machine)]
         if which.kind:

@@ -1,6 +1,6 @@
-"""Connects to the database of a store, brings its schema up to date, and runs transactions on it.
+"""The connection to a store's database: brings its schema up to date and runs transactions.
 
-All that differs between SQLite and other databases is here and in `sqlite_file`.
+All differences between SQLite and other databases are here and in `sqlite_file`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from threadcast.store.schema import REVISIONS, VERSION_TABLE
 T = TypeVar("T")
 
 _BUSY_TIMEOUT_S = 60.0
-"""How long a writer waits for the others' transactions, which take milliseconds each; past it something hangs."""
+"""How long a writer waits for others' transactions, which take milliseconds each; after that something must be
+hanging."""
 _RETRIES = 20
-"""Of a transaction that another one's equal rows undo. Each failure means that another has succeeded."""
+"""Retries of a transaction that failed because another one inserted an equal row; each failure means that one
+succeeded."""
 _WRITERS = 0x7468726561646361
-"""PostgreSQL's number for the lock that writers wait for: "threadca"."""
+"""PostgreSQL's number of the lock that writers wait for: "threadca"."""
 _DRIVER = {"postgresql": "postgresql+psycopg"}
-"""The driver that we install, where a URL names none."""
+"""The driver that threadcast installs, used where a URL names none."""
 
 
 class Database:
-    """One store's database, its schema current. Safe to use from several threads; not across a fork."""
+    """The database of one store, with the current schema. Safe to use from several threads; not across a fork."""
 
     def __init__(self, url: str | Path | None, *, create: bool) -> None:
         """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema.
 
-        Raises StoreError, and has changed nothing, when it is no store, is damaged, has a newer schema, or does
-        not exist and `create` is False.
+        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or does not exist and
+        `create` is False.
         """
         parsed, path = _locate(url)
         self.url = parsed
@@ -65,7 +67,7 @@ class Database:
         return self.url.render_as_string(hide_password=True)
 
     def close(self) -> None:
-        """Close all connections; a second time does nothing."""
+        """Close all connections; closing again does nothing."""
         if self._engine is not None:
             self._latest.close()
             self._engine.dispose()
@@ -73,12 +75,12 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction to read in."""
+        """A transaction for reading."""
         with self._errors(), self._connection() as connection, connection.begin():
             yield connection
 
     def last_measurement(self) -> int:
-        """The id of the measurement stored last, 0 of an empty store, at little cost."""
+        """The id of the measurement stored last, 0 in an empty store; quick."""
         if self._engine is None:
             raise StoreError(f"the store {self.name} is closed; open it again")
         try:
@@ -87,9 +89,9 @@ class Database:
             raise StoreError(f"{self.name}: {_reason(error)}") from error
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction and return its result once it is on disk; StoreError if it is not.
+        """Run `work` in one transaction and return its result once it is on disk; StoreError where that fails.
 
-        Writers, of all processes, wait for one another, so ids are in the order of commits. Runs `work` again when a
+        Writers of all processes wait for one another, so ids are in the order of commits. `work` is run again where a
         concurrent transaction has inserted an equal row nevertheless.
         """
         for _ in range(_RETRIES):
@@ -99,12 +101,12 @@ class Database:
             return self._write_once(work)
 
     def revision(self) -> str | None:
-        """The schema revision of the database, None where it holds no store."""
+        """The schema revision of the database; None where it holds no store."""
         with self._errors(), self._connection() as connection, connection.begin():
             return _revision(connection)
 
     def damage(self) -> list[str]:
-        """What the database itself finds wrong with its file; empty when all is well or when it cannot say."""
+        """The damage that the database itself finds in its file; empty where there is none or it cannot tell."""
         if self.url.get_backend_name() != "sqlite":
             return []
         with self.read() as connection:

@@ -1,4 +1,4 @@
-"""Tells how far a store's measurements have come, so quickly that it can be asked before every answer."""
+"""The id of the last measurement, read so quickly that it can be asked for before every answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUERY = "SELECT max(id) FROM measurements"
 
 
 class Latest:
-    """The id of the measurement stored last, read over a connection of its own: 10 us where the pool's take 150.
+    """Reads the id of the measurement stored last, over a connection of its own: 10 us instead of 150 with the pool's.
 
     Ids are in the order of commits, because writers wait for one another (`Database.write`).
     """
@@ -22,7 +22,7 @@ class Latest:
         self._connection: Any = None
 
     def id(self) -> int:
-        """The last id, 0 of an empty store; whatever the driver raises when the database cannot be read."""
+        """The last id, 0 in an empty store; raises the driver's error when the database cannot be read."""
         with self._lock:
             try:
                 return self._read()
@@ -31,7 +31,7 @@ class Latest:
                 return self._read()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         with self._lock:
             self._drop()
 

@@ -1,16 +1,17 @@
-"""Measurements as one flat table, one row a sample, in CSV, gzipped CSV or Parquet.
+"""Measurements as one flat table, one row for each sample, in CSV, gzipped CSV or Parquet.
 
 Columns: `machine, op, threads, affinity, repeat, seconds`, then any number of `feature.*` (numbers or text that
-describe the op) and `counter.*` (counts a run; empty where not counted, nan where it could not be read). Other
-columns are passed over.
+describe the op) and `counter.*` (counts per run; empty where not counted, nan where it could not be read). Other
+columns are ignored.
 
-Any program may write such a file. Then `machine` and `op` are labels: the machine becomes one of as many equal cores
-as the most threads it was measured with (in as many cache groups as the most `spread` threads), the op one of kind
-`feature.kind` ("op" without it), of cost `feature.flops` and `feature.bytes`, with the other features and its label
-as attributes. `affinity` may be missing or empty: compact.
+Any program may write such a file. Then `machine` and `op` are labels: the machine becomes one of as many equal cores as
+the most threads it was measured with (in as many cache groups as the most `spread` threads), the op one of kind
+`feature.kind` ("op" without it), of cost `feature.flops` and `feature.bytes`, with the other features and its label as
+attributes. `affinity` may be missing or empty: compact.
 
-Ours has three columns more, so that everything comes back equal: `json.machine` and `json.op` are written once, on the
-first row of each machine and op; `json.conditions` on the first row of each measurement, which it thereby marks.
+Files that threadcast writes have three more columns, so that reading returns equal measurements: `json.machine` and
+`json.op` are written once, on the first row of each machine and op; `json.conditions` on the first row of each
+measurement, which marks where a measurement begins.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from threadcast.store.table_files import ColumnKind, open_table, write_table
 def read_long_form(path: str | Path) -> list[Measurement]:
     """Read the measurements of a long-form file, in the order of their first rows.
 
-    Raises FormatError naming line and column for a missing column, a value that is out of range, a row that is there
-    twice, or no rows at all; OSError when the file cannot be read.
+    FormatError naming line and column for a missing column, a value that is out of range, a repeated row, or no rows at
+    all; OSError when the file cannot be read.
     """
     with open_table(Path(path)) as table:
         return LongFormReader(table).measurements()
 
 
 def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> None:
-    """Write measurements so that `read_long_form` gives equal ones; on any error `path` stays as it was.
+    """Write measurements so that `read_long_form` returns equal ones; on any error `path` is unchanged.
 
-    A second measurement of the same op, machine and case goes on counting `repeat`.
+    A second measurement of the same op, machine and case continues the numbers in `repeat`.
     """
     written = list(measurements)
     if not written:

@@ -1,4 +1,4 @@
-"""From the rows of a long-form table to measurements, with every value checked. The format is in `long_form`."""
+"""Converts the rows of a long-form table to measurements and checks every value. The format is in `long_form`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _REQUIRED = ("machine", "op", "threads", "repeat", "seconds")
 
 
 class _Row(NamedTuple):
-    """One sample, and the number of the row where it stands."""
+    """One sample, and the number of its row."""
 
     repeat: int
     number: int
     sample: Sample
     conditions: dict[str, Any] | None
-    """None where the row goes on with the measurement before it."""
+    """None where the row continues the measurement before it."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Label:
     """What the rows of one machine or op say about it."""
 
     number: int
-    """Of the first row."""
+    """Number of the first row."""
     features: tuple[Any, ...] = ()
     described: str = ""
     """Our own JSON form, where the file has it."""
@@ -49,7 +49,7 @@ class LongFormReader:
     """Reads one table once."""
 
     def __init__(self, table: TableFile) -> None:
-        """Raises FormatError when a column is missing or is there twice."""
+        """Raises FormatError when a column is missing or repeated."""
         self._table = table
         self._at = at = {name: i for i, name in enumerate(table.columns)}
         if missing := [name for name in _REQUIRED if name not in at]:

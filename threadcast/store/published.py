@@ -1,6 +1,7 @@
-"""Times measured by others, as measurements. What each set is and how its samples are formed: its card in `data/`.
+"""Times measured by others, as measurements. The card in `data/` of each set says what it is and how its samples are
+formed.
 
-A machine of these sets is a label and a number of equal cores: as many as the most threads it was measured with.
+A machine of these sets is a label and a number of equal cores: as many as the most threads that it was measured with.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Point(NamedTuple):
 
 
 def data_directory() -> Path:
-    """The folder `data/`: where THREADCAST_DATA says, else that of the checkout. NotFound if there is none."""
+    """The folder `data/`: the one that THREADCAST_DATA names, else that of the checkout. NotFound if there is none."""
     given = os.environ.get(DATA_VARIABLE)
     path = Path(given) if given else Path(__file__).parents[2] / "data"
     if not path.is_dir():
@@ -61,7 +62,7 @@ def ncnn_network_latency(path: Path | None = None) -> list[Measurement]:
 def gbm_training_time(path: Path | None = None) -> list[Measurement]:
     """Training time of four gradient-boosting libraries in nine sets of runs; samples are the runs.
 
-    Of several placements of a thread count the one that shares least is taken.
+    Of several placements of a thread count the one that shares least is used.
     """
 
     def run(row: Mapping[str, str]) -> tuple[tuple[str, Op, int], tuple[int, str], Sample]:
@@ -80,7 +81,8 @@ def gbm_training_time(path: Path | None = None) -> list[Measurement]:
 
 
 def minibude_thunderx2(directory: Path | None = None) -> list[Measurement]:
-    """A docking kernel with 1, 2 and 4 threads a core, each a machine; samples are minimum, mean and maximum."""
+    """A docking kernel with 1, 2 and 4 threads per core, each as a machine of its own; samples are minimum, mean and
+    maximum."""
     directory = directory or _published("minibude_thunderx2")
     points = []
     for per_core in (1, 2, 4):

@@ -13,7 +13,7 @@ from threadcast.store.rows import Row
 T = TypeVar("T")
 
 _VALUES_AT_ONCE = 10_000
-"""Values in one IN list: SQLite takes 32,766, PostgreSQL's drivers 65,535."""
+"""Most values in one IN list: SQLite allows 32,766, PostgreSQL's drivers 65,535."""
 
 
 def documents(connection: Connection, table: Table, ids: Collection[int]) -> dict[int, str]:
@@ -46,7 +46,7 @@ def of_ops(
 def ensure(
     connection: Connection, column: Column[Any], things: Mapping[str, T], row_of: Callable[[T], Row]
 ) -> dict[str, int]:
-    """Ids by identity of these things, inserting those that are not there yet."""
+    """The ids of these things by identity; those that are not stored yet are inserted."""
     known = _known(connection, column, things)
     missing = [row_of(thing) for identity, thing in things.items() if identity not in known]
     if missing:

@@ -1,4 +1,5 @@
-"""Times that threadcast recorded itself, as they ship in `data/recorded`; what each set is: its card there."""
+"""Times that threadcast recorded itself, part of the package in `data/recorded`; each set is described by its card
+there."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from threadcast.store.published import data_directory
 
 
 def recorded(name: str | None = None, *, folder: Path | None = None) -> list[Measurement]:
-    """The measurements of the set called so (`amd-epyc-2c`), or of all; NotFound for a set that there is not."""
+    """The measurements of the set of this name (`amd-epyc-2c`), or of all sets; NotFound for an unknown name."""
     folder = folder or data_directory() / "recorded"
     sets = {path.name.removesuffix(".csv.gz"): path for path in sorted(folder.glob("*.csv.gz"))}
     if name is not None and name not in sets:

@@ -1,4 +1,4 @@
-"""Between what is stored and the rows of the store's tables."""
+"""Conversion between objects and the rows of the store's tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def measurement_row(measurement: Measurement) -> Row:
 
 
 def measurement_reader(ops: Mapping[int, Op], machines: Mapping[int, Machine]) -> Callable[[Any], Measurement]:
-    """What turns a row of the measurements table back into a measurement; ValueError on a row that is damaged."""
+    """A function that converts a row of the measurements table to a measurement; ValueError for a damaged row."""
     cases: dict[tuple[int, str], Case] = {}
 
     def read(row: Any) -> Measurement:
@@ -86,7 +86,7 @@ def json_text(document: Any, what: str) -> str:
 
 
 class Document(Protocol):
-    """A class that reads itself from JSON."""
+    """A class that can be read from JSON."""
 
     @classmethod
     def from_json(cls, document: Any) -> Self: ...

@@ -8,7 +8,8 @@ REVISIONS = ("0001", "0002", "0003", "0004")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. A store of the last one is current."""
 
 VERSION_TABLE = "threadcast_schema"
-"""alembic's version table, under our own name so that another program's alembic database is not taken for a store."""
+"""alembic's version table, under a name of our own so that another program's alembic database is not mistaken for a
+store."""
 
 metadata = MetaData()
 

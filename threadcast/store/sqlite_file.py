@@ -1,4 +1,4 @@
-"""What can be told of a SQLite file, and how one comes to be, without ever changing a file that is not a store."""
+"""Checking and creating SQLite files, without ever changing a file that is not a store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HEADER_BYTES = 100  # https://sqlite.org/fileformat.html, section 1.3, whence t
 def require_store(path: Path, *, version_table: str) -> None:
     """Raise StoreError unless `path` is a whole SQLite database that has a table named `version_table`.
 
-    Reads without locks and leaves no file behind: a plain read-only connection to a database in WAL mode would
-    leave its -wal and -shm files there. It cannot see what is in the WAL, and need not, because `create` never lets a
-    store appear without that table. Only where a checkpoint is under way, or was when its process was killed or
-    the disk full, is the file whole together with its WAL alone.
+    Reads without locks and leaves no file behind: a plain read-only connection to a database in WAL mode would leave
+    its -wal and -shm files there. What is in the WAL is not checked, which is safe, because `create` never lets a store
+    appear without that table. Only during a checkpoint, or where one was interrupted by a kill or a full disk, is the
+    file whole only together with its WAL.
     """
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
@@ -73,10 +73,10 @@ def _number(header: bytes, offset: int, length: int) -> int:
 
 
 def create(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` make a database, and put it at `path` only when it is whole.
+    """Let `fill` create a database, and put it at `path` once it is whole.
 
-    Where another process was faster, its file stays and ours is dropped. A hard link, unlike a rename, never
-    replaces a file that is there.
+    Where another process was faster, its file stays and ours is deleted. A hard link, unlike a rename, never replaces
+    an existing file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

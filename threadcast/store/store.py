@@ -1,4 +1,4 @@
-"""Where measurements live: raw samples of ops on machines, and which network an op belongs to."""
+"""The measurement store: raw samples of ops on machines, and which network an op belongs to."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
-from threadcast.store.kept import Receipt, former_receipt, keep_plan, kept_plan
+from threadcast.store.plan_documents import keep_plan, kept_plan
 from threadcast.store.queries import chunks, documents, ensure, ids, of_ops
+from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.rows import (
     D,
     graph_row,
@@ -34,7 +35,7 @@ from threadcast.store.summaries import refresh
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a store holds."""
+    """Numbers of stored machines, ops, measurements, samples and graphs."""
 
     machines: int
     ops: int
@@ -46,9 +47,9 @@ class Counts:
 class Store:
     """Measurements on disk, for many threads and processes at once.
 
-    Whatever a writing method has returned for survives the end of the process, `kill -9` included; what it has not
-    returned for is there whole or not at all. Every method raises StoreError when the database cannot be read or
-    written. Use it as a context manager; open one anew after a fork.
+    When a writing method has returned, its data survive the end of the process, `kill -9` included; if it has not
+    returned, they are stored as a whole or not at all. Every method raises StoreError when the database cannot be read
+    or written. Use it as a context manager; open a new one after a fork.
     """
 
     def __init__(self, database: Database) -> None:
@@ -58,9 +59,9 @@ class Store:
     def open(cls, url: str | Path | None = None, *, create: bool = True) -> Self:
         """Open a store, by default the user's own, and bring an older schema up to date.
 
-        `url` is a path to a SQLite file or any SQLAlchemy URL. Where there is no store one is made, unless `create`
-        is False. Raises StoreError, and leaves everything as it was, for a file that is not a store, is damaged,
-        or was written by a newer threadcast.
+        `url` is a path to a SQLite file or any SQLAlchemy URL. Where there is no store one is created, unless `create`
+        is False. StoreError, with everything unchanged, for a file that is not a store, is damaged, or was written by a
+        newer threadcast.
         """
         return cls(Database(url, create=create))
 
@@ -73,7 +74,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database; a second time does nothing."""
+        """Close the database; closing again does nothing."""
         self._database.close()
 
     @property
@@ -92,9 +93,9 @@ class Store:
         return self._database.found_revision
 
     def add(self, measurements: Iterable[Measurement], *, idempotency_key: str | None = None) -> int:
-        """Store measurements in one transaction and return how many; 0 when the key has been used before.
+        """Store measurements in one transaction and return how many; 0 when `idempotency_key` has been used before.
 
-        A counter that only some samples of a measurement have comes back as None in the others.
+        A counter that only some samples of a measurement have is None in the others when it is read back.
         """
         receipt = Receipt(idempotency_key) if idempotency_key is not None else None
         added = list(measurements)
@@ -103,9 +104,10 @@ class Store:
     def add_once(
         self, measurements: Iterable[Measurement], receipt: Receipt | None, *, keep_s: float | None
     ) -> Receipt | None:
-        """Store measurements and `receipt` in one transaction, unless there is a receipt of that key: then return it.
+        """Store measurements and `receipt` in one transaction; if there is a receipt with its key already, only return
+        that one.
 
-        None says that all was stored. Receipts older than `keep_s` seconds are forgotten; None keeps them for ever.
+        Returns None where all was stored. Receipts older than `keep_s` seconds are deleted; None keeps them for ever.
         """
         added = list(measurements)
         rows = [measurement_row(m) for m in added]
@@ -131,22 +133,23 @@ class Store:
         return self._database.write(work)
 
     def last_measurement(self) -> int:
-        """A number that grows whenever measurements are stored, by whatever process; quick to ask for."""
+        """A number that grows whenever any process stores measurements; quick."""
         return self._database.last_measurement()
 
     def ops_measured_since(self, number: int) -> set[str]:
-        """Keys of the ops of which something was stored since `last_measurement` gave `number`."""
+        """Keys of the ops with measurements that were stored since `last_measurement` returned `number`."""
         newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
         with self._database.read() as connection:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
     def keep_plan(self, name: str, document: str, *, most: int) -> None:
-        """Keep a plan's JSON text under `name`, which stands for its content; of more than `most` the oldest goes."""
+        """Store a plan's JSON text under `name`, a digest of its content; the oldest of more than `most` plans is
+        deleted."""
         now_s = time.time()
         self._database.write(lambda connection: keep_plan(connection, name, document, now_s=now_s, most=most))
 
     def kept_plan(self, name: str) -> str | None:
-        """The JSON text kept under this name; None where there is none (any more)."""
+        """The JSON text stored under this name; None where there is none, or not any more."""
         with self._database.read() as connection:
             return kept_plan(connection, name)
 
@@ -159,10 +162,10 @@ class Store:
         network: str | None = None,
         since: int = 0,
     ) -> list[Measurement]:
-        """Measurements in the order in which they were added, narrowed by what is given.
+        """The measurements that meet all given conditions, in the order in which they were added.
 
         `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph; `since`
-        is what `last_measurement` gave before those that are wanted.
+        is a result of `last_measurement`: only later measurements are returned.
         """
         query = self._narrowed(select(schema.measurements), machine, kinds, network)
         query = query.where(schema.measurements.c.id > since) if since else query
@@ -181,7 +184,8 @@ class Store:
     def page(
         self, *, machine: str | None, op: str | None, kind: str | None, network: str | None, after: int, limit: int
     ) -> tuple[int, list[Measurement]]:
-        """How many measurements there are, narrowed as in `measurements`, and `limit` of them after `after`."""
+        """The number of measurements that meet the conditions (as in `measurements`), and `limit` of them from number
+        `after` on."""
         table = schema.measurements
         kinds = None if kind is None else [kind]
         count, query = (
@@ -211,7 +215,7 @@ class Store:
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
 
     def machines(self) -> list[Machine]:
-        """Every machine that something was measured on, in the order of first appearance."""
+        """Every machine with measurements, in the order of first appearance."""
         table = schema.machines
         return list(self._read_all(select(table.c.id, table.c.document), Machine).values())
 
@@ -222,7 +226,8 @@ class Store:
         kinds: Collection[str] | None = None,
         network: str | None = None,
     ) -> list[Op]:
-        """Ops that were measured or belong to a graph, in the order of first appearance, narrowed by what is given."""
+        """Ops that were measured or belong to a graph and meet all given conditions, in the order of first
+        appearance."""
         table = schema.ops
         query = of_ops(select(table.c.id, table.c.document), table.c.id, kinds=kinds, network=network)
         if keys is None:
@@ -233,7 +238,7 @@ class Store:
         return [found[row_id] for row_id in sorted(found)]
 
     def add_graph(self, name: str, graph: OpGraph) -> None:
-        """Store `graph` under `name`, in place of the one that had this name before; measurements stay."""
+        """Store `graph` under `name`, replacing a former graph of this name; measurements stay."""
         row = graph_row(name, graph)
         distinct = graph.distinct_ops()
 
@@ -249,7 +254,7 @@ class Store:
         self._database.write(work)
 
     def graph(self, name: str) -> OpGraph:
-        """The graph of this name; NotFound, naming those that there are, if there is none."""
+        """The graph of this name; NotFound, with the names that there are, if there is none."""
         table = schema.graphs
         found = self._read_all(select(table.c.id, table.c.document).where(table.c.name == name), OpGraph)
         if not found:
@@ -264,7 +269,7 @@ class Store:
             return sorted(connection.execute(select(schema.graphs.c.name)).scalars())
 
     def networks_of(self) -> dict[str, set[str]]:
-        """The names of the graphs that each op belongs to, by op key; ops of no graph are left out."""
+        """The names of the graphs that each op belongs to, by op key; without ops of no graph."""
         query = (
             select(schema.ops.c.key, schema.graphs.c.name)
             .join(schema.graph_ops, schema.graph_ops.c.op_id == schema.ops.c.id)
@@ -277,7 +282,7 @@ class Store:
         return networks
 
     def add_run(self, graph: str, machine: Machine, *, plan: Plan, trace: Trace, time: str) -> None:
-        """Keep what was planned for the graph of this name and what happened; `time` is ISO 8601."""
+        """Store the plan and the trace of a run of the graph with this name; `time` is ISO 8601."""
         documents = {
             "plan": json_text(plan.to_json(), f"the plan of {graph}"),
             "trace": json_text(trace.to_json(), f"the trace of {graph}"),
@@ -293,11 +298,11 @@ class Store:
 
     @property
     def browse(self) -> Browser:
-        """What pages ask of the store: sorted, filtered and in parts."""
+        """Queries for pages: sorted, filtered and page by page."""
         return Browser(self._database)
 
     def counts(self) -> Counts:
-        """How much there is of everything."""
+        """How many machines, ops, measurements, samples and graphs there are."""
         tables = (schema.machines, schema.ops, schema.measurements, schema.graphs)
         with self._database.read() as connection:
             n = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
@@ -305,7 +310,7 @@ class Store:
         return Counts(machines=n[0], ops=n[1], measurements=n[2], samples=int(samples), graphs=n[3])
 
     def check(self) -> list[str]:
-        """Whatever is wrong with the store, one line each; empty when all of it can be read back."""
+        """All damage that is found in the store, one line each; empty when everything can be read back."""
         found = self._database.damage()
         if found:
             return found
@@ -320,7 +325,7 @@ class Store:
         return found
 
     def _renamed(self, column: Column[Any], now: list[str]) -> Iterator[str]:
-        """Identities that are no longer what they were when they were stored."""
+        """Stored identities that differ from those that the same objects have now."""
         with self._database.read() as connection:
             stored = connection.execute(select(column).order_by(column.table.c.id)).scalars().all()
         return (f"{column} {was} would now be {is_}" for was, is_ in zip(stored, now) if was != is_)

@@ -1,6 +1,6 @@
-"""What is known of each op on each machine in one row, so that a page of many ops is one indexed query.
+"""One row for each op on each machine, so that a page of many ops is one indexed query.
 
-Rows follow the measurements in the transaction that adds these: they are derived, and never out of date.
+Rows are derived from the measurements in the transaction that adds them, so they are never out of date.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from threadcast.store.queries import chunks
 from threadcast.store.rows import Row
 
 SUBJECT_CHARACTERS = 200
-"""Of what an op works on that are kept to show and to search."""
+"""Characters of an op's subject that are stored, shown and searched."""
 
 _FLOAT = np.dtype("<f8")
 _READ = ("op_id", "threads", "affinity", "sample_count", "samples", "conditions")
 
 
 def subject(op: Op) -> str:
-    """What the op works on, in few words: the shapes of its inputs, else its attributes."""
+    """A short description of what the op works on: the shapes of its inputs, else its attributes."""
     if op.inputs:
         text = ", ".join("x".join(map(str, spec.shape)) or "scalar" for spec in op.inputs)
     else:
@@ -35,10 +35,10 @@ def subject(op: Op) -> str:
 
 
 def refresh(connection: Connection, touched: Mapping[int, Collection[int]], ops: Mapping[int, Op]) -> None:
-    """Summarise anew these ops (by row id) on these machines: `touched` maps machine ids to op ids.
+    """Compute the summaries of these ops again: `touched` maps machine ids to op ids.
 
-    A row that is there is locked before measurements are read, where the database has such locks: of two writers
-    the later one then sees what the earlier one added.
+    An existing row is locked before measurements are read, where the database has such locks: of two writers, the later
+    one then sees what the earlier one added.
     """
     table, measured = schema.summaries, schema.measurements
     for machine_id, op_ids in sorted(touched.items()):
@@ -76,7 +76,7 @@ def _described(op: Op) -> Row:
 def summary_of(rows: Iterable[Any]) -> Row:
     """The figures of one op on one machine from its measurement rows: medians by case, and what follows from them.
 
-    Of several measurements of a case those count whose cache was most like a step's, as for models.
+    Of several measurements of a case, those count whose caches were most like a step's, as for models.
     """
     pooled: dict[tuple[int, str], tuple[int, list[float]]] = {}
     samples = 0
@@ -102,5 +102,5 @@ def summary_of(rows: Iterable[Any]) -> Row:
 
 
 def _unlikeness(conditions: str) -> int:
-    """How little the caches were as an op finds them in a step (`models.measured.by_case`)."""
+    """How different the caches were from those in a step (`models.measured.by_case`)."""
     return {"rotated": 0, "cold": 2}.get(str(json.loads(conditions).get("cache")), 1)

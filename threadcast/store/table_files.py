@@ -22,11 +22,11 @@ _ROWS_AT_ONCE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """An open table: its columns and its rows, to be read once.
+    """An open table: its columns and its rows, which can be read once.
 
-    `rows` gives each row's number and cells. Cells of a CSV file are text, "" where empty; those of a Parquet file
-    are Python values, None where null. The number is that of the line in a CSV file, where the header is line 1,
-    and of the row from 1 in a Parquet file.
+    `rows` gives each row's number and cells. Cells of a CSV file are text, "" where empty; those of a Parquet file are
+    Python values, None where null. The number is that of the line in a CSV file, where the header is line 1, and of the
+    row from 1 in a Parquet file.
     """
 
     path: Path
@@ -37,16 +37,15 @@ class TableFile:
     """Columns of lists, maps or structures, which Parquet files can have."""
 
     def error(self, number: int, column: str, message: str) -> FormatError:
-        """What to raise about one cell."""
+        """The error to raise about one cell."""
         return FormatError(f"{self.path}, {self.unit} {number}, column {column!r}: {message}")
 
 
 @contextmanager
 def open_table(path: Path) -> Iterator[TableFile]:
-    """Open the table at `path`, whose kind its name tells.
+    """Open the table at `path`; the file name's suffix tells its kind.
 
-    Raises FormatError for a file that is no such table, here or while its rows are read; OSError when it cannot be
-    read.
+    FormatError for a file of another kind, here or while its rows are read; OSError when it cannot be read.
     """
     kind = _kind(path)
     try:
@@ -62,9 +61,9 @@ def open_table(path: Path) -> Iterator[TableFile]:
 
 
 def write_table(path: Path, columns: Mapping[str, ColumnKind], rows: Iterable[Sequence[Any]]) -> None:
-    """Write `rows`, one cell a column and None where empty, to `path`, whose kind its name tells.
+    """Write `rows`, one cell for each column and None where empty, to `path`; the file name's suffix tells its kind.
 
-    On any error `path` stays as it was.
+    On any error `path` is unchanged.
     """
     kind = _kind(path)
     with replacing(path) as draft:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.scheduler.policies import Policy, Problem
-from threadcast.scheduler.policies import growth as growth_module
-from threadcast.scheduler.policies.cpa import Cpa, Mcpa, depths
+from threadcast.scheduler.policies.cpa import Cpa, Mcpa
 from threadcast.scheduler.policies.testing import PolicyContract
-from threadcast.scheduler.problem.levels import levels
+from threadcast.scheduler.problem.levels import levels, precedence_levels
 from threadcast.scheduler.simulation.simulator import simulate
 
 
@@ -81,7 +79,7 @@ def test_where_the_best_op_has_no_room_another_of_the_path_grows() -> None:
 
 
 def test_a_precedence_level_is_the_most_ops_before() -> None:
-    assert depths(problem_of([{1: 1.0}] * 5, [(0, 1), (1, 2), (0, 2), (3, 2), (3, 4)]).graph).tolist() == [
+    assert precedence_levels(problem_of([{1: 1.0}] * 5, [(0, 1), (1, 2), (0, 2), (3, 2), (3, 4)]).graph).tolist() == [
         0,
         1,
         2,
@@ -93,7 +91,7 @@ def test_a_precedence_level_is_the_most_ops_before() -> None:
 def one_step_at_a_time(problem: Problem, *, by_level: bool) -> list[int]:
     """CPA as its paper has it, on one critical path for as long as that is one."""
     graph, times, cores = problem.graph, problem.times, len(problem.machine)
-    counts, level = times.counts, depths(graph).tolist()
+    counts, level = times.counts, precedence_levels(graph).tolist()
     at = times.within(0).tolist()
     path: list[int] = []
     while True:
@@ -121,12 +119,8 @@ def one_step_at_a_time(problem: Problem, *, by_level: bool) -> list[int]:
         at[op] = to
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_batches_of_steps_end_where_single_steps_do(compiled: bool, problem: Problem) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(growth_module, "_grow", lambda: growth_module.grow_in_place)
-        assert Cpa(problem).allotment.tolist() == one_step_at_a_time(problem, by_level=False)
-        assert Mcpa(problem).allotment.tolist() == one_step_at_a_time(problem, by_level=True)
+def test_batches_of_steps_end_where_single_steps_do(problem: Problem) -> None:
+    assert Cpa(problem).allotment.tolist() == one_step_at_a_time(problem, by_level=False)
+    assert Mcpa(problem).allotment.tolist() == one_step_at_a_time(problem, by_level=True)

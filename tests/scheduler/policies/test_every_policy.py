@@ -13,7 +13,8 @@ from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Policy, Problem, create, names
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.policies.testing import PolicyContract, Watched, shares_cores
+from threadcast.scheduler.policies.testing import PolicyContract, Watched
+from threadcast.scheduler.problem.hardware_threads import any_shares_cores
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
 
@@ -42,7 +43,7 @@ def test_its_schedules_are_legal_and_never_beat_the_bound(name: str, problem: Pr
     trace = simulate(Watched(made(name, problem)))
     check_schedule(problem.graph, trace, machine=problem.machine, oversubscribed=name in OVERSUBSCRIBING)
     bounds = lower_bounds(problem)
-    gain = CoreSharing(problem.machine).core_throughput if shares_cores(trace) else 1.0
+    gain = CoreSharing(problem.machine).core_throughput if any_shares_cores(trace.ops) else 1.0
     assert bounds.best_s <= trace.makespan_s * gain * (1 + 1e-9)
 
 
@@ -62,7 +63,7 @@ def test_its_plan_survives_json_and_its_replay_is_never_later(name: str, problem
             op.threads,
             op.hardware_thread,
         )
-        assert shares_cores(planned) or ran.finish_s <= op.finish_s * (1 + 1e-9)
+        assert any_shares_cores(planned.ops) or ran.finish_s <= op.finish_s * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None)

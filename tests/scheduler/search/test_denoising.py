@@ -1,4 +1,4 @@
-"""Steadied curves are nearer to the true ones, and only uncertain ones are steadied."""
+"""Denoised curves are nearer to the true ones, and only uncertain ones are denoised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.problem.times import LONGEST_S
-from threadcast.scheduler.search.denoising import FEWEST_CURVES, steadied
+from threadcast.scheduler.search.denoising import FEWEST_CURVES, denoised
 from threadcast.scheduler.simulation.simulator import simulate
 
 MACHINE = Machine.uniform("m", 16)
@@ -46,7 +46,7 @@ def noisy(seconds: np.ndarray, error: float) -> np.ndarray:
 def test_errors_become_smaller() -> None:
     true = true_seconds(60)
     wrong = noisy(true, 0.2)
-    found = steadied(problem_of(wrong, 0.2))
+    found = denoised(problem_of(wrong, 0.2))
     assert found is not None
     before, after = (np.abs(np.log(seconds / true)).mean() for seconds in (wrong, found.curves.seconds))
     assert after < 0.75 * before
@@ -66,36 +66,36 @@ def test_plans_for_them_are_shorter_in_truth() -> None:
 
 @pytest.mark.parametrize("half_width", [0.0, 0.05])
 def test_certain_curves_stay(half_width: float) -> None:
-    assert steadied(problem_of(true_seconds(60), half_width)) is None
+    assert denoised(problem_of(true_seconds(60), half_width)) is None
 
 
 def test_few_curves_stay() -> None:
-    assert steadied(problem_of(true_seconds(FEWEST_CURVES - 1), 0.2)) is None
+    assert denoised(problem_of(true_seconds(FEWEST_CURVES - 1), 0.2)) is None
 
 
-def test_ops_of_no_time_stay_and_do_not_keep_others_from_being_steadied() -> None:
+def test_ops_of_no_time_stay_and_do_not_keep_others_from_being_denoised() -> None:
     seconds = noisy(true_seconds(30), 0.2)
-    without = steadied(problem_of(seconds[1:], 0.2))
+    without = denoised(problem_of(seconds[1:], 0.2))
     seconds[0] = 0.0
-    found = steadied(problem_of(seconds, 0.2))
+    found = denoised(problem_of(seconds, 0.2))
     assert found is not None
     assert without is not None
     assert not found.curves.seconds[0].any()
     np.testing.assert_allclose(found.curves.seconds[1:], without.curves.seconds)
-    assert steadied(problem_of(np.zeros((30, len(COUNTS))), 0.2)) is None
+    assert denoised(problem_of(np.zeros((30, len(COUNTS))), 0.2)) is None
 
 
 def test_counts_that_an_op_does_not_offer_stay_so() -> None:
     seconds = noisy(true_seconds(30), 0.2)
     seconds[3, 3:] = np.inf
-    found = steadied(problem_of(seconds, 0.2))
+    found = denoised(problem_of(seconds, 0.2))
     assert found is not None
     np.testing.assert_array_equal(np.isfinite(found.curves.seconds), np.isfinite(seconds))
 
 
-def test_the_longest_times_that_curves_may_hold_are_steadied() -> None:
+def test_the_longest_times_that_curves_may_hold_are_denoised() -> None:
     seconds = noisy(true_seconds(30), 0.2)
-    found = steadied(problem_of(np.minimum(seconds * LONGEST_S / np.median(seconds), LONGEST_S), 0.2))
+    found = denoised(problem_of(np.minimum(seconds * LONGEST_S / np.median(seconds), LONGEST_S), 0.2))
     assert found is not None
     assert found.curves.seconds.max() <= LONGEST_S
 
@@ -104,7 +104,7 @@ def test_ops_of_which_few_were_measured_at_the_same_counts_stay() -> None:
     given = problem_of(noisy(true_seconds(30), 0.2), 0.2)
     source = given.curves.source.copy()
     source[: FEWEST_CURVES - 1, 4] = list(Source).index(Source.INTERPOLATED)
-    found = steadied(Problem(given.graph, replace(given.curves, source=source), given.machine))
+    found = denoised(Problem(given.graph, replace(given.curves, source=source), given.machine))
     assert found is not None
     changed = (found.curves.seconds != given.curves.seconds).any(axis=1)
     np.testing.assert_array_equal(changed, np.arange(30) >= FEWEST_CURVES - 1)

@@ -18,11 +18,11 @@ from threadcast.core import Affinity, Case, CurveTable, Machine, Plan
 from threadcast.core.op_class import OpClass
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.interference.class_slowdown import ClassInterference
+from threadcast.scheduler.kernels.core_picking import idle_cores, pick
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.search.core_layout import CoreLayout
-from threadcast.scheduler.search.real_cores import _pick
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.core_picker import CorePicker
 from threadcast.scheduler.simulation.simulator import makespan_s, simulate
@@ -35,12 +35,11 @@ def test_cores_are_picked_as_policies_pick_them(size: int, busy: set[int], sprea
     idle = tuple(core.id for core in machine.cores if core.id not in busy)
     count = data.draw(st.integers(1, len(idle)))
     group = np.array([core.group for core in machine.cores], dtype=np.int32)
-    groups = len(machine.groups)
-    room, quota, chosen = (np.empty(n, dtype=np.int32) for n in (groups, groups, 16))
-    free = np.array([9.0 if core in busy else 1.0 for core in range(16)])
-    apart = _pick(free, group, groups, 1.0, count, spread, room, quota, chosen)
+    cores = idle_cores(group)
+    cores.free[:] = [9.0 if core in busy else 1.0 for core in range(16)]
+    apart = pick(cores, 1.0, count, spread)
     picked = CorePicker(machine).pick(idle, count, spread=spread)
-    assert chosen[:count].tolist() == list(picked)
+    assert cores.picked[:count].tolist() == list(picked)
     assert apart == (len({group[core] for core in picked}) == count)
 
 
@@ -59,20 +58,20 @@ def test_plans_for_two_affinities_are_legal_and_have_the_times_of_their_cores(pr
 
 @settings(max_examples=40, deadline=None)
 @given(problem=two_affinity_problems(), data=st.data())
-def test_a_layout_takes_as_long_as_its_placements_and_polishing_never_more(
+def test_a_layout_takes_as_long_as_its_placements_and_annealing_never_makes_it_longer(
     problem: Problem, data: st.DataObject
 ) -> None:
     layout = CoreLayout(problem)
     start = [float(data.draw(st.integers(0, 3))) for _ in range(len(problem.graph))]
     for op in problem.graph.topological_order:
         start[op] = max([start[op], *(start[before] for before in problem.graph.predecessors[op])])
-    laid = layout.laid(start, problem.times.fastest().astype(np.int32))
+    sequence = layout.sequence(start, problem.times.fastest().astype(np.int32))
     bound_s = lower_bounds(problem).best_s
-    better = layout.polished(laid, seed=1, enough_s=bound_s, deadline_s=1.0, clock=ticks(steps=2))
-    for one in (laid, better):
-        made = layout.placements(one)
-        assert max(at.finish_s for at in made) == pytest.approx(one[0])
-    assert better[0] <= laid[0]
+    better = layout.annealed(sequence, seed=1, enough_s=bound_s, deadline_s=1.0, clock=ticks(steps=2))
+    for one in (sequence, better):
+        placements = layout.placements(one)
+        assert max(at.finish_s for at in placements) == pytest.approx(one.makespan_s)
+    assert better.makespan_s <= sequence.makespan_s
 
 
 def ticks(*, steps: int) -> Callable[[], float]:
@@ -95,12 +94,12 @@ def test_an_op_waits_for_cores_of_its_better_affinity_where_it_so_ends_earlier()
     patient = [math.inf, 9.0, 2.0]
     problem = two_tiles([busy, busy, patient])
     layout = CoreLayout(problem)
-    made = {at.id: at for at in layout.placements(layout.laid([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int32)))}
+    made = {at.id: at for at in layout.placements(layout.sequence([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int32)))}
     assert len({made["a"].cores[0] // 2, made["b"].cores[0] // 2}) == 1, "both on one tile"
     assert (made["c"].start_s, made["c"].finish_s) == (1.0, 3.0)
     hasty = two_tiles([busy, busy, [math.inf, 2.5, 2.0]])
     layout = CoreLayout(hasty)
-    made = {at.id: at for at in layout.placements(layout.laid([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int32)))}
+    made = {at.id: at for at in layout.placements(layout.sequence([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int32)))}
     assert (made["c"].start_s, made["c"].finish_s) == (0.0, 2.5)
 
 
@@ -160,12 +159,12 @@ def test_a_layout_with_slow_downs_takes_as_long_as_the_simulator_says(
     pair = (problem.graph.ops[0].key, problem.graph.ops[1].key)
     table = replace(table, bad_pairs={pair: 2.5} if bad else {})
     interference = ClassInterference(problem, table)
-    layout = CoreLayout(problem, apart=interference.apart())
+    layout = CoreLayout(problem, slowdowns=interference.matrix())
     position = np.array([widths.draw(st.integers(0, 1)) for _ in classes], dtype=np.int32)
-    laid = layout.laid([float(widths.draw(st.integers(0, 3))) for _ in classes], position)
-    made = Plan(len(problem.machine), "test", layout.placements(laid))
+    sequence = layout.sequence([float(widths.draw(st.integers(0, 3))) for _ in classes], position)
+    made = Plan(len(problem.machine), "test", layout.placements(sequence))
     run = simulate(PlanReplay(problem, plan=made), interference=interference)
-    assert laid[0] == pytest.approx(run.makespan_s)
+    assert sequence.makespan_s == pytest.approx(run.makespan_s)
 
 
 def test_planning_with_slow_downs_puts_memory_beside_arithmetic() -> None:

@@ -24,10 +24,11 @@ from threadcast.scheduler.kernels.compiled import compiled
 from threadcast.scheduler.kernels.instance import Instance
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, Running
+from threadcast.scheduler.policies.cpa import Cpa
 from threadcast.scheduler.policies.plan_replay import PlanReplay
 from threadcast.scheduler.search.allotments import balanced
 from threadcast.scheduler.search.replay import Replay
-from threadcast.scheduler.search.robust import percentiles_s, resampled, spread_of
+from threadcast.scheduler.search.robust import log_deviation, percentiles_s, resampled
 from threadcast.scheduler.search.search import Search
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
@@ -143,8 +144,8 @@ def test_a_budget_that_bounds_nothing_is_refused(budget_s: float) -> None:
 def test_balanced_allotments_keep_every_path_within_the_limit(problem: Problem, slack: float) -> None:
     instance = Instance.of(problem)
     limit_s = lower_bounds(problem, lp=False).critical_path_s * slack
-    seconds = instance.times(balanced(instance, limit_s, np.full(len(instance), instance.cores, dtype=np.int32)))
-    path_s = dict.fromkeys(range(len(instance)), 0.0)
+    seconds = instance.times(balanced(instance, limit_s, np.full(instance.n_ops, instance.cores, dtype=np.int32)))
+    path_s = dict.fromkeys(range(instance.n_ops), 0.0)
     for op in reversed(problem.graph.topological_order):
         path_s[op] = seconds[op] + max((path_s[after] for after in problem.graph.successors[op]), default=0.0)
     assert max(path_s.values()) <= limit_s * (1 + 1e-9)
@@ -161,7 +162,7 @@ def uncertain(problem: Problem, factors: list[float]) -> Problem:
 
 def test_resampled_curves_scatter_as_the_intervals_say_and_are_the_same_for_a_seed() -> None:
     problem = uncertain(problem_of([{1: 1.0, 2: 0.6}] * 3, cores=2, kinds="xyy"), [1.0, 1.5, 1.5])
-    assert spread_of(problem.curves)[1, 0] == pytest.approx(math.log(1.5) / 1.6449)
+    assert log_deviation(problem.curves)[1, 0] == pytest.approx(math.log(1.5) / 1.6449)
     worlds = list(resampled(problem, samples=4000))
     seconds = np.array([world.curves.seconds for world in worlds])
     assert np.all(seconds[:, 0] == problem.curves.seconds[0])
@@ -209,7 +210,7 @@ def test_a_replay_with_the_plans_own_times_takes_as_long_as_the_plan(problem: Pr
     planned = plan(problem, policy=SEARCH)
     by_id = planned.by_id()
     seconds = np.array([by_id[op_id].duration_s for op_id in problem.graph.ids])
-    assert Replay(problem.graph, planned.ops).makespan_s(seconds) == pytest.approx(planned.makespan_s)
+    assert Replay.of(problem.graph, planned.ops).run(seconds)[0] == pytest.approx(planned.makespan_s)
 
 
 def test_plans_are_compared_by_what_they_take_under_interference() -> None:
@@ -227,17 +228,20 @@ def test_plans_are_compared_by_what_they_take_under_interference() -> None:
     assert isinstance(crowded, Plan)
 
 
-def test_without_numba_the_search_gives_the_same_plan() -> None:
+def test_without_numba_plans_and_allotments_are_the_same() -> None:
     program = """
 import sys
 sys.modules["numba"] = None
 from tests.scheduler.search.test_search import random_problem
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.kernels.compiled import COMPILED
+from threadcast.scheduler.policies.cpa import Cpa
 print(COMPILED, plan(random_problem(5, 3), policy="search", budget_s=600.0).makespan_s)
+print(Cpa(random_problem(60, 8)).allotment.tolist())
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == f"False {plan(random_problem(5, 3), policy=SEARCH, budget_s=600.0).makespan_s}\n"
+    makespan_s = plan(random_problem(5, 3), policy=SEARCH, budget_s=600.0).makespan_s
+    assert done.stdout == f"False {makespan_s}\n{Cpa(random_problem(60, 8)).allotment.tolist()}\n"
 
 
 def test_loops_are_compiled_where_the_machine_code_cannot_be_kept() -> None:

@@ -17,15 +17,17 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.runtime.engine import PlanEngine
-from threadcast.runtime.engines import has_native_engine, open_engine
+from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.native.library import return_free_memory
+from threadcast.runtime.engines.open_engine import has_native_engine, open_engine
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.in_step import probe_cases
-from threadcast.runtime.layout import converted
-from threadcast.runtime.malleable_plan import counts_below
-from threadcast.runtime.native.library import return_free_memory
-from threadcast.runtime.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.curves_in_step import probe_cases
+from threadcast.runtime.plans.malleable_plan import counts_below
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender import Candidate, Contender, Run
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.instructions import (
     Capture,
@@ -50,7 +52,6 @@ from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
-from threadcast.runtime.tuning.variants import DEFAULT, ContenderId, MemoryFormat, Variant, plan_of
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.this_process import this_process
 
@@ -60,7 +61,7 @@ _logger = logging.getLogger("threadcast")
 class Tuning:
     """Runs one kind of call; each call is a whole step, whoever runs it.
 
-    `capture(memory_format)` gives its graph, `set_format` orders the model's tensors in memory; `backends` makes
+    `capture(memory_format)` gives its graph, `model_format` orders the model's tensors in memory; `backends` makes
     further contenders when their turn comes. A plan that `plans` has stored for this `call` and graph runs at once.
     `fuse` also tries the graph with fused operators. CaptureError where it cannot be captured. For one thread at a
     time, but for `resize`.
@@ -70,7 +71,7 @@ class Tuning:
         self,
         default: Run,
         capture: Callable[[MemoryFormat], Captured],
-        set_format: Callable[[MemoryFormat], None],
+        model_format: ModelFormat,
         formats: Sequence[MemoryFormat],
         machine: Machine,
         *,
@@ -82,7 +83,7 @@ class Tuning:
     ) -> None:
         formats = plans.formats_first(call, formats)
         self.report = Report()
-        self._default, self._capture_graph, self._set_format = default, capture, set_format
+        self._default, self._capture_graph, self._format = default, capture, model_format
         self._machine, self._call, self._plans, self._clock = machine, call, plans, clock
         self._backends = iter(backends)
         self._first = Variant(formats[0])
@@ -230,7 +231,7 @@ class Tuning:
             if captured is None:
                 return self._states.not_captured()
             self._graphs[variant] = captured
-        before = partial(self._set_format, variant.memory_format)
+        before = partial(self._format.set, variant.memory_format)
         self._makers[variant] = PlanMaker(self._graphs[variant], self._machine, before=before)
         return self._states.captured()
 
@@ -276,14 +277,14 @@ class Tuning:
         engine = self._engines[candidate]
 
         def run(*arguments: Any) -> Any:
-            self._set_format(memory_format)
+            self._format.set(memory_format)
             return engine.run(captured.bind(*arguments))
 
         return Contender(contender, run)
 
     def _run_eagerly(self, memory_format: MemoryFormat, *arguments: Any) -> Any:
-        self._set_format(memory_format)
-        return self._default(*(converted(arguments) if memory_format is MemoryFormat.CHANNELS_LAST else arguments))
+        self._format.set(memory_format)
+        return self._default(*self._format.arguments(arguments))
 
     def _refuse(self, contender: ContenderId, difference: str) -> None:
         _logger.warning("%s is not used: %s", contender, difference)

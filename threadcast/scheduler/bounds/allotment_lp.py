@@ -7,14 +7,14 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 import numpy as np
-from numpy.typing import NDArray
 
 from threadcast.core import OpGraph
 from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.bounds.flow_dual import Flow, answer_s, best_flow
 from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
 from threadcast.scheduler.problem.levels import earliest_starts, levels
-from threadcast.scheduler.problem.times import Floats, Integers
+from threadcast.scheduler.problem.times import Floats
 
 EXACT_OPS = 2_000
 """Ops up to which the LP itself is solved. HiGHS took 0.02 s for 218 ops, 0.6 s for 4,000 and 5,400, 2 s for 14,000 and
@@ -94,7 +94,8 @@ def _solved(problem: Problem, envelopes: Envelopes) -> tuple[Flow, Floats] | Non
     unit_s = max(float(envelopes.seconds[:, 0].max()), float(envelopes.work[:, 0].sum()) / cores)
     saved = (envelopes.seconds[op, corner] - envelopes.seconds[op, corner + 1]) / unit_s
     price = envelopes.prices[op, corner]
-    source, target = _edges(graph)
+    successors = CompressedRows.of(graph.successors)
+    source, target = successors.rows, successors.indices
     ends = np.flatnonzero([not after for after in graph.successors])
     all_ops, all_edges, cuts = np.arange(n), np.arange(len(source)), np.arange(len(op))
     finish, cut, makespan = n, 2 * n, 2 * n + len(op)  # first columns; starts come first
@@ -124,25 +125,18 @@ def _solved(problem: Problem, envelopes: Envelopes) -> tuple[Flow, Floats] | Non
     seconds = envelopes.seconds[:, 0] - unit_s * np.bincount(op, result.x[cut:makespan], minlength=n)
     core_weight = max(weights[area] / cores, 1e-9)  # 0 where only paths count
     through, along = weights[:n] / core_weight, weights[follow:end] / core_weight
-    return _conserved(graph, through, along, (source, target)), seconds
+    return _conserved(graph, through, along, successors), seconds
 
 
-def _edges(graph: OpGraph) -> tuple[Integers, Integers]:
-    source = [op for op, after in enumerate(graph.successors) for _ in after]
-    target = [op for after in graph.successors for op in after]
-    return np.array(source, dtype=np.int64), np.array(target, dtype=np.int64)
-
-
-def _conserved(graph: OpGraph, through: Floats, along: Floats, edges: tuple[Integers, Integers]) -> Flow:
+def _conserved(graph: OpGraph, through: Floats, along: Floats, successors: CompressedRows) -> Flow:
     """The flow of about these weights that is one exactly: what arrives at an op goes on in the shares of `along`."""
-    source, target = edges
+    source, target = successors.rows, successors.indices
     n = len(graph)
     leaving = np.bincount(source, along, minlength=n)
     share = np.divide(along, leaving[source], out=np.zeros(len(along)), where=leaving[source] > 0).tolist()
     starting = np.maximum(through - np.bincount(target, along, minlength=n), 0.0)
-    first: NDArray[np.int64] = np.concatenate([[0], np.cumsum([len(after) for after in graph.successors])])
     flow: list[float] = starting.tolist()
     for op in graph.topological_order:
-        for number, after in enumerate(graph.successors[op], int(first[op])):
+        for number, after in enumerate(graph.successors[op], int(successors.indptr[op])):
             flow[after] += flow[op] * share[number]
     return Flow(np.array(flow), float(starting.sum()))

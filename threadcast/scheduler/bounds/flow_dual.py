@@ -10,6 +10,7 @@ import numpy as np
 from threadcast.core import OpGraph
 from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
 from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.problem.times import Floats
 
@@ -128,15 +129,14 @@ def _levels_of(graph: OpGraph) -> Callable[[Floats], Floats]:
 
     if not COMPILED:
         return lambda seconds: levels(graph, seconds)
-    from threadcast.scheduler.kernels.instance import edge_rows
-    from threadcast.scheduler.kernels.schedule_loops import tails
+    from threadcast.scheduler.kernels.insertion import fill_levels
 
     order = np.asarray(graph.topological_order, dtype=np.int32)
-    after_at, after = edge_rows(graph.successors)
+    successors = CompressedRows.of(graph.successors)
 
     def compiled(seconds: Floats) -> Floats:
         level = np.empty(len(order))
-        tails(order, after_at, after, seconds, level)
+        fill_levels(order, successors, seconds, level)
         return level
 
     return compiled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +20,24 @@ LEAST = 1.02
 """A class's slow-down up to this counts as none: medians are timed to within 2 % (`profile.tolerance`)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Apart:
-    """The slow-downs of ops on cores of their own, as arrays.
+class SlowdownMatrix(NamedTuple):
+    """The slow-downs of ops that run on cores of their own, as arrays for compiled loops.
 
     An op of label a beside others takes min(`largest`, 1 + sum over the others of `per_core[a, b]` times the other's
-    cores, at most `most` of them, + `whole[a, b]`) times as long as alone. `label`: (n_ops,) int32; `per_core` and
-    `whole`: (n_labels, n_labels) float64.
+    cores, at most `most_cores` of them, + `whole[a, b]`) times as long as alone. `label`: (n_ops,) int32; `per_core`
+    and `whole`: (n_labels, n_labels) float64. Without labels nothing slows down.
     """
 
     label: NDArray[np.int32]
     per_core: NDArray[np.float64]
     whole: NDArray[np.float64]
-    most: int
+    most_cores: int
     largest: float
+
+    @classmethod
+    def none(cls) -> SlowdownMatrix:
+        """Return the matrix of ops that do not slow each other down."""
+        return cls(np.empty(0, np.int32), np.empty((0, 0)), np.empty((0, 0)), 1, 1.0)
 
 
 class ClassInterference:
@@ -67,8 +71,8 @@ class ClassInterference:
         key = tuple([(labels[at.op], at.cores, at.threads) for at in running])
         return self._known.get(key, lambda: self._compute(running))
 
-    def apart(self) -> Apart:
-        """The slow-downs as arrays, for compiled loops."""
+    def matrix(self) -> SlowdownMatrix:
+        """Return the slow-downs on disjoint cores as arrays."""
         of = self._class_of
         per_core, whole = np.zeros((len(of), len(of))), np.zeros((len(of), len(of)))
         for own in range(len(of)):
@@ -76,7 +80,7 @@ class ClassInterference:
             per_core[own] = [by.get(beside, 0.0) / self._half if beside is not None else 0.0 for beside in of]
             for other, slowdown in self._bad.get(own, ()):
                 per_core[own, other], whole[own, other] = 0.0, slowdown - 1.0
-        return Apart(np.array(self._labels, dtype=np.int32), per_core, whole, self._half, LARGEST)
+        return SlowdownMatrix(np.array(self._labels, dtype=np.int32), per_core, whole, self._half, LARGEST)
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
         """In time linear in the running ops: numbers of ops and of cores are summed up by class and by label.

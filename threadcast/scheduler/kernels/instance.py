@@ -1,26 +1,34 @@
-"""A problem as arrays: each op's useful thread counts and the graph in compressed rows."""
+"""A problem as arrays, for search and compiled loops: each op's useful thread counts and the graph's edges."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
+from threadcast.scheduler.problem.useful_widths import useful_widths
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Instance:
-    """What the search knows of a problem; cores are equal and any of them can form a team.
+class Allotment(NamedTuple):
+    """The cores and the seconds of each op at its chosen thread count; (n_ops,) each."""
 
-    A *choice* is a position among an op's useful counts: those that no narrower one equals or beats, ascending in
-    `width` and descending in `seconds`. `width`, `seconds`, `position` (in `Times.counts`): (n_ops, n_choices),
-    filled up with the op's last choice; `choices`: (n_ops,) how many there are. Edges: the predecessors of op i are
-    `before[before_at[i]:before_at[i + 1]]`, its successors likewise in `after`. `order` is topological.
+    width: Ints
+    seconds: Floats
+
+
+class Instance(NamedTuple):
+    """What the search knows of a problem; any cores are as good as any others.
+
+    A *choice* is a position among an op's useful thread counts (`useful_widths`). `width`, `seconds` and `position` (in
+    `Times.counts`): (n_ops, n_choices), width rising and seconds falling along a row, which is filled up with the op's
+    last choice. `choices`: (n_ops,), how many an op has. `order`: (n_ops,) ops, dependencies first.
     """
 
     cores: int
@@ -28,75 +36,65 @@ class Instance:
     seconds: Floats
     position: Ints
     choices: Ints
-    before_at: Ints
-    before: Ints
-    after_at: Ints
-    after: Ints
+    predecessors: CompressedRows
+    successors: CompressedRows
     order: Ints
 
-    def __len__(self) -> int:
+    @property
+    def n_ops(self) -> int:
+        """The number of ops; `len` is that of the tuple."""
         return len(self.order)
 
     @classmethod
     def of(cls, problem: Problem, seconds: Floats | None = None) -> Instance:
-        """The instance of `problem`, with each op's time at the better affinity or, where given, of `seconds`."""
+        """Return the instance of `problem`; `seconds` (n_ops, n_counts): by default those of the better affinity."""
         seconds = problem.times.seconds if seconds is None else seconds
-        position, choices = chosen(falling(seconds))
-        rows = np.arange(len(choices))[:, None]
+        position, choices = positions_of(useful_widths(seconds))
         graph = problem.graph
-        before_at, before = edge_rows(graph.predecessors)
-        after_at, after = edge_rows(graph.successors)
         return cls(
-            len(problem.machine), np.asarray(problem.times.counts, dtype=np.int32)[position],
-            np.ascontiguousarray(seconds[rows, position]), position, choices,
-            before_at, before, after_at, after, np.asarray(graph.topological_order, dtype=np.int32),
-        )  # fmt: skip
+            len(problem.machine),
+            np.asarray(problem.times.counts, dtype=np.int32)[position],
+            np.ascontiguousarray(np.take_along_axis(seconds, position, axis=1)),
+            position,
+            choices,
+            CompressedRows.of(graph.predecessors),
+            CompressedRows.of(graph.successors),
+            np.asarray(graph.topological_order, dtype=np.int32),
+        )
 
     def reversed(self) -> Instance:
-        """The same ops with every edge turned around."""
-        return Instance(
-            self.cores, self.width, self.seconds, self.position, self.choices,
-            self.after_at, self.after, self.before_at, self.before, self.order[::-1].copy(),
-        )  # fmt: skip
+        """Return the same ops with every edge turned around."""
+        return self._replace(predecessors=self.successors, successors=self.predecessors, order=self.order[::-1].copy())
 
     def choice(self, positions: NDArray[np.int64]) -> Ints:
-        """The choices of (n_ops,) positions in `Times.counts`, of useless counts the next narrower useful one."""
+        """Return the choices of (n_ops,) positions in `Times.counts`; a useless count becomes the next narrower one."""
         wider = (self.position <= positions[:, None]).sum(axis=1)
         return np.asarray(np.clip(np.minimum(wider, self.choices) - 1, 0, None), dtype=np.int32)
 
     def positions(self, choice: Ints) -> Ints:
-        """(n_ops,) positions of the choices in `Times.counts`."""
+        """Return (n_ops,) positions of the choices in `Times.counts`."""
         return np.asarray(self.position[np.arange(len(choice)), choice])
 
     def widths(self, choice: Ints) -> Ints:
-        """(n_ops,) cores of each op."""
+        """Return (n_ops,) cores of each op."""
         return np.asarray(self.width[np.arange(len(choice)), choice], dtype=np.int32)
 
     def times(self, choice: Ints) -> Floats:
-        """(n_ops,) seconds of each op."""
+        """Return (n_ops,) seconds of each op."""
         return np.asarray(self.seconds[np.arange(len(choice)), choice])
 
-
-def falling(seconds: Floats) -> NDArray[np.bool_]:
-    """Which (n_ops, n_counts) `seconds`, at ascending thread counts, no narrower count equals or beats."""
-    earlier = np.minimum.accumulate(seconds, axis=1)
-    useful = np.isfinite(seconds)
-    useful[:, 1:] &= seconds[:, 1:] < earlier[:, :-1]
-    return useful
+    def allotment(self, choice: Ints) -> Allotment:
+        """Return the cores and the seconds of each op."""
+        return Allotment(self.widths(choice), self.times(choice))
 
 
-def chosen(useful: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """(n_ops, n_choices) positions at which `useful` is true, filled up with the op's last; how many each op has."""
+def positions_of(useful: Bools) -> tuple[Ints, Ints]:
+    """Return the columns in which each row of `useful` is true, and how many they are.
+
+    (n_ops, n_choices), each row filled up with its last one, and (n_ops,); every row has one at least.
+    """
     choices = useful.sum(axis=1)
     position = np.argsort(~useful, axis=1, kind="stable")[:, : int(choices.max())]
     last = position[np.arange(len(choices)), choices - 1]
     position = np.where(np.arange(position.shape[1]) < choices[:, None], position, last[:, None])
     return position.astype(np.int32), choices.astype(np.int32)
-
-
-def edge_rows(neighbours: tuple[tuple[int, ...], ...]) -> tuple[Ints, Ints]:
-    """The neighbours of op i are `flat[at[i]:at[i + 1]]`; returns `at`, `flat`."""
-    at = np.zeros(len(neighbours) + 1, dtype=np.int32)
-    np.cumsum([len(row) for row in neighbours], out=at[1:])
-    flat = np.fromiter((other for row in neighbours for other in row), dtype=np.int32, count=int(at[-1]))
-    return at, flat

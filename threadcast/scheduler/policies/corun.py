@@ -9,6 +9,7 @@ import numpy as np
 
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.times import Integers
+from threadcast.scheduler.problem.useful_widths import useful_widths
 
 CANDIDATES = 3
 """Thread counts tried per op (Liu et al. 2018, III-D, "an empirical number")."""
@@ -41,8 +42,9 @@ def candidates_of(problem: Problem, chosen: Integers, *, keep_near: bool) -> lis
     found = np.sort(found, axis=1)
     seconds = np.take_along_axis(times.seconds, found, axis=1)
     spread = np.take_along_axis(times.spread, found, axis=1)
-    rows = zip(threads[found].tolist(), seconds.tolist(), spread.tolist())
-    return [_improving([Candidate(*point) for point in zip(*row)]) for row in rows]
+    useful = useful_widths(seconds)
+    rows = zip(threads[found].tolist(), seconds.tolist(), spread.tolist(), useful.tolist())
+    return [tuple([Candidate(*point) for *point, is_useful in zip(*row) if is_useful]) for row in rows]
 
 
 def fitting(candidates: Sequence[Candidate], *, idle: int, within_s: float) -> Candidate | None:
@@ -57,13 +59,3 @@ def fitting(candidates: Sequence[Candidate], *, idle: int, within_s: float) -> C
         if candidate.seconds <= within_s:
             return candidate
     return None
-
-
-def _improving(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    kept: list[Candidate] = []
-    best_s = float("inf")
-    for candidate in candidates:
-        if candidate.seconds < best_s:
-            kept.append(candidate)
-            best_s = candidate.seconds
-    return tuple(kept)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from threadcast.core import OpGraph, Plan
+from threadcast.core import OpGraph, Placement, Plan
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
+from threadcast.scheduler.problem.hardware_threads import hardware_threads
 from threadcast.scheduler.simulation.checker import check_schedule
 
 Slot = tuple[int, int]
@@ -25,19 +26,16 @@ class PlanReplay(Policy):
     def __init__(self, problem: Problem, *, plan: Plan) -> None:
         super().__init__(problem)
         check_schedule(problem.graph, plan, machine=problem.machine, oversubscribed=True)
-        position = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
-        place = {op: i for i, op in enumerate(problem.graph.topological_order)}
-        # an op of no predicted time may share its start with one behind it: dependencies decide then
-        in_order = sorted(plan.ops, key=lambda at: (at.start_s, at.finish_s, place[position[at.id]]))
-        self.rank = self._rank = rank = [0] * len(in_order)
+        by_id = plan.by_id()
+        self.rank = self._rank = rank = [0] * len(plan.ops)
         self._launch: dict[int, Launch] = {}
         self._slots_of: dict[int, list[Slot]] = {}
         self._before: dict[int, tuple[int, ...]] = {}
         """What runs last before each op on each of its slots: when that has finished, all before it has."""
         self._on: dict[Slot, list[int]] = {}
         """All that runs on each slot, in its order."""
-        for i, at in enumerate(in_order):
-            op = position[at.id]
+        for i, op in enumerate(plan_order(problem.graph, plan.ops)):
+            at = by_id[problem.graph.ids[op]]
             rank[op] = i
             launch = self._launch[op] = Launch(op, at.cores, at.threads, at.hardware_thread)
             slots = self._slots_of[op] = _slots(launch)
@@ -79,7 +77,16 @@ def finished_ops(graph: OpGraph, state: State) -> bytes:
     return bytes(finished)
 
 
+def plan_order(graph: OpGraph, placements: Sequence[Placement]) -> list[int]:
+    """Return the ops, as positions in `graph`, in the order in which a plan puts them on their cores.
+
+    That is by start, then by finish. An op of no time may share both with one behind it: dependencies decide then.
+    """
+    position = {op_id: i for i, op_id in enumerate(graph.ids)}
+    place = {op: i for i, op in enumerate(graph.topological_order)}
+    keys = [(at.start_s, at.finish_s, place[position[at.id]], position[at.id]) for at in placements]
+    return [op for _, _, _, op in sorted(keys)]
+
+
 def _slots(launch: Launch) -> list[Slot]:
-    each = -(-launch.threads // len(launch.cores))
-    numbers = range(launch.hardware_thread, launch.hardware_thread + each)
-    return [(core, number) for core in launch.cores for number in numbers]
+    return [(core, number) for core in launch.cores for number in hardware_threads(launch)]

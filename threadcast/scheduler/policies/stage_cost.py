@@ -9,6 +9,7 @@ from heapq import heapify, heapreplace
 import numpy as np
 
 from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.useful_widths import useful_widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,6 @@ class StageCosts:
         found = self._curves.get(ops)
         if found is None:
             seconds = self._best[list(ops)].sum(axis=0)
-            falls = np.flatnonzero(seconds < np.append(np.inf, seconds[:-1]))
-            found = self._curves[ops] = [(self._counts[i], float(seconds[i])) for i in falls.tolist()]
+            useful = np.flatnonzero(useful_widths(seconds[None])[0])
+            found = self._curves[ops] = [(self._counts[i], float(seconds[i])) for i in useful.tolist()]
         return found

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from threadcast.core import OpGraph
-from threadcast.scheduler.policies.cpa import depths
 from threadcast.scheduler.policies.stage_cost import Stage, StageCosts
 from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.levels import precedence_levels
 
 GROUP_OPS = 3
 """Ops in a group at most ("r" in Ding et al. 2021, 4.3 and section 5)."""
@@ -66,7 +66,7 @@ def stages_of(problem: Problem, *, group_ops: int, groups: int, candidates: int)
 
 def _runs(graph: OpGraph, groups: int, candidates: int) -> Iterator[list[list[int]]]:
     """Runs of precedence levels: a cut alone, a level that is too wide alone, the others in runs of `PART_OPS`."""
-    depth = depths(graph).tolist()
+    depth = precedence_levels(graph).tolist()
     levels: list[list[int]] = [[] for _ in range(max(depth) + 1)]
     for op, level in enumerate(depth):
         levels[level].append(op)

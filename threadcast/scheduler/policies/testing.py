@@ -15,12 +15,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from threadcast.core import Edge, Machine, Op, OpGraph, Plan, Trace
+from threadcast.core import Edge, Machine, Op, OpGraph
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.policies.plan_replay import finished_ops
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
 from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.scheduler.problem.hardware_threads import any_shares_cores
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
 
@@ -48,7 +49,7 @@ class PolicyContract(ABC):
         for problem in random_problems(machine, seed=1):
             trace = simulate(Watched(self.make_policy(problem)))
             check_schedule(problem.graph, trace, machine=machine, oversubscribed=self.oversubscribes)
-            gain = CoreSharing(machine).core_throughput if shares_cores(trace) else 1.0
+            gain = CoreSharing(machine).core_throughput if any_shares_cores(trace.ops) else 1.0
             assert lower_bounds(problem).best_s <= trace.makespan_s * gain * (1 + 1e-9)
 
     def test_two_of_it_decide_alike(self) -> None:
@@ -96,11 +97,6 @@ def check_state(problem: Problem, state: State, rank: Sequence[int] | None) -> N
         assert [rank[op] for op in ready] == sorted(rank[op] for op in ready)
     busy = {core for at in state.running for core in at.cores}
     assert list(state.idle) == [core.id for core in problem.machine.cores if core.id not in busy]
-
-
-def shares_cores(schedule: Plan | Trace) -> bool:
-    """Whether some op uses more than the first hardware thread of a core."""
-    return any(op.hardware_thread or op.threads > len(op.cores) for op in schedule.ops)
 
 
 def random_problems(machine: Machine, *, seed: int, count: int = 12) -> Iterator[Problem]:

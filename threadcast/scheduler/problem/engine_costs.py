@@ -32,4 +32,4 @@ PYTHON_ENGINE = EngineCosts(op_s=6e-6, team_s=105e-6)
 three wake-ups of 35 us each, of the team's leader, of its sleeping workers, and of whoever waits for the cores."""
 
 NATIVE_ENGINE = EngineCosts(op_s=4e-7, team_s=1e-6)
-"""Of the native engine: what it does between two ops, and meeting a crew's members."""
+"""Of the native engine: what it does between two ops, and meeting a team's members."""

@@ -1,4 +1,4 @@
-"""How much of a graph lies behind each op."""
+"""Longest paths through a graph, to each op and from it on."""
 
 from __future__ import annotations
 
@@ -74,3 +74,12 @@ def rank_by_level(level: Floats) -> list[int]:
     rank = np.empty(len(level), dtype=np.int64)
     rank[np.argsort(-level, kind="stable")] = np.arange(len(level))
     return [int(r) for r in rank]
+
+
+def precedence_levels(graph: OpGraph) -> NDArray[np.int64]:
+    """Return (n_ops,) each op's precedence level: the most edges on a path from the start of the graph to it."""
+    depth = [0] * len(graph)
+    for op in graph.topological_order:
+        for after in graph.successors[op]:
+            depth[after] = max(depth[after], depth[op] + 1)
+    return np.array(depth, dtype=np.int64)

@@ -1,161 +1,146 @@
-"""From start times and widths, as solvers without core ids give them, to placements on cores."""
+"""From start times and thread counts, as solvers without core ids give them, to placements on cores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from threadcast.core import Affinity, Case, Placement, Plan
-from threadcast.scheduler.interference.class_slowdown import Apart
+from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
 from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
-from threadcast.scheduler.kernels.instance import Floats, Ints, chosen, edge_rows, falling
+from threadcast.scheduler.kernels.core_annealing_loop import CoreChoices, anneal_on_cores
+from threadcast.scheduler.kernels.core_assignment import (
+    CoreAllotment,
+    CoreGraph,
+    CoreSchedule,
+    assign_cores,
+    makespan_on_cores,
+)
+from threadcast.scheduler.kernels.instance import Floats, Ints, positions_of
 from threadcast.scheduler.problem import Problem
-from threadcast.scheduler.search.annealing import COLD, WARM
-from threadcast.scheduler.search.real_cores import lay, polish, take
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
+from threadcast.scheduler.problem.useful_widths import useful_widths
+from threadcast.scheduler.search.annealing import CHUNKS, FIRST, cooling, random_state
+from threadcast.scheduler.search.replay import timed
 
 MOST_MOVES, MOVES_S, PER_CORE_S = 100_000, 1.0, 25e-9
-"""Moves of `CoreLayout.polished` at most, about what all of them take, and what `lay` takes for an op and a core
-(AMD EPYC, 30 to 750 ops on 64 cores)."""
-TEPID = 0.004
-"""Temperature at the beginning, relative to the makespan, where ops do not slow each other down: a fifth of that of
-`annealing`, as the schedule is good already. The end is the same."""
-CHUNKS = 16
-"""Parts between which the clock is read."""
+"""Moves of `CoreLayout.annealed` at most, about what all of them take, and what `assign_cores` takes for an op and a
+core (AMD EPYC, 30 to 750 ops on 64 cores)."""
+FIRST_WITHOUT_SLOWDOWNS = 0.004
+"""First temperature, relative to the makespan, where ops do not slow each other down: a fifth of `annealing.FIRST`, as
+the schedule is good already."""
 
-Laid = tuple[float, Ints, Ints]
-"""A makespan in seconds, the order of the ops, and each op's position in `Times.counts`."""
+
+class CoreSequence(NamedTuple):
+    """A schedule on real cores: ops get their cores, by the rules of `CoreLayout`, in this order.
+
+    `order`: (n_ops,) ops; `position`: (n_ops,) each op's position in `Times.counts`.
+    """
+
+    makespan_s: float
+    order: Ints
+    position: Ints
 
 
 class CoreLayout:
-    """Lays schedules out on the cores of one problem.
+    """Gives the ops of one problem their cores.
 
-    Ops are taken by start and begin as soon as those they wait for have finished and enough cores are free, for as
+    Ops get cores in an order and begin as soon as those they wait for have finished and enough cores are free, for as
     long as they take on the cores they get: of one cache group where they can be, or of many where an op is faster
     so; an op waits for such cores where it ends earlier then. So placements are legal whatever the starts are, and
     no later than them where they are a schedule of these times. Ops without time run beside their predecessors, so
-    that they keep no core from others. With `apart`, makespans are those of ops that slow each other down so, while
+    that they keep no core from others. With `slowdowns`, makespans are those of ops that slow each other down so, while
     placements have lone times.
     """
 
-    def __init__(self, problem: Problem, *, apart: Apart | None = None) -> None:
+    def __init__(self, problem: Problem, *, slowdowns: SlowdownMatrix | None = None) -> None:
         graph, times = problem.graph, problem.times
         self._problem = problem
-        self._apart = apart or Apart(np.empty(0, np.int32), np.empty((0, 0)), np.empty((0, 0)), 1, 1.0)
-        self._edges = (*edge_rows(graph.predecessors), *edge_rows(graph.successors))
+        self._slowdowns = SlowdownMatrix.none() if slowdowns is None else slowdowns
         numbers: dict[int, int] = {}
-        self._group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int32)
+        group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int32)
+        predecessors, successors = CompressedRows.of(graph.predecessors), CompressedRows.of(graph.successors)
+        self._graph = CoreGraph(predecessors, successors, group, self._slowdowns)
         self._ids = tuple(core.id for core in problem.machine.cores)
         self._counts = np.asarray(times.counts, dtype=np.int32)
-        self._fast, self._slow = times.seconds, _slower(problem)
+        self._fast, self.slower_s = times.seconds, _slower(problem)
+        """`slower_s`: (n_ops, n_counts) seconds at the worse affinity."""
         self._spread = times.spread & (self._counts > 1)  # one core is picked from where it breaks up no group
 
     @property
-    def slow(self) -> Floats:
-        """(n_ops, n_counts) seconds at the worse affinity."""
-        return self._slow
-
-    @property
-    def spread_matters(self) -> bool:
+    def affinity_matters(self) -> bool:
         """Whether some op takes longer at one affinity than at the other."""
-        return bool(np.any(self._slow > self._fast))
+        return bool(np.any(self.slower_s > self._fast))
 
-    def laid(self, start: Sequence[float], position: Ints) -> Laid:
-        """The schedule of these starts, of which only the order counts, and positions in `Times.counts`."""
-        order = _order(self._problem, start, (self._slow[np.arange(len(position)), position] == 0).tolist())
-        return self._taken(order, position), order, position
+    def sequence(self, start: Sequence[float], position: Ints) -> CoreSequence:
+        """Return the schedule of these starts, of which only the order counts, and positions in `Times.counts`."""
+        order = _order(self._problem, start, (self.slower_s[np.arange(len(position)), position] == 0).tolist())
+        schedule = _room(len(order))
+        makespan_s = makespan_on_cores(self._graph, order, self._allotment(position), np.inf, schedule)
+        return CoreSequence(float(makespan_s), order, position)
 
-    def placements(self, laid: Laid) -> tuple[Placement, ...]:
-        """Where and when the ops run, in their order."""
-        _, order, position = laid
-        width = self._counts[position]
-        core_at = np.zeros(len(order) + 1, dtype=np.int32)
-        np.cumsum(width, out=core_at[1:])
-        columns = np.empty(core_at[-1], dtype=np.int32)
-        self._lay(order, position, core_at, columns)
-        graph, on = self._problem.graph, self._problem.times.on
-        busy_to, finish = [0.0] * len(self._ids), [0.0] * len(order)
-        found = []
-        for op in order.tolist():
-            own = columns[core_at[op] : core_at[op + 1]].tolist()
-            cores = tuple([self._ids[i] for i in own])
-            begin = max([busy_to[i] for i in own])
-            for before in graph.predecessors[op]:
-                begin = max(begin, finish[before])
-            finish[op] = begin + on(op, cores, len(cores))
-            for i in own:
-                busy_to[i] = finish[op]
-            found.append(Placement(graph.ids[op], cores, len(cores), begin, finish[op]))
-        return tuple(found)
+    def placements(self, sequence: CoreSequence) -> tuple[Placement, ...]:
+        """Return where and when the ops run, in their order."""
+        _, order, position = sequence
+        indptr = np.zeros(len(order) + 1, dtype=np.int32)
+        np.cumsum(self._counts[position], out=indptr[1:])
+        cores_of = CompressedRows(indptr, np.empty(indptr[-1], dtype=np.int32))
+        assign_cores(self._graph, order, self._allotment(position), np.inf, _room(len(order)), cores_of)
+        own = np.split(np.asarray(self._ids)[cores_of.indices], indptr[1:-1])
+        return timed(self._problem, order, [tuple(cores.tolist()) for cores in own])
 
-    def polished(
-        self, laid: Laid, *, seed: int, enough_s: float, deadline_s: float, clock: Callable[[], float]
-    ) -> Laid:
-        """A schedule that is no longer, found by changing this one on its real cores, until `deadline_s` or `enough_s`.
+    def annealed(
+        self, sequence: CoreSequence, *, seed: int, enough_s: float, deadline_s: float, clock: Callable[[], float]
+    ) -> CoreSequence:
+        """Return a schedule that is no longer, found by random changes of `sequence` until `deadline_s` or `enough_s`.
 
-        Its thread counts are `falling` at one of the affinities.
+        Each op's thread count in `sequence` must be useful at one of the affinities.
         """
-        best_s, order, position = laid
-        choices, count = chosen(falling(self._fast) | falling(self._slow))
-        choice = (choices == position[:, None]).argmax(axis=1).astype(np.int32)
-        rows = np.arange(len(order))
-        every, order = rows[:, None], order.copy()
-        state = np.array([np.random.default_rng(seed).integers(1, 2**63)], dtype=np.uint64)
+        best_s, order, position = sequence
+        columns, choices = positions_of(useful_widths(self._fast) | useful_widths(self.slower_s))
+        choice = (columns == position[:, None]).argmax(axis=1).astype(np.int32)
+        row = np.arange(len(order))[:, None]
+        options = CoreChoices(
+            self._counts[columns], self._fast[row, columns], self.slower_s[row, columns], self._spread[row, columns],
+            choices,
+        )  # fmt: skip
+        order = order.copy()
+        random = random_state(np.random.default_rng(seed))
         moves_s = MOVES_S / (1 if COMPILED else UNCOMPILED)
         moves = min(int(moves_s / (len(order) * len(self._ids) * PER_CORE_S)), MOST_MOVES)
-        before_at, before, after_at, after = self._edges
-        apart = self._apart
-        warm = WARM if len(apart.label) else TEPID
-        slowing = apart.label, apart.per_core, apart.whole, apart.most, apart.largest
-        width, fast, slow = self._counts[choices], self._fast[every, choices], self._slow[every, choices]
-        spread = self._spread[every, choices]
+        first = FIRST if len(self._slowdowns.label) else FIRST_WITHOUT_SLOWDOWNS
         for chunk in range(CHUNKS):
             if best_s <= enough_s or clock() >= deadline_s:
                 break
-            warm_s, cold_s = (best_s * warm * (COLD / warm) ** (k / CHUNKS) for k in (chunk, chunk + 1))
+            steps = cooling(best_s, chunk, first=first, moves=moves // CHUNKS, enough_s=enough_s)
             with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
-                best_s = polish(
-                    before_at, before, after_at, after, width, fast, slow, spread, count, self._group, *slowing, order,
-                    choice, state, moves // CHUNKS, warm_s, cold_s, enough_s,
-                )  # fmt: skip
-        return float(best_s), order, choices[rows, choice]
+                best_s = anneal_on_cores(self._graph, options, order, choice, random, steps)
+        return CoreSequence(float(best_s), order, columns[row[:, 0], choice])
 
-    def beside_others(self, laid: Laid, *, times: float) -> Floats:
-        """(n_ops, n_counts) seconds at the better affinity with the slow-down that an op can expect on so many cores.
+    def expected_s(self, sequence: CoreSequence, *, times: float) -> Floats:
+        """Return (n_ops, n_counts) seconds with the slow-down that an op can expect on so many cores.
 
-        Its company has the other cores as far as they are busy on average in `laid`, each label by its share in that.
-        So an op on all cores takes as long as alone, and what suffers most beside others is worth more cores. With
-        `times` 2 the slow-down counts twice: for what an op suffers, and for what it does to its company.
+        They are those at the better affinity. The other cores are busy as on average in `sequence`, each label by its
+        share in that. So an op on all cores takes as long as alone, and what suffers most beside others is worth more
+        cores. With `times` 2 the slow-down counts twice: for what an op suffers, and for what it does to others.
         """
-        makespan_s, order, position = laid
-        apart, cores = self._apart, len(self._ids)
+        makespan_s, order, position = sequence
+        slowdowns, cores = self._slowdowns, len(self._ids)
         width = self._counts[position]
         work = width * self._fast[np.arange(len(order)), position]
-        company = np.bincount(apart.label, work, minlength=len(apart.per_core)) / (makespan_s * cores)
-        of_pairs = np.bincount(apart.label, work / width, minlength=len(company)) / (makespan_s * cores)
-        excess = (apart.per_core @ company + apart.whole @ of_pairs)[apart.label]
+        cores_busy = np.bincount(slowdowns.label, work, minlength=len(slowdowns.per_core)) / (makespan_s * cores)
+        ops_running = np.bincount(slowdowns.label, work / width, minlength=len(cores_busy)) / (makespan_s * cores)
+        excess = (slowdowns.per_core @ cores_busy + slowdowns.whole @ ops_running)[slowdowns.label]
         factor = 1 + times * excess[:, None] * (cores - self._counts)
-        return np.asarray(self._fast * np.minimum(factor, apart.largest))
+        return np.asarray(self._fast * np.minimum(factor, slowdowns.largest))
 
-    def _taken(self, order: Ints, position: Ints) -> float:
-        rows, n, apart = np.arange(len(order)), len(order), self._apart
-        fast, slow, spread = self._fast[rows, position], self._slow[rows, position], self._spread[rows, position]
-        return float(
-            take(
-                order, *self._edges, self._counts[position], fast, slow, spread, self._group, apart.label,
-                apart.per_core, apart.whole, apart.most, apart.largest, np.inf, np.empty(n), np.empty(n),
-            )
-        )  # fmt: skip
-
-    def _lay(self, order: Ints, position: Ints, core_at: Ints, columns: Ints) -> float:
-        rows, n = np.arange(len(order)), len(order)
-        fast, slow, spread = self._fast[rows, position], self._slow[rows, position], self._spread[rows, position]
-        return float(
-            lay(
-                order, *self._edges[:2], self._counts[position], fast, slow, spread, self._group, np.inf, np.empty(n),
-                np.empty(n), core_at, columns,
-            )
-        )  # fmt: skip
+    def _allotment(self, position: Ints) -> CoreAllotment:
+        row = np.arange(len(position))
+        return CoreAllotment(
+            self._counts[position], self._fast[row, position], self.slower_s[row, position], self._spread[row, position]
+        )
 
 
 def lay_out(problem: Problem, *, start: Sequence[float], position: Sequence[int], policy: str) -> Plan:
@@ -164,8 +149,12 @@ def lay_out(problem: Problem, *, start: Sequence[float], position: Sequence[int]
     The plan's `lower_bound_s` is left at 0.
     """
     layout = CoreLayout(problem)
-    placements = layout.placements(layout.laid(start, np.asarray(position, dtype=np.int32)))
+    placements = layout.placements(layout.sequence(start, np.asarray(position, dtype=np.int32)))
     return Plan(len(problem.machine), policy, placements, curves_from=problem.curves.model)
+
+
+def _room(n_ops: int) -> CoreSchedule:
+    return CoreSchedule(np.empty(n_ops), np.empty(n_ops))
 
 
 def _slower(problem: Problem) -> Floats:
@@ -189,7 +178,8 @@ def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -
     waiting = [len(before) for before in graph.predecessors]
     order: list[int] = []
 
-    def take(op: int) -> None:
+    def append(op: int) -> None:
+        """Put `op` into the order, and the ops without time that wait for it alone."""
         due = [op]
         while due:
             order.append(due.pop())
@@ -200,8 +190,8 @@ def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -
 
     for op in graph.topological_order:
         if timeless[op] and not graph.predecessors[op]:
-            take(op)
+            append(op)
     for op in sorted(range(len(graph)), key=lambda op: (start[op], place[op])):
         if not timeless[op]:
-            take(op)
+            append(op)
     return np.array(order, dtype=np.int32)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,21 +15,15 @@ from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds.allotment_lp import SHAVED
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.useful_widths import useful_widths
 from threadcast.scheduler.search.core_layout import lay_out
+from threadcast.scheduler.search.cp_sat_model import POLICY, ScheduleModel, choices_of, unit_s
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-STEPS = 10_000_000
-"""Units of time in the lower bound, at least: rounding an op down to a unit takes at most 1e-7 of the makespan, a
-chain of 100 ops 1e-5."""
-
-MOST_STEPS = 10_000_000_000
-"""Units in the sum of all ops, at most: times cores, sums stay far below 2^63. Units are shorter than `STEPS` asks for
-where some op is shorter than one."""
-
 OPTIMAL = 1e-5
-"""Distance from the bound, over the bound, up to which a plan is called optimal: what rounding may leave."""
+"""Distance from the bound, over the bound, up to which a plan is called optimal: what rounding to units may leave."""
 
 DETERMINISTIC_PER_S = 0.06
 """Units of CP-SAT's deterministic time for a second of the budget. It counts 0.02 to 2 a second, mostly about 0.1 (AMD
@@ -37,8 +31,9 @@ EPYC): more, and the clock would end most searches; less, and most of the budget
 
 
 class _Search(NamedTuple):
+    """One run of the solver: its share of the budget, and its parameters."""
+
     share: float
-    """Of the budget."""
     linearization: int = 0
     interleave: bool = False
     from_below: bool = False
@@ -61,7 +56,13 @@ SHORTEST_S = 0.01
 PORTFOLIO = (_Search(1.0, 1),)
 """By several workers."""
 
-POLICY = "cp_sat"
+CLOSING_WIDTHS = 600
+"""Useful widths of all ops together up to which `close_gap` is tried: 60 ops on 4 or 16 cores, 20 on 48. Beyond, CP-SAT
+found nothing in a second."""
+CLOSING_EFFORT_S = 1.0
+"""What `close_gap` takes at most on a slow core; mostly half of that (AMD EPYC)."""
+CLOSING_SHARE, CLOSING_LEAST = 0.5, 0.1
+"""Of the planner's budget: the most effort of `close_gap`, and what must be left for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,8 @@ def solve(
 ) -> CpSatResult:
     """Return the best plan that CP-SAT finds in about `budget_s` seconds, and its bound.
 
-    Each op is an interval for every width that is faster than all narrower ones, of which one is chosen; the cores
-    are one cumulative resource. Times are those of the better affinity, rounded down to a unit: a schedule of the
-    real times stays one when starts and times are rounded down, so the rounded optimum is a lower bound. Only order
-    and widths of a solution are used; `core_layout` makes them a legal plan in real times on cores, which can be
-    longer where an op does not get cores of its better affinity. Made for up to some hundreds of ops.
+    `cp_sat_model.ScheduleModel` says what is solved. `core_layout` makes the solution a legal plan in real times on
+    cores, which can be longer where an op does not get cores of its better affinity. Made for up to some hundred ops.
 
     One worker goes through `SEARCHES`, or with `closing`, for a hint that is good already, through `CLOSING`; several
     run CP-SAT's portfolio, which is not repeatable. With `repeatable` searches end by the deterministic time for
@@ -111,14 +109,14 @@ def solve(
         raise InvalidInput(f"budget_s={budget_s}, workers={workers}: give seconds above 0 and at least one worker")
     end_s = time.monotonic() + budget_s
     bound_s = lower_bounds(problem).best_s
-    choices = _choices(problem)
-    unit_s = _unit_s(problem, choices, bound_s)
+    choices = choices_of(problem)
+    unit = unit_s(problem, choices, bound_s)
     best = _laid_out(problem, hint) if hint is not None else None
     effort_s = budget_s if effort_s is None else effort_s
     ended = True
-    model = _Model(problem, choices, unit_s, bound_s)
-    searches = CLOSING if closing else SEARCHES
-    for search in searches if workers == 1 else PORTFOLIO:
+    model = ScheduleModel(problem, choices, unit, bound_s)
+    searches = PORTFOLIO if workers > 1 else CLOSING if closing else SEARCHES
+    for search in searches:
         limit_s = max(min(budget_s * search.share, end_s - time.monotonic()), SHORTEST_S)
         solver = _solver(search, limit_s, workers, seed)
         if repeatable:
@@ -128,17 +126,36 @@ def solve(
         status = solver.solve(model.model)
         ended &= workers == 1 and (status == cp_model.OPTIMAL or solver.wall_time < limit_s)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            made = model.plan(problem, solver)
-            best = min((best, made), key=lambda plan: plan.makespan_s) if best is not None else made
+            found = model.plan(problem, solver)
+            best = found if best is None or found.makespan_s < best.makespan_s else best
         if status != cp_model.MODEL_INVALID:
-            bound_s = max(bound_s, solver.best_objective_bound * unit_s * (1 - SHAVED))
+            bound_s = max(bound_s, solver.best_objective_bound * unit * (1 - SHAVED))
         if status == cp_model.OPTIMAL:
             break
     if best is None:
         return CpSatResult(None, bound_s, False, ended)
-    bound_s = min(bound_s, best.makespan_s)
-    optimal = best.makespan_s <= bound_s * (1 + OPTIMAL)
-    return CpSatResult(replace(best, lower_bound_s=bound_s), bound_s, optimal, ended)
+    best = replace(best, lower_bound_s=min(bound_s, best.makespan_s))
+    return CpSatResult(best, best.lower_bound_s, is_optimal(best), ended)
+
+
+def is_optimal(plan: Plan) -> bool:
+    """Return whether no plan is shorter, but for what rounding to units of time may leave."""
+    return plan.makespan_s <= plan.lower_bound_s * (1 + OPTIMAL)
+
+
+def close_gap(problem: Problem, plan: Plan, *, left_s: float, budget_s: float, seed: int) -> CpSatResult | None:
+    """Return a higher bound and a plan that is no longer than `plan`, within `left_s`, for a small graph.
+
+    None where `plan` is optimal, too little is left of `budget_s`, the graph is too large, or OR-Tools is not
+    installed. `plan` has one op at a time on a core, its `lower_bound_s` is the bound that is known. Equal arguments
+    but for `left_s` give equal results if that suffices.
+    """
+    if is_optimal(plan) or left_s < CLOSING_LEAST * budget_s:
+        return None
+    if useful_widths(problem.times.seconds).sum() > CLOSING_WIDTHS or find_spec("ortools") is None:
+        return None
+    effort_s = min(CLOSING_EFFORT_S, CLOSING_SHARE * budget_s)
+    return solve(problem, budget_s=left_s, effort_s=effort_s, seed=seed, hint=plan, closing=True)
 
 
 def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_model.CpSolver:
@@ -158,30 +175,6 @@ def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_mode
     return solver
 
 
-Choices = list[list[tuple[int, float]]]
-"""For each op, positions in `Times.counts` and seconds, wider and faster ones later."""
-
-
-def _choices(problem: Problem) -> Choices:
-    """The widths of each op that are faster than all narrower ones; no others are needed in a best schedule."""
-    found: Choices = []
-    for row in problem.times.seconds.tolist():
-        choices: list[tuple[int, float]] = []
-        for position, seconds in enumerate(row):
-            if seconds < (choices[-1][1] if choices else math.inf):
-                choices.append((position, seconds))
-        found.append(choices)
-    return found
-
-
-def _unit_s(problem: Problem, choices: Choices, bound_s: float) -> float:
-    if bound_s <= 0:
-        return 1.0  # no op takes any time
-    total_s = float(problem.times.seconds.min(axis=1).sum())
-    shortest_s = min(seconds for options in choices for _, seconds in options if seconds > 0)
-    return max(min(bound_s / STEPS, shortest_s), total_s / MOST_STEPS)
-
-
 def _laid_out(problem: Problem, hint: Plan) -> Plan:
     """The order and the widths of `hint` in the times of the problem, every op on a core of its own."""
     by_id = hint.by_id()
@@ -197,73 +190,3 @@ def _position(problem: Problem, op: int, width: int) -> int:
     seconds = problem.times.seconds[op]
     narrow = np.where(np.asarray(problem.times.counts) <= width, seconds, np.inf)
     return int(narrow.argmin() if np.isfinite(narrow).any() else np.isfinite(seconds).argmax())
-
-
-class _Model:
-    """Variables and constraints; `taken[op]` are the positions of an op with the literal of each."""
-
-    def __init__(self, problem: Problem, choices: Choices, unit_s: float, bound_s: float) -> None:
-        from ortools.sat.python import cp_model
-
-        self._unit_s = unit_s
-        self.model = model = cp_model.CpModel()
-        graph, counts = problem.graph, problem.times.counts
-        sizes = [[math.floor(seconds / unit_s) for _, seconds in options] for options in choices]
-        horizon = sum(min(size) for size in sizes) + len(sizes)
-        self.start: list[cp_model.IntVar] = []
-        self.taken: list[list[tuple[int, cp_model.IntVar]]] = []
-        end = []
-        intervals, widths = [], []
-        for options, op_sizes in zip(choices, sizes):
-            start = model.new_int_var(0, horizon, "")
-            literals = [model.new_bool_var("") for _ in options]
-            model.add_exactly_one(literals)
-            for (position, _), size, literal in zip(options, op_sizes, literals):
-                intervals.append(model.new_optional_fixed_size_interval_var(start, size, literal, ""))
-                widths.append(counts[position])
-            self.start.append(start)
-            self.taken.append([(position, literal) for (position, _), literal in zip(options, literals)])
-            end.append(start + cp_model.LinearExpr.weighted_sum(literals, op_sizes))
-        model.add_cumulative(intervals, widths, len(problem.machine))
-        least = min(horizon, math.floor(bound_s / unit_s * (1 - 1e-9)))
-        self.makespan = model.new_int_var(least, horizon, "")
-        for op, after in enumerate(graph.successors):
-            for successor in after:
-                model.add(self.start[successor] >= end[op])
-            if not after:
-                model.add(self.makespan >= end[op])
-        self._require_area(choices, sizes, counts, len(problem.machine))
-        model.minimize(self.makespan)
-
-    def _require_area(
-        self, choices: Choices, sizes: Sequence[Sequence[int]], counts: Sequence[int], cores: int
-    ) -> None:
-        """All core-time fits: follows from the rest, but the linear relaxation needs it."""
-        from ortools.sat.python import cp_model
-
-        literals = [literal for options in self.taken for _, literal in options]
-        work = [
-            size * counts[position]
-            for options, op_sizes in zip(choices, sizes)
-            for (position, _), size in zip(options, op_sizes)
-        ]
-        self.model.add(cp_model.LinearExpr.weighted_sum(literals, work) <= cores * self.makespan)
-
-    def plan(self, problem: Problem, solver: cp_model.CpSolver) -> Plan:
-        """The solution that `solver` has found, in real times on cores."""
-        start = [solver.value(variable) for variable in self.start]
-        position = [next(p for p, literal in options if solver.value(literal)) for options in self.taken]
-        return lay_out(problem, start=start, position=position, policy=POLICY)
-
-    def start_from(self, problem: Problem, plan: Plan) -> None:
-        """Start the search at `plan`, a schedule of the problem's times, and look for none that is longer."""
-        by_id = plan.by_id()
-        self.model.add(self.makespan <= math.floor(plan.makespan_s / self._unit_s) + len(self.start))
-        self.model.clear_hints()
-        for op_id, start, options in zip(problem.graph.ids, self.start, self.taken):
-            place = by_id[op_id]
-            taken = max(p for p, _ in options if problem.times.counts[p] <= len(place.cores))
-            self.model.add_hint(start, math.floor(place.start_s / self._unit_s))
-            for position, literal in options:
-                self.model.add_hint(literal, position == taken)
-        self.model.add_hint(self.makespan, math.floor(plan.makespan_s / self._unit_s))

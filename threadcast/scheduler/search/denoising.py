@@ -1,9 +1,9 @@
-"""Curves that carry errors, drawn towards what they have in common, so that plans are not made for their noise.
+"""Curves with errors, shrunk towards what they have in common, so that plans are not made for their noise.
 
 Ops of one network scale alike: the logarithms of their curves, less each curve's level and the mean shape, are a few
 shapes in different amounts, while errors of points differ from each other. A matrix of few shapes in noise of a known
 size is best recovered by shrinking its singular values (Gavish and Donoho 2017, "Optimal Shrinkage of Singular Values",
-the Frobenius loss). Curves are really jagged too, so only half the way is gone.
+the Frobenius loss). Real curves are jagged too, so they go only half the way.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ import numpy as np
 from threadcast.core import CurveTable, Source
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.times import LONGEST_S, Floats
-from threadcast.scheduler.search.robust import spread_of
+from threadcast.scheduler.search.robust import log_deviation
 
 UNCERTAIN = 0.04
-"""Standard deviation of a typical point's logarithm from which on curves are steadied: an interval of +-7 %."""
+"""Standard deviation of a typical point's logarithm from which on curves are denoised: an interval of +-7 %."""
 
 FEWEST_CURVES, FEWEST_CASES = 8, 3
 """Different curves, and cases measured of all of them, below which nothing is common enough to be told from noise."""
 
 SHARE = 0.5
-"""Of the way to the shrunk curves that is gone. On exact curves all of it cost 4 %, half of it 1 to 2 %, with errors of
-up to 20 % half of it gained 1.4 % (networks of the planner's benchmark)."""
+"""Share of the way to the shrunk curves that curves go. On exact curves all of it cost 4 %, half of it 1 to 2 %; with
+errors of up to 20 % half of it gained 1.4 % (networks of the planner's benchmark)."""
 
 
-def steadied(problem: Problem) -> Problem | None:
-    """The problem with steadied curves; None where they are certain, or too few. Ops of no time keep theirs."""
+def denoised(problem: Problem) -> Problem | None:
+    """Return the problem with denoised curves; None where they are certain enough, or too few.
+
+    Ops of no time keep their curves.
+    """
     curves = problem.curves
     measured = (curves.source == list(Source).index(Source.MEASURED)) & np.isfinite(curves.seconds)
     timed = (curves.seconds > 0).all(axis=1) & measured.any(axis=1)
-    deviation = float(np.median(spread_of(curves)[timed][measured[timed]])) if timed.any() else 0.0
+    deviation = float(np.median(log_deviation(curves)[timed][measured[timed]])) if timed.any() else 0.0
     if deviation < UNCERTAIN:
         return None
     seconds = curves.seconds.copy()
@@ -52,7 +55,7 @@ def steadied(problem: Problem) -> Problem | None:
 
 
 def _shrunk(rows: Floats, deviation: float) -> Floats:
-    """`rows` (n, cases) without what is noise of this standard deviation."""
+    """`rows` (n, n_cases) with their singular values shrunk as for noise of this standard deviation."""
     level = rows.mean(axis=1, keepdims=True)
     shape = (rows - level).mean(axis=0)
     left, values, right = np.linalg.svd(rows - level - shape, full_matrices=False)
@@ -60,12 +63,12 @@ def _shrunk(rows: Floats, deviation: float) -> Floats:
     ratio, unit = short / long, deviation * math.sqrt(long)
     scaled = values / unit
     square = np.maximum((scaled**2 - ratio - 1) ** 2 - 4 * ratio, 0.0)
-    kept = np.where(scaled > 1 + math.sqrt(ratio), np.sqrt(square) / np.maximum(scaled, 1e-300), 0.0)
-    return np.asarray(level + shape + (left * (kept * unit)) @ right)
+    shrunk = np.where(scaled > 1 + math.sqrt(ratio), np.sqrt(square) / np.maximum(scaled, 1e-300), 0.0)
+    return np.asarray(level + shape + (left * (shrunk * unit)) @ right)
 
 
 def _between(change: Floats, curves: CurveTable, known: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Floats:
-    """Changes of the known cases (n, known) carried over to all, by thread count and within one affinity."""
+    """Changes of the `known` cases, (n, n_known), interpolated to all cases by thread count, within one affinity."""
     threads = np.log([case.threads for case in curves.cases])
     found = np.empty((len(change), len(curves.cases)))
     for affinity in dict.fromkeys(case.affinity for case in curves.cases):

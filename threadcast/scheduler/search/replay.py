@@ -1,4 +1,7 @@
-"""What becomes of a plan when ops take other times than it was made for."""
+"""What becomes of a plan when ops take other times than it was made for; every op keeps its cores and its turn on them.
+
+`policies.plan_replay.PlanReplay` does the same for ops that share cores or slow each other down, by simulation.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +10,51 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core import OpGraph, Placement
-from threadcast.scheduler.kernels.compiled import compiled
 from threadcast.scheduler.kernels.instance import Floats, Ints
+from threadcast.scheduler.kernels.replay_loop import replay
+from threadcast.scheduler.policies.plan_replay import plan_order
 from threadcast.scheduler.problem import Problem
-
-
-@compiled
-def _replay(
-    order: Ints, before_at: Ints, before: Ints, core_at: Ints, core: Ints, n_cores: int, seconds: Floats, finish: Floats
-) -> float:
-    busy_to = np.zeros(n_cores)
-    makespan = 0.0
-    for k in range(len(order)):
-        op = order[k]
-        begin = 0.0
-        for e in range(core_at[op], core_at[op + 1]):
-            begin = max(begin, busy_to[core[e]])
-        for e in range(before_at[op], before_at[op + 1]):
-            begin = max(begin, finish[before[e]])
-        finish[op] = begin + seconds[op]
-        for e in range(core_at[op], core_at[op + 1]):
-            busy_to[core[e]] = finish[op]
-        makespan = max(makespan, finish[op])
-    return makespan
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 
 class Replay:
-    """Runs placements again and again: every op on its cores, every core's ops in their order."""
+    """Runs ops, in a fixed order and on fixed cores, as often as asked; no two ops may share a core at a time.
 
-    def __init__(self, graph: OpGraph, placements: Sequence[Placement]) -> None:
-        position = {op_id: i for i, op_id in enumerate(graph.ids)}
-        placed = sorted(placements, key=lambda at: position[at.id])
-        column = {core: i for i, core in enumerate(sorted({core for at in placed for core in at.cores}))}
-        self._cores = len(column)
-        self._core_at = np.cumsum([0, *(len(at.cores) for at in placed)]).astype(np.int32)
-        self._core = np.array([column[core] for at in placed for core in at.cores], dtype=np.int32)
-        self._before_at = np.cumsum([0, *map(len, graph.predecessors)]).astype(np.int32)
-        self._before = np.array([other for row in graph.predecessors for other in row], dtype=np.int32)
-        place = np.empty(len(placed))
-        place[list(graph.topological_order)] = np.arange(len(placed))
-        starts, finishes = (np.array([getattr(at, name) for at in placed]) for name in ("start_s", "finish_s"))
-        self.order = np.lexsort((place, finishes, starts)).astype(np.int32)
-        """(n_ops,) positions in the graph, in the order in which ops go onto their cores."""
+    `order`: (n_ops,) positions in the graph, dependencies first; `cores`: the core ids of each op.
+    """
 
-    def makespan_s(self, seconds: Floats) -> float:
-        """The makespan when op i takes `seconds[i]`, (n_ops,) float64."""
-        finish = np.empty(len(seconds))
-        return float(
-            _replay(self.order, self._before_at, self._before, self._core_at, self._core, self._cores, seconds, finish)
-        )
+    def __init__(self, graph: OpGraph, order: Ints, cores: Sequence[tuple[int, ...]]) -> None:
+        self.order = order
+        number = {core: i for i, core in enumerate(sorted({core for own in cores for core in own}))}
+        self._n_cores = len(number)
+        self._cores_of = CompressedRows.of([[number[core] for core in own] for own in cores])
+        self._predecessors = CompressedRows.of(graph.predecessors)
+
+    @classmethod
+    def of(cls, graph: OpGraph, placements: Sequence[Placement]) -> Replay:
+        """Return the replay of a plan's placements."""
+        by_id = {at.id: at for at in placements}
+        order = np.array(plan_order(graph, placements), dtype=np.int32)
+        return cls(graph, order, [by_id[op_id].cores for op_id in graph.ids])
+
+    def run(self, seconds: Floats) -> tuple[float, Floats]:
+        """Return the makespan and (n_ops,) starts where op i takes `seconds[i]`."""
+        start = np.empty(len(seconds))
+        makespan_s = replay(self.order, self._predecessors, self._cores_of, self._n_cores, seconds, start)
+        return float(makespan_s), start
 
 
 def replayed(problem: Problem, placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Where and when ops run that keep their cores and the order on them and take the problem's times.
-
-    No two ops may share a core at a time. What the simulator makes of `PlanReplay` then, without its events.
-    """
-    graph, on = problem.graph, problem.times.on
+    """Return where and when ops run that keep the cores of `placements` and take the problem's times on them."""
     by_id = {at.id: at for at in placements}
-    busy_to: dict[int, float] = {}
-    finish_s = [0.0] * len(graph)
-    found = []
-    for op in Replay(graph, placements).order.tolist():
-        at = by_id[graph.ids[op]]
-        begin_s = max([busy_to.get(core, 0.0) for core in at.cores])
-        for before in graph.predecessors[op]:
-            begin_s = max(begin_s, finish_s[before])
-        finish_s[op] = begin_s + on(op, at.cores, at.threads)
-        busy_to.update(dict.fromkeys(at.cores, finish_s[op]))
-        found.append(Placement(at.id, at.cores, at.threads, begin_s, finish_s[op]))
-    return tuple(found)
+    order = np.array(plan_order(problem.graph, placements), dtype=np.int32)
+    return timed(problem, order, [by_id[op_id].cores for op_id in problem.graph.ids])
+
+
+def timed(problem: Problem, order: Ints, cores: Sequence[tuple[int, ...]]) -> tuple[Placement, ...]:
+    """Return when ops run that get these core ids, in this order, and take the problem's times on them."""
+    ids = problem.graph.ids
+    seconds = np.array([problem.times.on(op, own, len(own)) for op, own in enumerate(cores)])
+    _, start = Replay(problem.graph, order, cores).run(seconds)
+    start_s, finish_s = start.tolist(), (start + seconds).tolist()
+    return tuple([Placement(ids[op], cores[op], len(cores[op]), start_s[op], finish_s[op]) for op in order.tolist()])

@@ -1,4 +1,7 @@
-"""Plans for curves that are not known exactly: what a plan takes in most of the worlds that the forecasts allow."""
+"""Plans for curves that are not known exactly: how long a plan takes if the true curves are others.
+
+A *world* is a problem with curves drawn from the forecasts' intervals.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,21 @@ _Z = 1.6449
 """Standard normal quantile of 95 %: `low` and `high` of a curve bound 90 %."""
 
 
-def spread_of(curves: CurveTable) -> Floats:
-    """(n_ops, n_cases) standard deviation of the logarithm of each point, from its 90 % interval."""
+def log_deviation(curves: CurveTable) -> Floats:
+    """Return (n_ops, n_cases) standard deviations of the logarithm of each point, from its 90 % interval."""
     sound = np.isfinite(curves.seconds) & (curves.low > 0) & (curves.seconds > 0)
     ratio = np.divide(curves.high, curves.low, out=np.ones_like(curves.seconds), where=sound)
     return np.asarray(np.log(ratio) / (2 * _Z))
 
 
 def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Iterator[Problem]:
-    """The problem with `samples` other curves, one after the other, drawn from its own by their intervals.
+    """Yield `samples` worlds: the problem with curves drawn from the intervals of its own.
 
     Errors are lognormal. Half the variance of a point is its whole curve's, half its own; ops of one key err alike,
     as they are forecast alike.
     """
     random = np.random.default_rng(seed)
-    deviation = spread_of(problem.curves)
+    deviation = log_deviation(problem.curves)
     keys = [op.key for op in problem.graph.ops]
     numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     row = np.array([numbers[key] for key in keys])
@@ -46,33 +49,32 @@ def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Ite
 
 
 def pessimistic(problem: Problem) -> Problem:
-    """The problem with every point at the upper end of its interval: uncertain counts look as bad as they may be."""
+    """Return the problem with every point at the upper end of its interval: uncertain counts look as bad as may be."""
     return Problem(problem.graph, replace(problem.curves, seconds=problem.curves.high), problem.machine)
 
 
 def percentiles_s(
     plans: Sequence[Sequence[Placement]], worlds: Iterable[Problem], *, percentile: float = PERCENTILE
 ) -> list[float]:
-    """Return, for each of `plans` of one graph, the percentile of its makespan when replayed in each of `worlds`.
+    """Return, for each of `plans` of one graph, the percentile over `worlds` of the makespan when replayed there.
 
-    Worlds are taken one after the other, so that not all need be in memory. ValueError where there is none.
+    Worlds are asked for one after the other, so that not all need be in memory. ValueError where there is none.
     """
     from threadcast.scheduler.search.replay import Replay  # brings numba along, which most users of plans do not need
 
     makespans: list[list[float]] = []
     replays: list[tuple[Replay, list[Placement]]] = []
     for world in worlds:
-        graph, on = world.graph, world.times.on
         if not makespans:
             by_id = [{at.id: at for at in placements} for placements in plans]
-            placed = [[of[op_id] for op_id in graph.ids] for of in by_id]
-            replays = [(Replay(graph, placements), ops) for placements, ops in zip(plans, placed)]
-        makespans.append(
-            [
-                replay.makespan_s(np.array([on(op, at.cores, at.threads) for op, at in enumerate(ops)]))
-                for replay, ops in replays
-            ]
-        )
+            placed = [[of[op_id] for op_id in world.graph.ids] for of in by_id]
+            replays = [(Replay.of(world.graph, placements), ops) for placements, ops in zip(plans, placed)]
+        makespans.append([replay.run(_seconds(world, ops))[0] for replay, ops in replays])
     if not makespans:
         raise ValueError("a percentile needs at least one world")
     return [float(of_plan) for of_plan in np.percentile(makespans, percentile, axis=0)]
+
+
+def _seconds(problem: Problem, placements: Sequence[Placement]) -> Floats:
+    """(n_ops,) seconds of each op of `problem` at its placement."""
+    return np.array([problem.times.on(op, at.cores, at.threads) for op, at in enumerate(placements)])

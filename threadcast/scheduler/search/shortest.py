@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from threadcast.core import Placement
-from threadcast.scheduler.interference.class_slowdown import Apart
+from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
 from threadcast.scheduler.kernels.instance import Floats, Instance
 from threadcast.scheduler.policies.cpa import Cpa, Mcpa
 from threadcast.scheduler.policies.lp_rounding import RHO, LpRounding
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.problem.times import Integers
-from threadcast.scheduler.search.core_layout import CoreLayout, Laid
-from threadcast.scheduler.search.search import ANNEALED, KEPT, Search
+from threadcast.scheduler.search.core_layout import CoreLayout, CoreSequence
+from threadcast.scheduler.search.search import ANNEALED_OPS, RETURNED, Search
 
-FIRST, SECOND, THIRD = 0.45, 0.6, 0.75
-"""Parts of the time after which the first search ends, where cores or company matter, and the further ones at other
-times of the ops; schedules are changed on real cores in the rest."""
-COMPARED = 2
-"""Schedules that are handed on with `apart`: their makespans are known, and simulating each takes its time."""
+FIRST_ENDS, NEXT_END = 0.45, (0.6, 0.75)
+"""Parts of the time after which searches end where cores or slow-downs matter: the first, and those at other times of
+the ops. Schedules are annealed on real cores in the rest."""
+SIMULATED = 2
+"""Schedules yielded where ops slow each other down: their makespans are known, and simulating each takes time."""
 ROUNDINGS = (0.0, RHO, 1.0)
 """Ways to round the relaxation's widths for large graphs: with all of them, recurrent networks of 5,400 and 14,000 ops
 on 16 to 128 cores took 1.18 of the lower bound, with RHO alone 1.19, with none 1.24."""
@@ -34,46 +34,48 @@ def shortest(
     bound_s: float,
     seed: int,
     deadline_s: float,
-    apart: Apart | None = None,
+    slowdowns: SlowdownMatrix | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[Placement, ...]]:
-    """Short schedules, the shortest first; `bound_s` is a lower bound on them.
+    """Yield short schedules on real cores, the shortest first; `bound_s` is a lower bound on them.
 
-    The search takes cores for equal and gives each op the time of its better affinity. On cache groups not all get
-    it, so there what it finds is held against what it finds at the worse affinities, and the best is improved with
-    its real cores in view. So it is too with what ops on cores of their own cost each other by `apart`.
+    `Search` takes all cores for equal and gives each op the time of its better affinity. Where there are cache groups
+    not all ops get it, so a second search takes the times of the worse affinity, and the best schedule is annealed on
+    real cores. Likewise where ops slow each other down by `slowdowns`: further searches take the times that ops can
+    expect beside others.
     """
-    layout, begun_s = CoreLayout(problem, apart=apart), clock()
-    large = len(problem.graph) > ANNEALED
+    layout, begun_s = CoreLayout(problem, slowdowns=slowdowns), clock()
+    large = len(problem.graph) > ANNEALED_OPS
 
-    def searched(seconds: Floats, least_s: float, part: float) -> list[Laid]:
+    def searched(seconds: Floats, least_s: float, part: float) -> list[CoreSequence]:
         instance = Instance.of(problem, seconds)
         given = [instance.choice(allotment) for allotment in _allotments(problem, large=large)]
         until_s = begun_s + part * (deadline_s - begun_s)
         search = Search(instance, bound_s=least_s, given=given, seed=seed, deadline_s=until_s, clock=clock)
         # On real cores a longer one can turn out shorter; on large graphs finding out takes longer than it is worth.
         found = search.run()[: 1 if large else None]
-        return [layout.laid(one.start.tolist(), instance.positions(one.choice)) for one in found]
+        return [layout.sequence(one.start.tolist(), instance.positions(one.choice)) for one in found]
 
-    others: list[Callable[[], Floats]] = []
-    if not large and apart is not None:  # on large graphs the time is better spent on one search
-        others = [lambda: layout.beside_others(found[0], times=2.0), lambda: layout.beside_others(found[0], times=1.0)]
-    elif not large and layout.spread_matters:
-        others = [lambda: layout.slow]
+    other_times: list[Callable[[], Floats]] = []
+    if not large and slowdowns is not None:  # on large graphs the time is better spent on one search
+        other_times = [lambda: layout.expected_s(found[0], times=2.0), lambda: layout.expected_s(found[0], times=1.0)]
+    elif not large and layout.affinity_matters:
+        other_times = [lambda: layout.slower_s]
     enough_s = bound_s * (1 + 1e-9)
-    found = sorted(searched(problem.times.seconds, bound_s, FIRST if others else 1.0), key=_length)
-    for part, other in zip((SECOND, THIRD), others):
-        if found[0][0] > enough_s:
+    found = sorted(searched(problem.times.seconds, bound_s, FIRST_ENDS if other_times else 1.0), key=_makespan_s)
+    for part, other in zip(NEXT_END, other_times):
+        if found[0].makespan_s > enough_s:
             seconds = other()
-            found = sorted([*found, *searched(seconds, _least_s(problem, seconds), part)], key=_length)[:KEPT]
-    if others:
-        found[0] = layout.polished(found[0], seed=seed, enough_s=enough_s, deadline_s=deadline_s, clock=clock)
-    for laid in found[: None if apart is None else COMPARED]:
-        yield layout.placements(laid)
+            more = searched(seconds, _least_s(problem, seconds), part)
+            found = sorted([*found, *more], key=_makespan_s)[:RETURNED]
+    if other_times:
+        found[0] = layout.annealed(found[0], seed=seed, enough_s=enough_s, deadline_s=deadline_s, clock=clock)
+    for sequence in found[: None if slowdowns is None else SIMULATED]:
+        yield layout.placements(sequence)
 
 
 def _allotments(problem: Problem, *, large: bool) -> Iterator[Integers]:
-    """Those of policies, to start from: the relaxation's widths and, as there is time for them, CPA's."""
+    """Allotments of policies, to start from: the relaxation's widths and, as there is time for them, CPA's."""
     if not large:
         yield from (kind(problem).allotment for kind in (Cpa, Mcpa, LpRounding))
         return
@@ -83,10 +85,10 @@ def _allotments(problem: Problem, *, large: bool) -> Iterator[Integers]:
 
 
 def _least_s(problem: Problem, seconds: Floats) -> float:
-    """The critical path or the area at these seconds, whatever is longer."""
+    """The longer of critical path and area at these seconds, (n_ops, n_counts)."""
     area_s = float((seconds * np.asarray(problem.times.counts)).min(axis=1).sum()) / len(problem.machine)
     return max(area_s, float(levels(problem.graph, seconds.min(axis=1)).max()))
 
 
-def _length(laid: Laid) -> float:
-    return laid[0]
+def _makespan_s(sequence: CoreSequence) -> float:
+    return sequence.makespan_s

@@ -1,4 +1,4 @@
-"""What the search compares."""
+"""A schedule on cores that are all alike, as the search compares them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """Thread counts (`choice`, positions among the instance's useful ones) and start times, on equal cores."""
+    """The choice of each op among its useful thread counts, its start in seconds, (n_ops,) each, and the makespan."""
 
     choice: Ints
     start: Floats
     makespan_s: float
 
     def order(self, instance: Instance) -> Ints:
-        """(n_ops,) ops by start; those of no time before others that start then, in the graph's order."""
-        place = np.empty(len(instance), dtype=np.int32)
-        place[instance.order] = np.arange(len(instance), dtype=np.int32)
-        timed = self.start + instance.times(self.choice) > self.start
-        return np.lexsort((place, timed, self.start)).astype(np.int32)
+        """Return (n_ops,) ops by start; those of no time before others that start then, in the graph's order."""
+        place = np.empty(instance.n_ops, dtype=np.int32)
+        place[instance.order] = np.arange(instance.n_ops, dtype=np.int32)
+        takes_time = self.start + instance.times(self.choice) > self.start
+        return np.lexsort((place, takes_time, self.start)).astype(np.int32)

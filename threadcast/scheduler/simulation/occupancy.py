@@ -5,6 +5,7 @@ from __future__ import annotations
 from threadcast.core import Machine
 from threadcast.core.errors import IllegalLaunch
 from threadcast.scheduler.problem import Launch
+from threadcast.scheduler.problem.hardware_threads import hardware_threads
 
 
 class Occupancy:
@@ -28,21 +29,21 @@ class Occupancy:
                 f"threads={launch.threads} on {len(launch.cores)} cores, hardware_thread={launch.hardware_thread}: "
                 "a launch has at least one thread a core and counts hardware threads from 0"
             )
-        lanes = _lanes(launch)
-        while len(self._busy) < lanes.stop:
+        numbers = hardware_threads(launch)
+        while len(self._busy) < numbers.stop:
             self._busy.append(0)
-        for lane in lanes:
-            if self._busy[lane] & mask:
-                taken = [core for core in launch.cores if self._busy[lane] & self._bit[core]]
-                raise IllegalLaunch(f"hardware thread {lane} of cores {taken} is taken")
-        for lane in lanes:
-            self._busy[lane] |= mask
+        for number in numbers:
+            if self._busy[number] & mask:
+                taken = [core for core in launch.cores if self._busy[number] & self._bit[core]]
+                raise IllegalLaunch(f"hardware thread {number} of cores {taken} is taken")
+        for number in numbers:
+            self._busy[number] |= mask
 
     def release(self, launch: Launch) -> None:
         """Give back what `take` took."""
         mask = self._masks[launch.cores]
-        for lane in _lanes(launch):
-            self._busy[lane] &= ~mask
+        for number in hardware_threads(launch):
+            self._busy[number] &= ~mask
 
     def idle(self) -> tuple[int, ...]:
         """Ids of the cores none of whose hardware threads is taken, in the machine's order."""
@@ -61,7 +62,3 @@ class Occupancy:
             raise IllegalLaunch(f"cores={launch.cores}: {what}")
         mask = self._masks[launch.cores] = sum(self._bit[core] for core in launch.cores)
         return mask
-
-
-def _lanes(launch: Launch) -> range:
-    return range(launch.hardware_thread, launch.hardware_thread - (-launch.threads // len(launch.cores)))

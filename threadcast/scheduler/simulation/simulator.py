@@ -13,6 +13,7 @@ from threadcast.core import CurveTable, Placement, Trace
 from threadcast.core.errors import IllegalLaunch, InvalidInput, PlanError
 from threadcast.scheduler.interference.core_sharing import CoreSharing, Interference
 from threadcast.scheduler.problem import Launch, Policy, Running, State
+from threadcast.scheduler.problem.hardware_threads import may_share_cores
 from threadcast.scheduler.problem.times import Times
 from threadcast.scheduler.simulation.occupancy import Occupancy
 from threadcast.scheduler.simulation.ready_set import ReadyQueue
@@ -126,7 +127,7 @@ class Simulation:
         self._left_s[op] = lone_s
         self._finish_s[op] = now + lone_s
         heapq.heappush(self._finishes, (now + lone_s, op))
-        self._crowded += _may_share(launch)
+        self._crowded += may_share_cores(launch)
 
     def _rescale(self) -> None:
         """Ask how fast each op goes now, and move the finish of those whose pace has changed."""
@@ -166,7 +167,7 @@ class Simulation:
             del self._running[op]
             launch = self._launches[op]
             self._occupancy.release(launch)
-            self._crowded -= _may_share(launch)
+            self._crowded -= may_share_cores(launch)
             for successor in self._graph.successors[op]:
                 waiting[successor] -= 1
                 if waiting[successor] == 0:
@@ -186,7 +187,3 @@ class Simulation:
         return IllegalLaunch(
             f"policy {self.policy.name!r} at {self.now_s:.9g} s {what}. Running: {running}. Last launches: {history}"
         )
-
-
-def _may_share(launch: Launch) -> bool:
-    return launch.hardware_thread > 0 or launch.threads > len(launch.cores)

@@ -1,0 +1,165 @@
+"""What an arbiter and a process are sent is read as documented, or refused with the place that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadcast.core.errors import FormatError
+from threadcast.malleable.lines import LONGEST, Lines, line
+from threadcast.malleable.message_reading import order_of, question_of, requests_of
+from threadcast.malleable.messages import (
+    AskLimits,
+    Bounds,
+    Confirm,
+    DeadlineStatus,
+    ExpectRates,
+    Join,
+    ListProcesses,
+    Refusal,
+    Remaining,
+    ReportSteps,
+    Resize,
+    SetBounds,
+    SetDeadline,
+    UseCores,
+    to_json,
+)
+
+CORES = ((0, 4), (1, 5))
+BOUNDS = Bounds(1, 3, CORES)
+STATUS = DeadlineStatus(Remaining(4200.0, 3010.5), met=False)
+REQUESTS = [
+    Join("train.py", 2.0, BOUNDS, CORES, {1: 3.5, 2: 6.0}, Remaining(5000.0, 3600.0)),
+    Join(),
+    Confirm(7, CORES),
+    SetBounds(BOUNDS),
+    SetBounds(Bounds()),
+    ExpectRates({1: 10.0, 16: 17.5}),
+    ReportSteps(120.0),
+    SetDeadline(Remaining(5000.0, 3600.0)),
+    SetDeadline(None),
+]
+MESSAGES = [json.loads(line(to_json(request))) for request in REQUESTS]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a document."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from places(part, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    """The document with another value at one place."""
+    if not path:
+        return by
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(value[path[0]], path[1:], by)
+    return copy
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_what_a_process_sends_is_read_as_it_was_meant(request_: Any) -> None:
+    (message,) = Lines().feed(line(to_json(request_)))
+    assert requests_of(message) == (request_,)
+
+
+@pytest.mark.parametrize(
+    "order", [UseCores(CORES, 7), Refusal("not you"), STATUS], ids=lambda order: type(order).__name__
+)
+def test_what_an_arbiter_sends_is_read_as_it_was_meant(order: Any) -> None:
+    assert order_of(json.loads(json.dumps(to_json(order)))) == order
+
+
+def test_the_forms_are_those_that_are_documented() -> None:
+    assert MESSAGES[0] == {
+        "join": {
+            "name": "train.py", "weight": 2.0, "least": 1, "most": 3, "may": [[0, 4], [1, 5]],
+            "holds": [[0, 4], [1, 5]], "progress": {"1": 3.5, "2": 6.0},
+            "deadline": {"steps": 5000.0, "in_s": 3600.0},
+        }
+    }  # fmt: skip
+    assert MESSAGES[2] == {"holds": [[0, 4], [1, 5]], "order": 7}
+    assert json.loads(line(to_json(UseCores(CORES, 7)))) == {"cores": [[0, 4], [1, 5]], "order": 7}
+    assert to_json(STATUS) == {"deadline": {"steps": 4200.0, "in_s": 3010.5, "met": False}}
+    assert to_json(SetDeadline(None)) == {"deadline": None}
+    assert requests_of({"who": "all"}) == (ListProcesses(),)
+    assert question_of({"limits": "all"}) == AskLimits()
+    assert [question_of({"resize": asked}) for asked in (4, None, [[0], [1]])] == [
+        Resize(4), Resize(None), Resize(((0,), (1,)))
+    ]  # fmt: skip
+
+
+def test_one_message_may_say_several_things() -> None:
+    both = {"steps": 3, "holds": [[0]], "order": 2, "unknown": 1}
+    assert requests_of(both) == (Confirm(2, ((0,),)), ReportSteps(3.0))
+    assert requests_of({"unknown": 1}) == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "pointer"),
+    [
+        ({"join": 3}, "/join"), ({"join": {}}, "/join"), ({"join": {"holds": [[True]]}}, "/join/holds"),
+        ({"join": {"holds": [], "name": 3}}, "/join/name"), ({"join": {"holds": [], "weight": None}}, "/join/weight"),
+        ({"join": {"holds": [], "weight": 0}}, "/join"), ({"join": {"holds": [], "most": 1.5}}, "/join/most"),
+        ({"join": {"holds": [], "least": 3, "most": 2}}, "/join"), ({"join": {"holds": [], "may": 3}}, "/join/may"),
+        ({"join": {"holds": [], "progress": {"1": "2"}}}, "/join/progress/1"),
+        ({"join": {"holds": [], "progress": {"0": 2}}}, "/join/progress"),
+        ({"join": {"holds": [], "deadline": {"steps": 0, "in_s": 1}}}, "/join/deadline"),
+        ({"bounds": {"most": 0}}, "/bounds"), ({"progress": [1]}, "/progress"), ({"steps": True}, "/steps"),
+        ({"steps": 1e16}, "/steps"), ({"holds": []}, "/order"), ({"holds": {}, "order": 1}, "/holds"),
+        ({"deadline": 3}, "/deadline"), ({"deadline": {"steps": 1}}, "/deadline/in_s"), ({"who": ["all"]}, "/who"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_refusal_names_the_place(wrong: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(FormatError) as refusal:
+        requests_of(wrong)
+    assert refusal.value.pointer == pointer
+
+
+@given(st.data())
+def test_any_json_at_any_place_is_read_or_refused(data: st.DataObject) -> None:
+    message = data.draw(st.sampled_from(MESSAGES))
+    path = data.draw(st.sampled_from([path for path in places(message) if path]))
+    wrong = replaced(message, path, data.draw(JSON))
+    for read in (requests_of, order_of, question_of):
+        with suppress(FormatError):
+            read(wrong)
+
+
+@given(JSON)
+def test_any_json_as_a_question_or_an_order_is_read_or_refused(value: Any) -> None:
+    for read, name in ((question_of, "resize"), (question_of, "limits"), (order_of, "cores"), (order_of, "deadline")):
+        with suppress(FormatError):
+            read({name: value})
+
+
+def test_names_are_cut_and_hold_nothing_that_a_terminal_acts_on() -> None:
+    (joined,) = requests_of({"join": {"holds": [], "name": "a\x1b[2J\n\ud800" + "ü" * 500}})
+    assert isinstance(joined, Join)
+    assert joined.name == "a\ufffd[2J\ufffd\ufffd" + "ü" * 193
+
+
+def test_lines_are_objects_of_bounded_length() -> None:
+    lines = Lines()
+    assert list(lines.feed(b'{"a": 1}\n{"b"')) == [{"a": 1}]
+    assert list(lines.feed(b": 2}\n")) == [{"b": 2}]
+    for wrong in (b"nonsense\n", b"[]\n", b'"x"\n', b"\xff\n", b'{"a": 1, "a": 2}\n', b"[" * 60_000 + b"\n"):
+        with pytest.raises(FormatError):
+            list(Lines().feed(wrong))
+    with pytest.raises(FormatError, match="a line of more than"):
+        list(Lines().feed(b"x" * (LONGEST + 1)))

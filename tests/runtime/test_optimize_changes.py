@@ -1,0 +1,154 @@
+"""What changes around an optimised call or step between two calls counts for the next one."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import threadcast
+from tests.runtime.small_training import Net, batch, net, same_state, train_eagerly
+
+pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
+
+
+Change = Callable[[Net, torch.optim.Optimizer], object]
+
+
+def set_in_group(name: str, value: float) -> Change:
+    def change(_: Net, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0][name] = value
+
+    return change
+
+
+def freeze(model: Net, _: torch.optim.Optimizer) -> None:
+    model.out.weight.requires_grad_(False)
+
+
+def load(model: Net, optimizer: torch.optim.Optimizer) -> None:
+    other = net()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.9)
+    state = copy.deepcopy(optimizer.state_dict())
+    for entry in state["state"].values():
+        entry["momentum_buffer"].mul_(0.5)
+    model.load_state_dict(other.state_dict())
+    optimizer.load_state_dict(state)
+
+
+def swap_layer(model: Net, optimizer: torch.optim.Optimizer) -> None:
+    torch.manual_seed(5)
+    model.mix = nn.Linear(6, 6).double()
+    optimizer.add_param_group({"params": list(model.mix.parameters())})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(set_in_group("lr", 0.01), id="learning rate"),
+        pytest.param(set_in_group("weight_decay", 0.1), id="weight decay"),
+        pytest.param(lambda model, _: model.eval(), id="eval mode"),
+        pytest.param(freeze, id="a frozen parameter"),
+        pytest.param(load, id="a loaded state"),
+        pytest.param(swap_layer, id="another layer"),
+    ],
+)
+def test_what_changes_between_steps_is_honoured(change: Change, trained: Any) -> None:
+    step, mine, my_optimizer, eager, eager_optimizer = trained
+
+    def both(seed: int) -> None:
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+        same_state(mine, eager)
+
+    both(0)
+    both(1)
+    change(mine, my_optimizer)
+    change(eager, eager_optimizer)
+    both(2)
+    both(3)
+
+
+def test_another_batch_size_is_another_kind_of_step(trained: Any) -> None:
+    step, mine, _, eager, eager_optimizer = trained
+    for seed, size in enumerate([4, 7, 4, 7]):
+        x, y = batch(seed, size)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+    same_state(mine, eager)
+    assert len(step.reports) == 2
+
+
+def test_hooks_are_called(trained: Any) -> None:
+    step, mine, *_ = trained
+    called: list[int] = []
+    x, y = batch(0)
+    step(x, y)
+    handle = mine.mix.register_forward_hook(lambda *_: called.append(1))
+    with pytest.warns(UserWarning, match="module Linear has hooks"):
+        step(x, y)
+    assert len(called) == 2
+    handle.remove()
+    step(x, y)
+    assert len(called) == 2
+
+
+def test_hooks_of_parameters_that_come_later_are_noticed(trained: Any) -> None:
+    step, mine, *_ = trained
+    x, y = batch(0)
+    step(x, y)
+    called: list[int] = []
+    handle = mine.mix.weight.register_hook(lambda _: called.append(1))
+    with pytest.warns(UserWarning, match="a parameter has hooks"):
+        step(x, y)
+    assert called == [1]
+    handle.remove()
+    step(x, y)
+    assert called == [1]
+
+
+def test_a_cache_that_the_first_call_fills_is_no_obstacle() -> None:
+    class Cached(nn.Module):
+        factors: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.factors is None:
+                self.factors = torch.arange(4.0).cos()
+            return x * self.factors
+
+    with closing(threadcast.optimize(Cached().eval(), backends=False)) as call, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for i in range(40):
+            torch.testing.assert_close(call(torch.full((4,), float(i))), i * torch.arange(4.0).cos())
+        assert call.reports[0].reason == ""
+    with closing(threadcast.optimize(Cached().eval(), torch.ones(4), backends=False)) as call:
+        assert call.reports[0].runs in ("plan", "default")
+
+
+def test_other_layers_and_other_tensors_than_at_first_count() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval()
+    with closing(threadcast.optimize(model, backends=False)) as call:
+        x = torch.ones(2, 4)
+        torch.testing.assert_close(call(x), model(x))
+        model[0] = nn.Linear(4, 4)
+        torch.testing.assert_close(call(x), model(x))
+        model.append(nn.ReLU())
+        torch.testing.assert_close(call(x), model(x))
+        model[0].weight.data = torch.randn(4, 4)  # of a layer that came later
+        torch.testing.assert_close(call(x), model(x))
+        hooked = nn.Linear(4, 4)
+        hooked.register_forward_hook(lambda module, given, result: result + 1)
+        model[0] = hooked
+        with pytest.warns(UserWarning, match="module Linear has hooks"):
+            torch.testing.assert_close(call(x), model(x))
+    rows = torch.randn(2, 4)
+    with closing(threadcast.optimize(lambda a, b: (a - b).tanh())) as call:
+        assert call(rows[0], rows[0]).tolist() == [0] * 4
+        torch.testing.assert_close(call(rows[0], rows[1]), (rows[0] - rows[1]).tanh())

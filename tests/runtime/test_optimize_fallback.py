@@ -1,0 +1,75 @@
+"""What cannot be captured or measured runs as PyTorch does, and says why."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threadcast
+from tests.runtime.small_training import batch, same_state, train_eagerly
+from threadcast.runtime.optimized import MAX_SIGNATURES
+from threadcast.runtime.tuning.plan_maker import PlanMaker
+
+pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
+
+
+def by_data(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+def test_control_flow_by_data_runs_as_before_and_says_so_once() -> None:
+    with closing(threadcast.optimize(by_data)) as call:
+        with pytest.warns(UserWarning, match="as PyTorch does: cannot capture"):
+            assert call(torch.ones(2)).tolist() == [2, 2]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert call(-torch.ones(2)).tolist() == [-1, -1]
+        assert call.reports[0].runs == "default"
+
+
+def test_more_kinds_of_arguments_than_the_limit_run_as_before() -> None:
+    with closing(threadcast.optimize(lambda x: x + 1)) as call:
+        for size in range(MAX_SIGNATURES):
+            call(torch.zeros(size + 1))
+        with pytest.warns(UserWarning, match=f"more than {MAX_SIGNATURES} kinds"):
+            assert call(torch.zeros(99)).sum() == 99
+        assert len(call.reports) == MAX_SIGNATURES
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"), [(torch.ones(2, requires_grad=True), "requires a gradient"), ([{1}], "is a set")]
+)
+def test_arguments_that_cannot_be_captured_run_as_before(argument: Any, reason: str) -> None:
+    call = threadcast.optimize(lambda x: x)
+    with pytest.warns(UserWarning, match=reason):
+        assert call(argument) is argument
+
+
+def test_what_fails_while_measuring_leaves_steps_as_they_were(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: PlanMaker, step: Any) -> Any:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(PlanMaker, "prepare", fails)
+    step, mine, _, eager, eager_optimizer = trained
+    for seed in range(4):
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+    same_state(mine, eager)
+    assert (step.reports[0].runs, step.reports[0].reason) == ("default", "no space left")
+
+
+def test_autocast_runs_as_before() -> None:
+    model = nn.Linear(4, 4).eval()
+    x = torch.randn(2, 4)
+    with closing(threadcast.optimize(model, x, backends=False)) as call, torch.no_grad():
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.warns(UserWarning, match="autocast"),
+        ):
+            assert call(x).dtype == torch.bfloat16
+        torch.testing.assert_close(call(x), model(x))

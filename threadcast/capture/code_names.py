@@ -1,0 +1,43 @@
+"""Which names a function's code can read: global variables, attributes, and modules that it imports."""
+
+from __future__ import annotations
+
+import dis
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
+_REFLECTIVE = {"getattr", "hasattr", "vars", "dir", "eval", "exec", "globals", "locals", "attrgetter", "__dict__"}
+"""Names by which code reaches attributes that it does not spell out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeNames:
+    """The names in a piece of code and in the functions that it defines."""
+
+    globals: frozenset[str]
+    attributes: frozenset[str]
+    imports: frozenset[str]
+    """Modules imported when the code runs, by full name."""
+    reflective: bool
+    """Whether it may read attributes by names that are computed."""
+
+
+@lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> CodeNames:
+    """The names that `code` reads or writes, those of inner functions among them."""
+    found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "imports": set()}
+    for instruction in dis.get_instructions(code):
+        kind = instruction.opname
+        where = "globals" if kind in _GLOBAL else "attributes" if kind in _ATTRIBUTE else "imports"
+        if where != "imports" or kind == "IMPORT_NAME":
+            found[where].add(instruction.argval)
+    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return CodeNames(
+        frozenset(found["globals"]).union(*(names.globals for names in inner)),
+        frozenset(found["attributes"]).union(*(names.attributes for names in inner)),
+        frozenset(found["imports"]).union(*(names.imports for names in inner)),
+        any(names.reflective for names in inner) or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
+    )

@@ -1,0 +1,157 @@
+"""Python values that functions read besides their arguments, as they were at one moment, so that changes are found.
+
+A captured graph has such values built in: an attribute of a loss module, a closure's variable, a global one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The items of a dictionary that count: those with certain names, or all where `names` is None."""
+
+    items: dict[Any, Any]
+    owner: str
+    names: frozenset[str] | None
+    before: dict[Any, Any]
+    settable: type | None
+    """The class whose attributes the dictionary holds: they can only be set by way of it."""
+
+    def present(self) -> dict[Any, Any]:
+        """The items that count, as they are now."""
+        if self.names is None:
+            return dict(self.items)
+        return {name: self.items[name] for name in self.names & self.items.keys()}
+
+    def difference(self) -> str | None:
+        """The first item that has changed, as text; None where none has."""
+        now = self.present()
+        for name in {**self.before, **now}:
+            if not same(now.get(name, _MISSING), self.before.get(name, _MISSING)):
+                return f"{name!r} of {self.owner}" if isinstance(name, str) else f"an item of {self.owner}"
+        return None
+
+    def restore(self) -> None:
+        """Give every item the value that it had."""
+        now = self.present()
+        for name in {**self.before, **now}:
+            if same(now.get(name, _MISSING), value := self.before.get(name, _MISSING)):
+                continue
+            if self.settable is not None:
+                delattr(self.settable, name) if value is _MISSING else setattr(self.settable, name, value)
+            elif value is _MISSING:
+                del self.items[name]
+            else:
+                self.items[name] = value
+
+
+class PythonState:
+    """What `roots`, functions and modules, can read besides their arguments; tensors' values do not count.
+
+    Public numbers and texts of the modules in `besides` do not count either.
+
+    `changed` compares with the moment when this was made. Source of the idea: the guards of `torch.compile`.
+    """
+
+    def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
+        found = Reachable(roots, besides=besides)
+        self.tensors, self.modules = found.tensors, found.modules
+        self.unwatchable = found.unwatchable
+        """What is read and cannot be watched, as text; None where there is nothing such."""
+        self.tables = [
+            Table(
+                table, owner, names, dict(table) if names is None else {n: table[n] for n in names & table.keys()}, of
+            )
+            for table, owner, names, of in found.tables
+        ]
+        self.lists = [value for value in found.containers if isinstance(value, list)]
+        self._lists = [list(value) for value in self.lists]
+        self._others = [(value, copy.copy(value)) for value in found.containers if not isinstance(value, list)]
+        self._cells = [owner for owner, name in found.attributes if name == "cell_contents"]
+        self._contents = list(map(contents_of, self._cells))
+        attributes = [(owner, name) for owner, name in found.attributes if name != "cell_contents"]
+        self._owners, self._names = [owner for owner, _ in attributes], [name for _, name in attributes]
+        self._values = [getattr(owner, name, _MISSING) for owner, name in attributes]
+
+    def changed(self) -> str | None:
+        """The first value that is another than it was, as text; None where all are the same."""
+        return self.changed_in(self.tables) or self.changed_lists() or self.changed_elsewhere()
+
+    def changed_in(self, tables: Iterable[Table]) -> str | None:
+        """As `changed`, of these tables."""
+        return next((found for table in tables if (found := table.difference()) is not None), None)
+
+    def changed_lists(self) -> str | None:
+        """As `changed`, of lists."""
+        return None if all(map(_same_items, self.lists, self._lists)) else "a list"
+
+    def changed_elsewhere(self) -> str | None:
+        """As `changed`, of what is neither in a dictionary nor in a list."""
+        for i, cell in enumerate(self._cells):
+            if (now := contents_of(cell)) is not self._contents[i] and not same(now, self._contents[i]):
+                return "a variable of a closure"
+        for owner, name, value in zip(self._owners, self._names, self._values, strict=True):
+            if (now := getattr(owner, name, _MISSING)) is not value and not same(now, value):
+                return f"{name!r} of {getattr(owner, '__qualname__', type(owner).__name__)}"
+        for value, before in self._others:
+            if not (_same_array(value, before) if isinstance(value, np.ndarray) else value == before):
+                return f"a {type(value).__name__}"
+        return None
+
+    def restore(self) -> str | None:
+        """Give everything the value that it had; what was another, as text, None where nothing was."""
+        if (changed := self.changed()) is None:
+            return None
+        for table in self.tables:
+            table.restore()
+        for held, items in zip(self.lists, self._lists, strict=True):
+            held[:] = items
+        for cell, contents in zip(self._cells, self._contents, strict=True):
+            if contents_of(cell) is not contents:
+                cell.cell_contents = contents
+        for owner, name, value in zip(self._owners, self._names, self._values, strict=True):
+            if getattr(owner, name, _MISSING) is not value:
+                delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
+        for held, before in self._others:
+            if isinstance(held, np.ndarray | bytearray):
+                held[:] = before
+            else:
+                held.clear()
+                _filling(held)(before)
+        return changed
+
+
+def same(now: Any, before: Any) -> bool:
+    """Whether a value is the same object, or a number or text that no code can tell from it."""
+    if now is before:
+        return True
+    if type(now) is not type(before) or not isinstance(now, (*CONSTANTS, tuple)):
+        return False
+    if isinstance(now, tuple):
+        return len(now) == len(before) and all(map(same, now, before))
+    return repr(now) == repr(before) if isinstance(now, float | complex) else bool(now == before)  # 0.0 is not -0.0
+
+
+def _same_items(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(map(same, now, before))
+
+
+def _same_array(now: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> bool:
+    return now.shape == before.shape and now.dtype == before.dtype and now.tobytes() == before.tobytes()
+
+
+def _filling(held: Any) -> Callable[[Any], None]:
+    fill: Callable[[Any], None] = held.update if isinstance(held, set) else held.extend
+    return fill

@@ -1,0 +1,231 @@
+"""What functions can reach besides their arguments: globals, closures, defaults, bound objects, and their attributes.
+
+The walk follows code and objects together: of an object only those attributes count whose names occur in code that can
+be reached, so that a trainer's step counter does not matter to a loss that never reads it. Code and classes of
+libraries (PyTorch, NumPy, the standard library) are not looked into, but functions that they have wrapped are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import gc
+import inspect
+import logging
+import random
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from threadcast.capture.code_names import names_in
+
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+"""Values that do not change and are compared by value."""
+MOST = 20_000
+"""Items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
+
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "threadcast"} - {"__main__"}
+_LOOKED_INTO = ("threadcast.networks",)
+_PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
+"""Objects of the standard library that have no code of their own: their attributes count by name."""
+_OPAQUE = (
+    *CONSTANTS, enum.Enum, logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
+    np.dtype, range, slice, inspect.Signature,
+)  # fmt: skip
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
+_MODULE_OWN = frozenset(vars(nn.Module()))
+"""Attributes that every module has; who watches modules knows them."""
+
+
+class Reachable:
+    """What can be reached from `roots`; ids are those of objects that are alive as long as this is.
+
+    `tables` are dictionaries of which the items with certain names count (None: all), `attributes` are owners with the
+    names of attributes that are held elsewhere than in a dictionary, `containers` lists, sets and arrays. Public
+    numbers and texts of the modules in `besides` are left out.
+    """
+
+    def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
+        self._besides = frozenset(map(id, besides.modules())) if besides is not None else frozenset()
+        self.tensors: list[Tensor] = []
+        self.modules: list[nn.Module] = []
+        self.containers: list[Any] = []
+        self.attributes: list[tuple[Any, str]] = []
+        self.unwatchable: str | None = None
+        """What changes without leaving a trace that could be looked for; None where there is nothing such."""
+        self._names: set[str] = set()
+        self._reflective = False
+        self._seen: dict[int, Any] = {}
+        self._classes: set[int] = set()
+        self._callable_classes: set[int] = set()
+        """Classes that are reached by a name, so that code may make objects of them."""
+        self._globals: dict[int, tuple[dict[str, Any], str, set[str]]] = {}
+        self._by_name: list[tuple[dict[str, Any], str, nn.Module | type | ModuleType | None]] = []
+        self._whole: list[tuple[dict[Any, Any], str]] = []
+        self._items = 0
+        self._walk(list(roots))
+
+    @property
+    def tables(self) -> Iterator[tuple[dict[Any, Any], str, frozenset[str] | None, Any]]:
+        """A dictionary, whose it is, the names that count, and the class or module to set attributes of, if any."""
+        for table, owner, names in self._globals.values():
+            yield table, owner, frozenset(names), None
+        for table, owner, holder in self._by_name:
+            names_of = self._names_of(table, holder)
+            yield table, owner, names_of, holder if isinstance(holder, type) else None
+        for table, owner in self._whole:
+            yield table, owner, None, None
+
+    def _walk(self, pending: list[Any]) -> None:
+        while pending:
+            while pending:
+                value = pending.pop()
+                if id(value) not in self._seen and not isinstance(value, _OPAQUE):
+                    self._seen[id(value)] = value
+                    pending.extend(self._visit(value))
+            for table, _, names, _ in self.tables:  # by names, of which there may be more by now
+                found = table.values() if names is None else [table[name] for name in names & table.keys()]
+                pending.extend(value for value in found if id(value) not in self._seen)
+            pending = [value for value in pending if not isinstance(value, _OPAQUE)]
+
+    def _names_of(self, table: Mapping[str, Any], holder: object) -> frozenset[str]:
+        if isinstance(holder, nn.Module):
+            public = {name for name in table if not name.startswith("_")}
+            names = self._names | (public if _has_library_code(holder) else set())
+            known = {n for n in public if isinstance(table[n], (*CONSTANTS, tuple)) and id(holder) in self._besides}
+            return frozenset((names | set(table) if self._reflective else names) - _MODULE_OWN - known)
+        if isinstance(holder, ModuleType):
+            return frozenset(self._names)
+        if isinstance(holder, type):
+            special = {name for name in table if name.startswith("__") and isinstance(table[name], FunctionType)}
+            if id(holder) not in self._callable_classes:
+                special -= {"__init__", "__new__", "__post_init__"}
+            return frozenset(self._names | special | {"forward"}) - _CLASS_OWN
+        return frozenset(self._names | set(table) if self._reflective else self._names)
+
+    def _visit(self, value: Any) -> Iterator[Any]:
+        kind = type(value)
+        if isinstance(value, Tensor):
+            self.tensors.append(value)
+        elif isinstance(value, nn.Module):
+            self.modules.append(value)
+            self._by_name.append((vars(value), kind.__name__, value))
+            self._add_class(kind)
+            yield from value.children()
+        elif isinstance(value, FunctionType):
+            yield from self._of_function(value)
+        elif isinstance(value, MethodType):
+            yield from (value.__func__, value.__self__)
+        elif isinstance(value, partial):
+            self._whole.append((value.keywords, "a partial's keywords"))
+            yield from (value.func, *value.args)
+        elif isinstance(value, property):
+            yield value.fget
+        elif isinstance(value, staticmethod | classmethod):
+            yield value.__func__
+        elif isinstance(value, cached_property):
+            yield value.func
+        elif isinstance(value, ModuleType):
+            if not _is_library(value.__name__):
+                self._by_name.append((vars(value), value.__name__, value))
+        elif isinstance(value, type):
+            self._callable_classes.update(map(id, value.__mro__))
+            self._add_class(value)
+        elif isinstance(value, dict):
+            self._count(value)
+            self._whole.append((value, "a dictionary"))
+        elif isinstance(value, tuple | frozenset):
+            yield from value
+        elif isinstance(value, list | set | deque):
+            self._count(value)
+            self.containers.append(value)
+            yield from value
+        elif isinstance(value, np.ndarray | bytearray):
+            self._count(value if isinstance(value, bytearray) else value.reshape(-1))
+            self.containers.append(value)
+        elif isinstance(value, _GENERATORS):
+            if value is not getattr(random, "_inst", None):  # whether that is drawn from is found out when recording
+                self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
+        elif isinstance(value, Iterator):
+            self._cannot(f"a {kind.__name__}, which gives another value each time")
+        else:
+            yield getattr(value, "__wrapped__", None)
+            yield from self._of_object(value, kind)
+
+    def _of_function(self, function: FunctionType) -> Iterator[Any]:
+        for cell in function.__closure__ or ():
+            self.attributes.append((cell, "cell_contents"))
+            yield contents_of(cell)
+        if _is_library(function.__module__):
+            return
+        self.attributes += [(function, "__code__"), (function, "__defaults__"), (function, "__kwdefaults__")]
+        yield from (*(function.__defaults__ or ()), function.__kwdefaults__)
+        names = names_in(function.__code__)
+        self._names |= names.attributes
+        self._reflective |= names.reflective
+        _, _, known = self._globals.setdefault(
+            id(function.__globals__), (function.__globals__, f"module {function.__module__}", set())
+        )
+        known |= names.globals
+        yield from (sys.modules.get(name) for name in names.imports)
+
+    def _add_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if not _is_library(base.__module__) and id(base) not in self._classes:
+                self._classes.add(id(base))
+                (table,) = gc.get_referents(vars(base))  # the dictionary behind the read-only view
+                self._by_name.append((table, f"class {base.__name__}", base))
+
+    def _of_object(self, value: Any, kind: type) -> Iterator[Any]:
+        library = _is_library(kind.__module__)
+        attributes = getattr(value, "__dict__", None)
+        if library and kind.__module__.split(".")[0] == "threadcast":
+            return
+        if isinstance(attributes, dict):
+            if library and not isinstance(value, _PLAIN_OBJECTS):
+                self._count(attributes)
+                self._whole.append((attributes, kind.__name__))
+            else:
+                self._by_name.append((attributes, kind.__name__, None))
+        if library:
+            return
+        self._add_class(kind)
+        for base in kind.__mro__:
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__"):
+                    self.attributes.append((value, name))
+                    yield getattr(value, name, None)
+
+    def _count(self, items: Any) -> None:
+        self._items += len(items)
+        if self._items > MOST:
+            self._cannot(f"more than {MOST} values in lists, dictionaries and arrays")
+
+    def _cannot(self, reason: str) -> None:
+        self.unwatchable = self.unwatchable or reason
+
+
+def contents_of(cell: CellType) -> Any:
+    """What a variable of a closure holds; None where it has no value yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _has_library_code(module: nn.Module) -> bool:
+    return any(base not in (nn.Module, object) and _is_library(base.__module__) for base in type(module).__mro__)
+
+
+def _is_library(module: str | None) -> bool:
+    name = module or ""
+    return name.split(".")[0] in _LIBRARIES and not name.startswith(_LOOKED_INTO)

@@ -1,0 +1,186 @@
+"""A process's connection to the arbiter: joins, reports what changes, and hears which cores the process is given."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
+from threadcast.malleable.channel import Channel
+from threadcast.malleable.deadline import Deadline
+from threadcast.malleable.limits import Cores
+from threadcast.malleable.message_reading import order_of
+from threadcast.malleable.messages import (
+    Bounds,
+    Confirm,
+    DeadlineStatus,
+    ExpectRates,
+    Join,
+    Refusal,
+    Remaining,
+    ReportSteps,
+    Request,
+    SetBounds,
+    SetDeadline,
+    UseCores,
+    to_json,
+)
+from threadcast.malleable.sockets import connect
+
+REPORT_S = 0.5
+"""How often a process reports its steps that has all the cores that it may use; others do at every look."""
+CONNECT_S = 0.1
+REFUSED_S, LONGEST_REFUSED_S = 1.0, 30.0
+"""How long an arbiter that refuses this process is left alone: at first, and, twice as long each time, at most."""
+
+_logger = logging.getLogger("threadcast.malleable")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a process asks of an arbiter; see `division.Claim`."""
+
+    name: str = ""
+    weight: float = 1.0
+    least: int = 1
+    most: int | None = None
+    deadline: tuple[float, float] | None = None
+    """Steps that are to be made, and in how many seconds from when the process attaches."""
+
+
+class ArbiterLink:
+    """Keeps the connection to whichever arbiter listens at `path`, now and later.
+
+    `steps` counts this process's steps; `expected` gives the steps a second that it expects, by number of cores.
+    `assigned` is called with the cores of each order and returns those then in use; an arbiter that goes away changes
+    nothing. Except for `finish` and `on_time`, one thread at a time may use it.
+    """
+
+    def __init__(
+        self, path: Path, terms: Terms, selector: selectors.BaseSelector, *, steps: Callable[[], float],
+        expected: Callable[[], Mapping[int, float]], assigned: Callable[[Cores], Cores],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._path, self._terms, self._selector = path, terms, selector
+        self._steps, self._expected, self._assigned, self._now = steps, expected, assigned, now
+        self._channel: Channel | None = None
+        self._refused_s, self._join_from_s = 0.0, 0.0
+        self._told_bounds: Bounds | None = None
+        self._told_rates: Mapping[int, float] = {}
+        self._told_steps: float | None = None
+        self._report_from_s = 0.0
+        self._lock = threading.Lock()
+        self._deadline: Deadline | None = None
+        self._deadline_told = True
+        self._on_time: bool | None = None
+
+    @property
+    def on_time(self) -> bool | None:
+        """Whether the arbiter says that the deadline is met; None without either, and before it is known."""
+        return self._on_time
+
+    def finish(self, steps: float, within_s: float) -> None:
+        """Set the deadline, in place of an earlier one; InvalidInput for numbers that are not above 0."""
+        deadline = Deadline.within(steps, within_s, self._now())
+        with self._lock:
+            self._deadline, self._deadline_told, self._on_time = deadline, False, None
+
+    def look(self, bounds: Bounds, in_use: Cores, *, has_all: bool) -> None:
+        """Join if there is an arbiter and it is time to, and tell it what has changed.
+
+        `in_use` are the cores that an arbiter gave (none: nobody gave any); `has_all`: these are all it may use.
+        """
+        if self._channel is None and self._now() >= self._join_from_s:
+            self._join(bounds, in_use)
+        if self._channel is None:
+            return
+        if bounds != self._told_bounds:
+            self._told_bounds = bounds
+            self._tell(SetBounds(bounds))
+        if (rates := self._expected()) != self._told_rates:
+            self._told_rates = rates
+            self._tell(ExpectRates(rates))
+        # Steps before the deadline: the arbiter counts what is left of it from the steps that were reported last.
+        if not self._deadline_told or self._now() >= self._report_from_s:
+            self._report(every_s=REPORT_S if has_all else 0.0)
+        if not self._deadline_told:
+            self._tell_deadline()
+
+    def hear(self) -> None:
+        """Act on what the arbiter has sent."""
+        if self._channel is None:
+            return
+        try:
+            for message in self._channel.receive():
+                match order_of(message):
+                    case Refusal(reason):
+                        self._refused_s = min(max(2 * self._refused_s, REFUSED_S), LONGEST_REFUSED_S)
+                        self._join_from_s = self._now() + self._refused_s
+                        _logger.warning("the arbiter refuses this process: %s", reason)
+                        continue
+                    case DeadlineStatus(remaining, met):
+                        self._on_time = met
+                        if not met:
+                            left = remaining.steps, remaining.in_s
+                            _logger.warning("the deadline will not be met: %s steps are left, and %s s", *left)
+                    case UseCores(cores, number):
+                        self._tell(Confirm(number, self._assigned(cores)))
+                self._refused_s = 0.0
+        except (OSError, FormatError):
+            self.close()
+
+    def close(self) -> None:
+        """Leave the arbiter, if there is one; a later `look` joins again."""
+        if self._channel is not None:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+            self._told_steps, self._report_from_s, self._told_rates, self._on_time = None, 0.0, {}, None
+            with self._lock:
+                self._deadline_told = self._deadline is None
+
+    def abandon(self) -> None:
+        """Close a forked child's copy of the socket, without a change to the parent's."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def _join(self, bounds: Bounds, in_use: Cores) -> None:
+        try:
+            self._channel = Channel(connect(self._path, CONNECT_S))
+        except (NotFound, ServiceUnavailable):
+            return
+        self._selector.register(self._channel, selectors.EVENT_READ, self.hear)
+        self._told_bounds = bounds
+        self._tell(Join(self._terms.name, self._terms.weight, bounds, in_use))
+
+    def _report(self, *, every_s: float) -> None:
+        if (steps := self._steps()) != self._told_steps:
+            self._told_steps, self._report_from_s = steps, self._now() + every_s
+            self._tell(ReportSteps(steps))
+
+    def _tell_deadline(self) -> None:
+        with self._lock:
+            deadline, self._deadline_told = self._deadline, True
+            if deadline is not None and deadline.since is None:
+                deadline = self._deadline = replace(deadline, since=self._told_steps)
+        if deadline is not None:
+            remaining = Remaining(deadline.left(self._told_steps), deadline.by_s - self._now())
+            if remaining.steps > 0 and remaining.in_s > 0:
+                self._tell(SetDeadline(remaining))
+
+    def _tell(self, message: Request) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(to_json(message))
+        except BlockingIOError:
+            self.close()
+        except OSError:
+            return  # it has gone, and may have said why: that is heard next, then the end
+        if self._channel is not None and self._channel.has_unsent:  # it does not read
+            self.close()

@@ -1,0 +1,39 @@
+"""The arbiter's answer to whoever asks which processes share the machine, as `threadcast top` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from threadcast.malleable.connection import Connection
+from threadcast.malleable.ledger import Ledger
+from threadcast.malleable.messages import DeadlineStatus, Remaining, status_to_json
+from threadcast.malleable.party import Party
+
+
+def process_list(
+    ledger: Ledger, connections: Mapping[str, Connection], cpus_of: Mapping[int, tuple[int, ...]], now_s: float
+) -> dict[str, Any]:
+    """The machine, and of each process its cores (each as its CPUs), weight, rates and deadline."""
+    processes = []
+    for name, party in ledger.parties.items():
+        connection, status = connections[name], deadline_status(party, now_s)
+        rates = party.rates.by_cores
+        processes.append(
+            {
+                "process": connection.process, "name": connection.title,
+                "cores": [list(cpus_of[core]) for core in sorted(party.granted)], "weight": party.claim.weight,
+                "steps_per_s": rates.get(len(party.target)),
+                "by_cores": {str(cores): rate for cores, rate in sorted(rates.items())},
+                "deadline": None if status is None else status_to_json(status), "lends": party.lends,
+            }
+        )  # fmt: skip
+    return {"machine": ledger.machine.name, "cores": len(ledger.machine), "processes": processes}
+
+
+def deadline_status(party: Party, now_s: float) -> DeadlineStatus | None:
+    """What is left until a process's deadline, and whether it will be met; None without a deadline."""
+    if (deadline := party.deadline) is None:
+        return None
+    remaining = Remaining(deadline.left(party.steps), round(deadline.by_s - now_s, 3))
+    return DeadlineStatus(remaining, party.on_time)

@@ -1,0 +1,76 @@
+"""The socket at which others ask a process which cores it uses, and for others."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.malleable.channel import Channel
+from threadcast.malleable.message_reading import question_of
+from threadcast.malleable.messages import Question, Refusal, to_json
+from threadcast.malleable.sockets import listen
+
+
+class ProcessSocket:
+    """Listens at `path` and sends what `answer` returns for each question; its InvalidInput is answered as an error.
+
+    The owner of `selector` calls what is registered there when it is ready.
+    """
+
+    def __init__(
+        self, path: Path, selector: selectors.BaseSelector, answer: Callable[[Question], dict[str, Any]]
+    ) -> None:
+        self._path, self._selector, self._answer = path, selector, answer
+        self._asking: set[Channel] = set()
+        self._listening = listen(path)
+        selector.register(self._listening, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket."""
+        self.abandon()
+        self._path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Close a forked child's copies of the sockets, without a change to the parent's."""
+        self._listening.close()
+        for channel in self._asking:
+            channel.close()
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listening.accept()
+        except OSError:  # whoever called has gone, or the program has too many open files
+            return
+        channel = Channel(accepted)
+        self._asking.add(channel)
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._read, channel))
+
+    def _read(self, channel: Channel) -> None:
+        try:
+            for message in channel.receive():
+                channel.send(self._answered(message))
+                if channel.has_unsent:
+                    raise BlockingIOError("it does not read its answers")
+        except FormatError as error:  # no message at all: what follows cannot be read either
+            self._drop(channel, str(error))
+        except OSError:
+            self._drop(channel)
+
+    def _answered(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._answer(question_of(message))
+        except InvalidInput as error:
+            return to_json(Refusal(str(error)))
+
+    def _drop(self, channel: Channel, why: str = "") -> None:
+        with suppress(OSError):
+            if why:
+                channel.send(to_json(Refusal(why)))
+        self._selector.unregister(channel)
+        self._asking.discard(channel)
+        channel.close()

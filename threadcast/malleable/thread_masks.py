@@ -1,0 +1,59 @@
+"""Where the threads of a process may run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+from threadcast.threads.process_cores import ProcessCores
+
+
+class ThreadMasks:
+    """Sets the affinity masks of all threads of a process: this one, or another with the number `process`.
+
+    A thread that the program has pinned keeps to those of its own CPUs that are allowed, and has all of them back once
+    they are; where none is, it runs where the others do. `unpinned` is the mask of threads that nobody has pinned
+    (None: the calling thread's). `cores` knows which threads of this process an engine has pinned for a while.
+    """
+
+    def __init__(
+        self, process: int | None = None, *, unpinned: Collection[int] | None = None, cores: ProcessCores | None = None
+    ) -> None:
+        self._tasks, self._cores = f"/proc/{process or 'self'}/task", cores
+        self._unpinned = os.sched_getaffinity(0) if unpinned is None else set(unpinned)
+        self._own: dict[int, set[int]] = {}
+        """Masks that the program has set itself, by thread."""
+        self._set: dict[int, set[int]] = {}
+        """Masks that were last set here, by thread."""
+
+    def restrict(self, cpus: Iterable[int]) -> None:
+        """Let all threads run on `cpus` only, including those that start meanwhile."""
+        wanted, done = set(cpus), set[int]()
+        while new := set(map(int, os.listdir(self._tasks))) - done:
+            for thread in new:
+                with suppress(OSError):  # it has ended; or the cpuset has just changed, which the next look sees
+                    self._place(thread, wanted)
+            done |= new
+        self._unpinned = wanted
+        self._own = {thread: mask for thread, mask in self._own.items() if thread in done}
+        self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
+
+    def mask_of(self, thread: int) -> frozenset[int]:
+        """The mask that `restrict` has given a thread."""
+        return frozenset(self._set.get(thread, self._unpinned))
+
+    def _place(self, thread: int, wanted: set[int]) -> None:
+        if self._cores is not None and self._cores.release_pin(thread):
+            self._own.pop(thread, None)
+            self._set[thread] = wanted
+            if not os.sched_getaffinity(thread) & wanted:
+                os.sched_setaffinity(thread, wanted)
+            return
+        now = os.sched_getaffinity(thread)
+        if now not in (self._set.get(thread, self._unpinned), wanted):  # which new threads inherit meanwhile
+            self._own[thread] = now
+        mask = self._own.get(thread, wanted) & wanted or wanted
+        if mask != now:
+            os.sched_setaffinity(thread, mask)
+        self._set[thread] = mask

@@ -1,0 +1,58 @@
+// How a thread waits: it spins for a bounded time, then sleeps until another thread wakes it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace threadcast {
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// One thread parks, any number unpark it. Whoever makes the awaited condition true does so with a sequentially consistent
+// write and unparks afterwards; the parked thread says that it sleeps before it checks for the last time (Dekker's
+// pattern), so no wake-up is lost.
+class alignas(64) Parker {
+ public:
+  // Returns once `done()` is true.
+  template <typename Done>
+  void park(Done&& done, std::chrono::nanoseconds spin) {
+    constexpr int kRoundsBetweenLooksAtTheClock = 64;
+    if (done()) return;
+    const auto start = std::chrono::steady_clock::now();
+    do {
+      for (int round = 0; round < kRoundsBetweenLooksAtTheClock; ++round) {
+        if (done()) return;
+        relax();
+      }
+    } while (std::chrono::steady_clock::now() - start < spin);
+    for (;;) {
+      const uint32_t token = tokens_.load();
+      asleep_.store(true);
+      if (done()) break;
+      sleep(token);
+    }
+    asleep_.store(false);
+  }
+
+  void unpark() {
+    if (!asleep_.load()) return;
+    tokens_.fetch_add(1);
+    wake();
+  }
+
+ private:
+  void sleep(uint32_t token);
+  void wake();
+
+  std::atomic<uint32_t> tokens_{0};
+  std::atomic<bool> asleep_{false};
+};
+
+}  // namespace threadcast

@@ -1,0 +1,180 @@
+#include "step.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+
+// MKL's C function; the names in small letters are Fortran's. Not there in a torch without MKL.
+extern "C" int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
+
+namespace threadcast {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// MKL asks OpenMP how many threads it may have, unless the calling thread was told a number of its own.
+int tell_mkl(int threads) { return MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(threads) : 0; }
+
+// Makes the calling thread one of an engine's until the end of the block.
+class Enlisted {
+ public:
+  Enlisted() : before_(omp_thread()), mkl_(tell_mkl(1)) {
+    omp_thread() = OmpThread();
+    omp_thread().ours = true;
+  }
+  ~Enlisted() {
+    omp_thread() = before_;
+    tell_mkl(mkl_);
+  }
+
+ private:
+  OmpThread before_;
+  int mkl_;
+  at::AutoDispatchBelowAutograd below_autograd_;
+};
+
+}  // namespace
+
+LeaderScope::LeaderScope(Team& team) : team_(team) {
+  omp_thread().team = &team;
+  tell_mkl(team.size());
+}
+
+LeaderScope::~LeaderScope() {
+  team_.dismiss();
+  omp_thread().team = nullptr;
+  tell_mkl(1);
+}
+
+Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, const std::vector<Seat>& seats,
+                 std::chrono::nanoseconds spin)
+    : program_(std::move(program)), spin_(spin), awaited_(program_->calls.size()), users_(program_->values),
+      lanes_(std::move(lanes)), first_cpu_(seats[0].first), values_(program_->values),
+      done_by_(seats.size()), done_(program_->calls.size()), was_done_(program_->calls.size()) {
+  parkers_.push_back(&lanes_->caller());
+  for (size_t lane = 1; lane < seats.size(); ++lane) {
+    threads_.push_back(&lanes_->at(seats[lane]));
+    parkers_.push_back(&threads_.back()->parker());
+    jobs_.emplace_back([this, lane, lanes = lanes_.get()] {
+      play(lane);
+      lanes->finished_one();  // from here on this object may be gone
+    });
+  }
+}
+
+void Program::count_predecessors() {
+  predecessors.assign(calls.size(), 0);
+  for (const std::vector<int>& others : successors)
+    for (int other : others) ++predecessors[other];
+}
+
+void Stepper::begin(Values inputs) {
+  std::move(inputs.begin(), inputs.end(), values_.begin());
+  std::fill(was_done_.begin(), was_done_.end(), 0);
+  std::fill(done_.begin(), done_.end(), 0);
+  taken_over_ = false;
+}
+
+void Stepper::take_over(Stepper& halted) {
+  was_done_ = halted.done_;
+  if (this != &halted) {
+    done_ = halted.done_;
+    values_.swap(halted.values_);
+  }
+  taken_over_ = true;
+}
+
+void Stepper::halt() {
+  halting_.store(true);  // first: `go` looks at it after it has set the other
+  stopping_.store(true);
+  for (Parker* parker : parkers_) parker->unpark();
+}
+
+void Stepper::count_rest() {
+  for (size_t op = 0; op < awaited_.size(); ++op) awaited_[op].store(program_->predecessors[op]);
+  for (auto& users : users_) users.store(0);
+  for (size_t op = 0; op < awaited_.size(); ++op) {
+    if (was_done_[op])
+      for (int other : program_->successors[op]) awaited_[other].fetch_sub(1);
+    else
+      for (int value : program_->touches[op]) users_[value].fetch_add(1);
+  }
+  for (size_t op = 0; op < awaited_.size(); ++op)
+    if (was_done_[op])
+      for (int value : program_->touches[op])
+        if (users_[value].load() == 0) free_value(value);  // its last user was the last thing that was done
+}
+
+bool Stepper::go(std::vector<Ran>* ran) {
+  std::lock_guard<std::mutex> turn(lanes_->turn());
+  failed_.store(false);
+  stopping_.store(false);
+  if (halting_.load()) return false;
+  prepare();
+  for (Done& done : done_by_) done.ops.clear();
+  ran_ = ran;
+  {
+    Pinned pinned(first_cpu_);  // may throw: before any lane has begun
+    Enlisted enlisted;
+    lanes_->expect(static_cast<int>(jobs_.size()));
+    for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);
+    play(0);
+    lanes_->wait_for_all();
+  }
+  if (const std::exception_ptr error = std::exchange(error_, nullptr)) {
+    for (c10::IValue& value : values_) value = c10::IValue();
+    std::rethrow_exception(error);
+  }
+  if (!stopping_.load()) return true;
+  for (const Done& done : done_by_)
+    for (int op : done.ops) done_[op] = 1;
+  return std::find(done_.begin(), done_.end(), 0) == done_.end();
+}
+
+Values Stepper::end(const std::vector<size_t>& wanted) {
+  Values results;
+  for (size_t value : wanted) results.push_back(values_[value]);
+  for (c10::IValue& value : values_) value = c10::IValue();
+  return results;
+}
+
+bool Stepper::call(int op, size_t lane, std::vector<c10::IValue>& stack) {
+  if (stopping_.load()) return false;
+  try {
+    if (ran_ == nullptr) {
+      program_->calls[op].run(values_, stack);
+    } else {
+      Ran& ran = (*ran_)[op];
+      ran.lane = static_cast<int>(lane);
+      ran.engine = number;
+      ran.start_s = now_s();
+      program_->calls[op].run(values_, stack);
+      ran.finish_s = now_s();
+    }
+    done_by_[lane].ops.push_back(op);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  return !failed_.load();
+}
+
+std::unique_ptr<Team> Stepper::team_of(const std::vector<int>& lanes, Shares& shares) {
+  if (lanes.size() < 2) return nullptr;
+  std::vector<Parker*> members;
+  for (size_t rank = 1; rank < lanes.size(); ++rank) members.push_back(parkers_[lanes[rank]]);
+  return std::make_unique<Team>(parkers_[lanes[0]], std::move(members), &shares, spin_);
+}
+
+void Stepper::fail(std::exception_ptr error) {
+  {
+    std::lock_guard<std::mutex> lock(failing_);
+    if (error_ == nullptr) error_ = std::move(error);
+  }
+  failed_.store(true);
+  stopping_.store(true);
+  for (Parker* parker : parkers_) parker->unpark();
+}
+
+}  // namespace threadcast

@@ -1,0 +1,128 @@
+"""Schedules on real cores: each op, in a given order, gets cores, and takes the time that it has on them.
+
+How long an op takes depends on its cores (of one cache group or of many) and, where `SlowdownMatrix` has labels, on
+what runs at the same time on the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
+from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.core_picking import (
+    first_free,
+    first_free_apart,
+    first_free_together,
+    idle_cores,
+    pick,
+    pick_latest,
+)
+from threadcast.scheduler.kernels.instance import Bools, Floats, Ints
+from threadcast.scheduler.kernels.slowdown_loop import run_with_slowdowns
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
+
+
+class CoreGraph(NamedTuple):
+    """What stays the same for every schedule of a problem: edges, the cache group of each core, slow-downs."""
+
+    predecessors: CompressedRows
+    successors: CompressedRows
+    group: Ints
+    slowdowns: SlowdownMatrix
+
+
+class CoreAllotment(NamedTuple):
+    """The thread count of each op and the seconds on it, (n_ops,) each.
+
+    `fast` and `slow`: on cores of its better and of its other affinity; `spread`: whether the better one is SPREAD.
+    """
+
+    width: Ints
+    fast: Floats
+    slow: Floats
+    spread: Bools
+
+
+class CoreSchedule(NamedTuple):
+    """When each op starts and how many seconds it takes; (n_ops,) each."""
+
+    start: Floats
+    seconds: Floats
+
+
+@compiled
+def assign_cores(
+    graph: CoreGraph, order: Ints, allotment: CoreAllotment, limit_s: float, schedule: CoreSchedule,
+    cores_of: CompressedRows,
+) -> float:  # fmt: skip
+    """Give each op, in `order`, cores as early as that many are free; fill `schedule` and return the makespan.
+
+    An op waits for cores of its better affinity where it ends earlier so. Ops of no time take cores that are idle when
+    they can start. `cores_of`: room for the cores of each op, as positions in the machine; left out where it is empty.
+    Infinity as soon as the makespan exceeds `limit_s`.
+    """
+    indptr, indices = graph.predecessors
+    start, seconds = schedule
+    cores = idle_cores(graph.group)
+    free, picked = cores.free, cores.picked
+    makespan = 0.0
+    for k in range(len(order)):
+        op = order[k]
+        count = allotment.width[op]
+        ready, available = 0.0, 0
+        for e in range(indptr[op], indptr[op + 1]):
+            ready = max(ready, start[indices[e]] + seconds[indices[e]])
+        for c in range(len(free)):
+            if free[c] <= ready:
+                available += 1
+        begin = ready if available >= count else first_free(cores, count)
+        fast, slow, wants_spread = allotment.fast[op], allotment.slow[op], allotment.spread[op]
+        takes = fast
+        if fast == 0.0 and slow == 0.0:
+            pick_latest(cores, begin, count)
+        elif len(cores.idle) == 1:
+            pick(cores, begin, count, False)
+        elif pick(cores, begin, count, wants_spread) != wants_spread and count > 1:
+            takes = slow
+            if fast < slow:
+                later = first_free_apart(cores, count) if wants_spread else first_free_together(cores)
+                later = max(begin, later)
+                if later + fast < begin + slow:
+                    begin, takes = later, fast
+                    pick(cores, begin, count, wants_spread)
+        start[op], seconds[op] = begin, takes
+        finish = begin + takes
+        for i in range(count):
+            free[picked[i]] = finish
+        if len(cores_of.indices) > 0:
+            cores_of.indices[cores_of.indptr[op] : cores_of.indptr[op + 1]] = picked[:count]
+        makespan = max(makespan, finish)
+        if makespan > limit_s:
+            return np.inf
+    return makespan
+
+
+@compiled
+def makespan_on_cores(
+    graph: CoreGraph, order: Ints, allotment: CoreAllotment, limit_s: float, schedule: CoreSchedule
+) -> float:
+    """Return the makespan of `order` on real cores, slow-downs included where there are any; fill `schedule`.
+
+    Infinity as soon as it exceeds `limit_s`.
+    """
+    n, slows = len(order), len(graph.slowdowns.label) > 0
+    indptr = np.zeros(n + 1, dtype=np.int32)
+    if slows:
+        for op in range(n):
+            indptr[op + 1] = indptr[op] + allotment.width[op]
+    cores_of = CompressedRows(indptr, np.empty(indptr[n], dtype=np.int32))
+    alone_s = assign_cores(graph, order, allotment, limit_s, schedule, cores_of)
+    if not slows or alone_s > limit_s:
+        return alone_s
+    return run_with_slowdowns(
+        order, graph.predecessors, graph.successors, cores_of, len(graph.group), graph.slowdowns,
+        schedule.seconds.copy(), limit_s, schedule.start, schedule.seconds,
+    )  # fmt: skip

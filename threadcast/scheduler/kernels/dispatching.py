@@ -1,0 +1,161 @@
+"""Parallel schedule generation: go through time and start whatever fits; quick also on graphs of many thousand ops.
+
+Source: Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", 1996; for reserving
+cores Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling). Narrowing and widening ops at their start, as
+moldable ops allow, is ours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from threadcast.scheduler.kernels.compiled import compiled, inlined
+from threadcast.scheduler.kernels.heap import drop_first, push
+from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
+
+LOOK_AHEAD = 8
+"""Ready ops that are tried for idle cores at one event."""
+
+
+class Rules(NamedTuple):
+    """What `dispatch` does beyond list scheduling.
+
+    `reserve`: the first op that does not fit keeps the cores that it waits for; others start only if they finish before
+    it can start, or leave it enough. `adapt`: such an op starts at once with fewer threads where it finishes no later
+    that way, and ops that leave cores idle with nothing ready to take them get more.
+    """
+
+    reserve: bool
+    adapt: bool
+
+
+class _Room(NamedTuple):
+    """Heaps of the ready ops, by key, and of the running ones, by finish; ops of one event; finishes of all running."""
+
+    ready: Ints
+    ready_key: Floats
+    running: Ints
+    finish: Floats
+    started: Ints
+    passed: Ints
+    all_finishes: Floats
+
+
+@compiled
+def dispatch(instance: Instance, key: Floats, rules: Rules, choice: Ints, start: Floats) -> float:
+    """Fill `start` with a list schedule by ascending `key` (n_ops,) and return its makespan in seconds.
+
+    With `rules.adapt`, `choice` becomes what the ops have in the end.
+    """
+    all_widths, all_seconds = instance.width, instance.seconds
+    indptr, indices = instance.successors
+    n = len(key)
+    waiting = instance.predecessors.indptr[1:] - instance.predecessors.indptr[:-1]
+    ready, ready_key = np.empty(n + 1, dtype=np.int32), np.empty(n + 1)
+    running, finish = np.empty(n + 1, dtype=np.int32), np.empty(n + 1)
+    started, passed = np.empty(n, dtype=np.int32), np.empty(LOOK_AHEAD, dtype=np.int32)
+    room = _Room(ready, ready_key, running, finish, started, passed, np.empty(n + 1))
+    n_ready = n_running = 0
+    for op in range(n):
+        if waiting[op] == 0:
+            n_ready = push(ready_key, ready, n_ready, key[op], op)
+    idle, now = instance.cores, 0.0
+    while True:
+        idle, n_ready, n_started, n_passed = _start_ready(instance, rules, choice, room, idle, now, n_ready, n_running)
+        if rules.adapt and n_ready == 0 and n_passed == 0:
+            idle = _widen(instance, choice, started, n_started, idle)
+        for i in range(n_started):
+            op = started[i]
+            start[op] = now
+            n_running = push(finish, running, n_running, now + all_seconds[op, choice[op]], op)
+        for i in range(n_passed):
+            n_ready = push(ready_key, ready, n_ready, key[passed[i]], passed[i])
+        if n_running == 0:
+            return now
+        now = finish[0]
+        while n_running > 0 and finish[0] <= now:
+            op = running[0]
+            n_running = drop_first(finish, running, n_running)
+            idle += all_widths[op, choice[op]]
+            for e in range(indptr[op], indptr[op + 1]):
+                waiting[indices[e]] -= 1
+                if waiting[indices[e]] == 0:
+                    n_ready = push(ready_key, ready, n_ready, key[indices[e]], indices[e])
+
+
+@inlined
+def _start_ready(
+    instance: Instance, rules: Rules, choice: Ints, room: _Room, idle: int, now: float, n_ready: int, n_running: int
+) -> tuple[int, int, int, int]:
+    """Choose what starts now; return the idle cores and ready ops left, and the numbers of ops started and passed."""
+    all_widths, all_seconds = instance.width, instance.seconds
+    ready, ready_key, started, passed = room.ready, room.ready_key, room.started, room.passed
+    n_started, n_passed, reserved_s, spare = 0, 0, np.inf, 0
+    while n_ready > 0 and idle > 0 and n_passed < LOOK_AHEAD:
+        op = ready[0]
+        n_ready = drop_first(ready_key, ready, n_ready)
+        needed, seconds = all_widths[op, choice[op]], all_seconds[op, choice[op]]
+        fits = needed <= idle
+        if fits and n_passed > 0 and rules.reserve and now + seconds > reserved_s:
+            fits = needed <= spare
+            if fits:
+                spare -= needed
+        if not fits and n_passed == 0 and (rules.reserve or rules.adapt):
+            reserved_s, spare = _reservation(instance, choice, room, n_running, n_started, now, idle, needed)
+            if rules.adapt:
+                narrower = choice[op]
+                while narrower >= 0 and all_widths[op, narrower] > idle:
+                    narrower -= 1
+                if narrower >= 0 and now + all_seconds[op, narrower] <= reserved_s + seconds:
+                    choice[op] = narrower
+                    needed = all_widths[op, narrower]
+                    fits = True
+        if fits:
+            idle -= needed
+            started[n_started] = op
+            n_started += 1
+        else:
+            passed[n_passed] = op
+            n_passed += 1
+    return idle, n_ready, n_started, n_passed
+
+
+@inlined
+def _widen(instance: Instance, choice: Ints, started: Ints, n_started: int, idle: int) -> int:
+    """Give the idle cores to the ops that start, as far as they have a use for them; return the cores left."""
+    width, choices = instance.width, instance.choices
+    for i in range(n_started):
+        op = started[i]
+        own = width[op, choice[op]]
+        while choice[op] + 1 < choices[op] and width[op, choice[op] + 1] - own <= idle:
+            choice[op] += 1
+        idle -= width[op, choice[op]] - own
+    return idle
+
+
+@compiled
+def _reservation(
+    instance: Instance, choice: Ints, room: _Room, n_running: int, n_started: int, now: float, idle: int, needed: int
+) -> tuple[float, int]:
+    """When `needed` cores will be idle, and how many more than these are then."""
+    all_widths, all_seconds = instance.width, instance.seconds
+    running, started, finishes = room.running, room.started, room.all_finishes
+    count = n_running + n_started
+    for i in range(n_running):
+        finishes[i] = room.finish[i]
+    for i in range(n_started):
+        finishes[n_running + i] = now + all_seconds[started[i], choice[started[i]]]
+    free = idle
+    for _ in range(count):  # few have to end as a rule, so that sorting them all takes longer
+        first = 0
+        for i in range(1, count):
+            if finishes[i] < finishes[first]:
+                first = i
+        op = running[first] if first < n_running else started[first - n_running]
+        free += all_widths[op, choice[op]]
+        if free >= needed:
+            return finishes[first], free - needed
+        finishes[first] = np.inf
+    return np.inf, 0

@@ -1,0 +1,32 @@
+"""Lists of numbers, one an op, as two arrays that compiled loops can walk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class CompressedRows(NamedTuple):
+    """The list of op i is `indices[indptr[i]:indptr[i + 1]]`, as in SciPy's compressed sparse rows.
+
+    `indptr`: (n_ops + 1,) int32; `indices`: int32.
+    """
+
+    indptr: NDArray[np.int32]
+    indices: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> CompressedRows:
+        """Compress `lists`, such as `graph.predecessors` or `graph.successors`."""
+        indptr = np.zeros(len(lists) + 1, dtype=np.int32)
+        np.cumsum([len(row) for row in lists], out=indptr[1:])
+        return cls(indptr, np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(indptr[-1])))
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The op that each entry of `indices` belongs to."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))

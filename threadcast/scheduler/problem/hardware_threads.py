@@ -1,0 +1,32 @@
+"""Which hardware threads of its cores an op uses; the same for launches, running ops and placements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class OnCores(Protocol):
+    """An op with its cores, its thread count and its first hardware thread on each core."""
+
+    @property
+    def cores(self) -> tuple[int, ...]: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def hardware_thread(self) -> int: ...
+
+
+def hardware_threads(op: OnCores) -> range:
+    """Return the numbers of the hardware threads that `op` uses on each of its cores: ceil(threads / cores) of them."""
+    return range(op.hardware_thread, op.hardware_thread - (-op.threads // len(op.cores)))
+
+
+def may_share_cores(op: OnCores) -> bool:
+    """Return whether `op` uses more than the first hardware thread of a core, so that others may run on its cores."""
+    return op.hardware_thread > 0 or op.threads > len(op.cores)
+
+
+def any_shares_cores(ops: Iterable[OnCores]) -> bool:
+    """Return whether some of `ops` may share a core; else each core runs one op at a time."""
+    return any(may_share_cores(op) for op in ops)
