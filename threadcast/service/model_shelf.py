@@ -33,8 +33,8 @@ class ModelShelf:
     """Loaded models of one registry. Safe to use from threads.
 
     A version never changes, so it is loaded once. Aliases are checked every few milliseconds. When one has moved, its
-    new version is loaded in the background while the old one goes on answering; where the new one cannot be loaded, the
-    old one stays and `failed` is called with the alias. `moved` is called with alias and version when a new one is used.
+    new version is loaded in the background while the old one goes on answering. Where the new one cannot be loaded, the
+    old one stays and `failed` is called with the alias; else `moved` is called with the alias and the version.
     """
 
     def __init__(
