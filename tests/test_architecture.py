@@ -20,7 +20,10 @@ LAYERS = (
     "scheduler", "runtime", "malleable", "service", "cli",
 )  # fmt: skip
 """From the bottom up: a part imports itself and those before it."""
-ROOMS = {"scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search")}
+ROOMS = {
+    "scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search"),
+    "runtime": ("engines", "fusion", "verification", "plans", "tuning", "backends"),
+}
 """Folders within a part, likewise; the part's loose files come last."""
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))

@@ -184,8 +184,8 @@ def _run(
     steps: int,
 ) -> RunReport:
     """Plan, then run eager steps and planned steps by turns on the real cores."""
-    from threadcast.runtime.comparison import compare
-    from threadcast.runtime.engines import engine_costs, open_engine
+    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.runtime.tuning.comparison import compare
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.problem import Problem
 

@@ -27,8 +27,8 @@ from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode, OptimizerName
-    from threadcast.runtime.comparison import Comparison
     from threadcast.runtime.plain_gains import PlainGains
+    from threadcast.runtime.tuning.comparison import Comparison
 
 TRACED = 10
 """Steps that are traced to find pairs of ops that slow each other down; medians of them tolerate a few disturbed
@@ -103,8 +103,9 @@ def command(
     """
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.networks import load_spec
-    from threadcast.runtime.comparison import compare, sequential
-    from threadcast.runtime.engines import engine_costs, open_engine
+    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.runtime.plans.sequential import sequential
+    from threadcast.runtime.tuning.comparison import compare
 
     which = _Network(network, size, batch, mode, optimizer, model)
     workload = load_spec(network, size=size, batch=batch)

@@ -14,9 +14,9 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.screening import screened
 from threadcast.runtime.backends.ways import ways
-from threadcast.runtime.native.library import loaded_library
+from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.variants import backend
+from threadcast.runtime.tuning.contender_id import backend
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
