@@ -137,7 +137,7 @@ class Optimized:
         return [tuning.fastest for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
 
     def close(self) -> None:
-        """End all threads; later calls measure anew. Parameters lie in memory as they were given."""
+        """End all threads and restore the memory format that parameters had; later calls measure anew."""
         with self._lock:
             for tuning in self._tunings.values():
                 if not isinstance(tuning, str):
@@ -147,7 +147,7 @@ class Optimized:
             self._format.set(MemoryFormat.AS_GIVEN)
 
     def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
-        """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
+        """What runs a call on other cores than those of `machine`; None where everything must be measured anew."""
         if isinstance(found, Tuning) and found.follows and not self.cores.has_more:
             return found
         if found and isinstance(found, str):
@@ -194,7 +194,7 @@ class Optimized:
         return captured
 
     def _seen(self, watch: Watch) -> Seen:
-        """What there is of model and optimizer; where tensors are others than the graphs hold, these are let go."""
+        """The state of model and optimizer; graphs that hold tensors which were replaced are dropped."""
         seen = watch.look()
         if seen.moved:
             self.close()
@@ -227,13 +227,13 @@ class Optimized:
         return self._default(*arguments)
 
     def _renew_watch(self) -> None:
-        """Take the tensors as they are now for those that the graphs hold."""
+        """Have the watch compare with the tensors as they are now."""
         if self._watch is not None:
             self._watch.renew()
 
 
 def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
-    """The leaves of arguments, and what tells how they were nested: quickly where they are tensors, one by one."""
+    """The leaves of arguments and a key of how they were nested; quick where all arguments are tensors."""
     plain = arguments
     if len(arguments) == 2 and [type(part) for part in arguments] == [tuple, dict] and not arguments[1]:
         plain = arguments[0]  # of a call without keywords
@@ -253,7 +253,7 @@ def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
 
 
 def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
-    """Which tensors share memory: for each the first that does, and what of the model's does. Empty ones share none."""
+    """For each tensor the first with the same memory, and the address if the model holds it. Empty ones share none."""
     places: dict[int, int] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
