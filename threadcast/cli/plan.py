@@ -21,7 +21,6 @@ from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
 from threadcast.scheduler.bounds.speedup_bound import ceiling
-from threadcast.scheduler.bounds.verdict import verdict
 from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
@@ -124,7 +123,7 @@ def command(
     shown.append(widths(chosen))
     if explain:
         report = ceiling(problem, unsplit=without_split(problem))
-        document["explain"] = {"verdict": verdict(report), **report.to_json()}
+        document["explain"] = {"verdict": report.verdict(), **report.to_json()}
         shown += explained(report)
     output.result(document, *shown)
 

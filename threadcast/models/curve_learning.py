@@ -32,8 +32,8 @@ Conventions: 2 % and 50 %."""
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Weights that the trees may have against the process."""
 
-WORTH = 1.03
-"""Times the least error up to which the process alone is taken: the trees take ten times as long."""
+PROCESS_ALONE_ERROR = 1.03
+"""Times the least error up to which the process is used without trees, which take ten times as long."""
 
 PARTS = 5
 """Parts of the ops; each is forecast by the Gaussian of the other parts."""
@@ -72,7 +72,7 @@ def learn(
     process, left = OpProcess.fitted(ops, filled, seed=seed)
     by_process = filled - left + scale(ops, cases)
     errors = {share: _off(known, share * trees + (1 - share) * by_process) for share in SHARES}
-    share = 0.0 if errors[0.0] <= WORTH * min(errors.values()) else min(errors, key=errors.__getitem__)
+    share = 0.0 if errors[0.0] <= PROCESS_ALONE_ERROR * min(errors.values()) else min(errors, key=errors.__getitem__)
     base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process
     scales = _scales([op.kind for op in ops], known - base)
     judged = _Judged(entries, cases, known, base, scales, np.random.default_rng(seed), seed, jobs)
