@@ -29,12 +29,12 @@ from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
-from threadcast.runtime.comparison import sequential
+from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.memory_format import ModelFormat, formats_of
-from threadcast.runtime.native.engine import NativeEngine
 from threadcast.runtime.plain_gains import measure_plain_gains
-from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.sequential import sequential
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory

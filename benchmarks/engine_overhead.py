@@ -18,11 +18,11 @@ from torch import Tensor
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.capture.program import below_autograd
 from threadcast.core import Case, Machine, Placement, Plan, read_machine
-from threadcast.runtime.comparison import sequential
-from threadcast.runtime.engine import Engine
-from threadcast.runtime.executors import Executors
-from threadcast.runtime.native.engine import NativeEngine, NativeLoop
-from threadcast.runtime.python_engine import PythonEngine
+from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engines.executors import Executors
+from threadcast.runtime.engines.native.engine import NativeEngine, NativeLoop
+from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.plans.sequential import sequential
 
 OPS = 10_000
 REPEATS = 9

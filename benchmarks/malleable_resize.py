@@ -32,8 +32,8 @@ from run_facts import RunFacts
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import read_machine
-from threadcast.runtime.malleable_plan import MalleablePlan
-from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.plans.malleable_plan import MalleablePlan
 
 PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
 EXEC = [

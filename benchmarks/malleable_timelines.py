@@ -23,8 +23,8 @@ from planned_by_steps import planned_by_steps
 from threadcast import networks
 from threadcast.capture.capture import capture_training
 from threadcast.core import Plan, read_machine
-from threadcast.runtime.malleable_plan import MalleablePlan
-from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.plans.malleable_plan import MalleablePlan
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Launch, Policy, Problem, State
 from threadcast.scheduler.policies.plan_replay import PlanReplay

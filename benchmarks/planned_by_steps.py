@@ -4,7 +4,7 @@ from contextlib import closing
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine
-from threadcast.runtime.in_step import probe_cases
+from threadcast.runtime.plans.curves_in_step import probe_cases
 from threadcast.runtime.tuning.plan_maker import MadePlan, PlanMaker
 from threadcast.runtime.tuning.plan_search import PlanSearch
 

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -19,7 +20,10 @@ LAYERS = (
     "scheduler", "runtime", "malleable", "service", "cli",
 )  # fmt: skip
 """From the bottom up: a part imports itself and those before it."""
-ROOMS = {"scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search")}
+ROOMS = {
+    "scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search"),
+    "runtime": ("engines", "fusion", "verification", "plans", "tuning", "backends"),
+}
 """Folders within a part, likewise; the part's loose files come last."""
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
@@ -37,6 +41,11 @@ NOT_AT_START = ("torch", "pandas", "sklearn", "xgboost", "sqlalchemy", "flask", 
 UNSAFE = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
@@ -47,13 +56,19 @@ def layer_of(path: Path) -> str | None:
     return parts[0] if len(parts) > 1 else None
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
+    """`walk_imports`, read once."""
+    return tuple(walk_imports(path))
+
+
+def walk_imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that a file imports, at its top or inside functions.
 
     `from package import name` gives "package.name": the name may be a module.
     """
     here = ("threadcast", *path.relative_to(PACKAGE).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -134,7 +149,7 @@ def test_libraries_stay_in_the_parts_that_own_them(path):
 def test_nothing_is_ever_unpickled(path):
     """`joblib.load` and `numpy.load(allow_pickle=True)` unpickle, too; `__reduce__` only lets others pickle."""
     wrong = [f"imports {name}" for _, name in imports(path) if name.partition(".")[0] in UNSAFE]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
@@ -153,12 +168,7 @@ def test_a_start_imports_only_the_base_install(module):
     assert done.stdout.strip() == ""
 
 
-CLASSES = {
-    node.name: node
-    for path in MODULES
-    for node in ast.walk(ast.parse(path.read_text()))
-    if isinstance(node, ast.ClassDef)
-}
+CLASSES = {node.name: node for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)}
 
 
 def has(cls: ast.ClassDef, method: str) -> bool:
@@ -182,7 +192,7 @@ def public_definitions(path: Path) -> Iterator[tuple[str, ast.Module | ast.Class
     Overrides inherit their documentation, the name of a test is its documentation, and members of a protocol are
     described with it.
     """
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     yield name_of(path), tree
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):

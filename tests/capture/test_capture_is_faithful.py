@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import ModuleChanged, capture_forward, capture_training
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.replay import arrange
+from threadcast.runtime.engines.replay import arrange
 
 
 class Pair(NamedTuple):

@@ -16,7 +16,7 @@ from tests.databases.cases import DATABASES, Case, cases, spread
 from tests.databases.judge import Judge, Outcome, Status
 from tests.runtime.compiler import HAS_COMPILER
 from threadcast.core import read_machine
-from threadcast.runtime.executors import Executors
+from threadcast.runtime.engines.executors import Executors
 
 STATUSES: tuple[Status, ...] = ("right", "refused", "different", "eager cannot")
 COMMONEST = 12

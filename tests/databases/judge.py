@@ -18,10 +18,10 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
-from threadcast.runtime.engine import Engine
-from threadcast.runtime.executors import Executors
-from threadcast.runtime.native.engine import NativeEngine
-from threadcast.runtime.python_engine import PythonEngine
+from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engines.executors import Executors
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.verification.differences import Difference
 from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves
 

@@ -7,13 +7,13 @@ import gzip
 import json
 import socket
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, answer_of, assert_same, local
+from tests.waiting import eventually
 from threadcast.core.errors import ServiceError, ServiceUnavailable
 from threadcast.prediction.questions import Questions
 from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
@@ -147,9 +147,7 @@ def test_a_tag_that_is_none_is_not_sent_back(service: Service, etag: str) -> Non
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0)
     remote.curves(OPS)
     remote.curves(OPS)
-    until_s = time.monotonic() + PATIENT_S
-    while not remote.status.refreshed and time.monotonic() < until_s:
-        time.sleep(0.001)
+    assert eventually(lambda: remote.status.refreshed)
     assert len(service.headers) == 2
     assert "If-None-Match" not in service.headers[1]
     remote.close()

@@ -15,12 +15,12 @@ from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime.comparison import sequential
-from threadcast.runtime.engine import Engine
-from threadcast.runtime.executors import Executors
-from threadcast.runtime.native.engine import NativeEngine
+from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engines.executors import Executors
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
-from threadcast.runtime.python_engine import PythonEngine
+from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.tuning import plan_maker
 from threadcast.scheduler.policies import Problem
 

@@ -17,8 +17,8 @@ from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime import model_cores
-from threadcast.runtime.plan_store import PlanStore, StoredPlan
-from threadcast.runtime.tuning.variants import MemoryFormat
+from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.threads.this_process import this_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,9 +20,9 @@ from threadcast.runtime import optimize as optimize_file
 from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.contenders import BACKENDS, contenders
 from threadcast.runtime.backends.weight_versions import WeightVersions
-from threadcast.runtime.native.library import native_library
+from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.variants import backend
+from threadcast.runtime.tuning.contender_id import backend
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

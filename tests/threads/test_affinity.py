@@ -1,4 +1,4 @@
-"""Pinning and thread teams: what they change, and that they put it back."""
+"""Thread teams: what they change, and that they restore it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from tests.waiting import eventually
 from threadcast.core.errors import InvalidInput
-from threadcast.threads.affinity import LedTeam, ThreadTeam, pinned, thread_ids
+from threadcast.threads.affinity import LedTeam, ThreadTeam, thread_ids
 from threadcast.threads.openmp import end_idle_workers
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -20,49 +20,6 @@ needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two cpus")
 
 def parallel_region() -> None:
     torch.ones(1 << 17).add_(1.0)
-
-
-def test_pinning_holds_the_calling_thread_and_is_undone():
-    with pinned(CPUS[:1]):
-        assert os.sched_getaffinity(0) == {CPUS[0]}
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-def test_pinning_is_undone_after_an_error():
-    with pytest.raises(KeyError), pinned(CPUS[:1]):
-        raise KeyError
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-def test_pinning_holds_a_thread_that_exists_already():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        with pinned(CPUS[:1], threads=[thread.native_id or 0]):
-            assert os.sched_getaffinity(thread.native_id or 0) == {CPUS[0]}
-            assert os.sched_getaffinity(0) == set(CPUS)
-        assert os.sched_getaffinity(thread.native_id or 0) == set(CPUS)
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_pinning_survives_the_end_of_a_pinned_thread():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    with pinned(CPUS[:1], threads=[0, thread.native_id or 0]):
-        stop.set()
-        thread.join()
-    assert os.sched_getaffinity(0) == set(CPUS)
-
-
-@pytest.mark.parametrize("cpus", [[], [FORBIDDEN], [CPUS[0], FORBIDDEN], [-1]])
-def test_pinning_to_cpus_that_are_not_ours_changes_nothing(cpus):
-    with pytest.raises(InvalidInput, match="cannot be used"), pinned(cpus):
-        pass
-    assert os.sched_getaffinity(0) == set(CPUS)
 
 
 def test_a_team_of_one_runs_on_its_cpu_with_one_thread():

@@ -84,11 +84,10 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
     with contextlib.suppress(MeasurementError):  # told as a finding
         load = measure_load(usable.cpus)
     version, threads = _torch()
-    valgrind = shutil.which("valgrind") is not None
     return [
         findings.check_limits(usable),
         findings.check_caches(machine),
-        *findings.check_counters(availability().values(), paranoid=findings.read_paranoid(), valgrind=valgrind),
+        *findings.check_counters(availability().values(), paranoid=findings.read_paranoid()),
         findings.check_frequency(usable.cpus),
         findings.check_load(load, limit=busy_limit),
         findings.check_compiler(shutil.which, os.environ.get("CXX")),

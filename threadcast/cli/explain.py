@@ -8,8 +8,7 @@ from rich.console import RenderableType
 
 from threadcast.cli.output import table
 from threadcast.core.figures import duration, significant
-from threadcast.scheduler.bounds.speedup_bound import SCALES, Ceiling, Holder, Reach
-from threadcast.scheduler.bounds.verdict import verdict
+from threadcast.scheduler.bounds.ceiling import SCALES, Ceiling, Holder, Reach
 
 _ROWS: tuple[tuple[str, Callable[[Reach], str]], ...] = (
     ("ops", lambda reach: f"{reach.ops:,}"),
@@ -41,7 +40,7 @@ def explained(report: Ceiling) -> list[RenderableType]:
     ]
     unknown = ["Without the split backward pass: not known, as the graph names no parts of one."]
     return [
-        f"Can scheduling help? {verdict(report)}",
+        f"Can scheduling help? {report.verdict()}",
         figures,
         *([] if report.without_split else unknown),
         table(("op", "fastest", "falls_s", "of it"), holders, title=_HOLDERS),

@@ -75,7 +75,7 @@ def check_caches(machine: Machine) -> Finding:
     return Finding("caches", State.OK, f"cache groups: {shape}; threads can lie compact or spread")
 
 
-def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None, valgrind: bool) -> list[Finding]:
+def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None) -> list[Finding]:
     """Which hardware and software events can be counted. `paranoid` is perf_event_paranoid, None where unknown."""
     findings = []
     listed = list(statuses)
@@ -90,8 +90,6 @@ def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None, v
         reasons = dict.fromkeys(status.reason or "no reason given" for status in missing)
         named = "" if len(missing) == len(mine) else f"; not {', '.join(status.name for status in missing)}"
         advice = "times are measured all the same; models go by FLOPs in place of instructions"
-        if kind == "hardware" and valgrind:
-            advice += "; valgrind, which is installed, can simulate counts"
         findings.append(Finding(f"{kind} counters", State.NOTE, f"{found}{named}: {'; '.join(reasons)}", advice))
     return findings
 

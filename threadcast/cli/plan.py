@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
 from threadcast.scheduler.bounds.speedup_bound import ceiling
-from threadcast.scheduler.bounds.verdict import verdict
 from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
@@ -101,19 +100,9 @@ def command(
     problem, remarks = read_problem(question, settings)
     for remark in remarks:
         output.warn(remark)
-    if policy == "auto" and options:
-        raise click.UsageError("--option needs --policy: auto tries several, which have other options")
     searching: Row = {"robust": robust or None, "budget_s": budget_s, "seed": seed}
     given = {name: value for name, value in searching.items() if value is not None}
-    if given and policy not in ("auto", SEARCH):
-        named = next(iter(given)).replace("_", "-")
-        raise click.UsageError(f"--{named} needs the search: --policy auto or {SEARCH}")
-    twice = [name for name, times in Counter(name for name, _ in options).items() if times > 1]
-    if twice:
-        raise click.UsageError(f"--option {twice[0]} is given twice; once is enough")
-    taken = inspect.signature(make_plan).parameters.keys() & dict(options).keys()
-    if taken:
-        raise click.UsageError(f"--option {min(taken)}=... is no option of a policy")
+    _check_options(policy, options, given)
     interference = interference_of(problem, settings, off=no_corun)
     chosen = make_plan(problem, policy=policy, interference=interference, **given, **dict(options))
     every = without_options() if compare else ()
@@ -129,14 +118,29 @@ def command(
         _table([chosen]),
     ]
     if compared:
-        document["compared"] = [summary(made) for made in compared]
-        shown.append(_table(sorted(compared, key=lambda made: made.makespan_s), title="every policy"))
+        document["compared"] = [summary(candidate) for candidate in compared]
+        shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
     shown.append(widths(chosen))
     if explain:
         report = ceiling(problem, unsplit=without_split(problem))
-        document["explain"] = {"verdict": verdict(report), **report.to_json()}
+        document["explain"] = {"verdict": report.verdict(), **report.to_json()}
         shown += explained(report)
     output.result(document, *shown)
+
+
+def _check_options(policy: str, options: Sequence[tuple[str, Any]], searching: Row) -> None:
+    """Raise UsageError for options of a policy, or of the search, that do not fit `policy`."""
+    if policy == "auto" and options:
+        raise click.UsageError("--option needs --policy: auto tries several, which have other options")
+    if searching and policy not in ("auto", SEARCH):
+        named = next(iter(searching)).replace("_", "-")
+        raise click.UsageError(f"--{named} needs the search: --policy auto or {SEARCH}")
+    twice = [name for name, times in Counter(name for name, _ in options).items() if times > 1]
+    if twice:
+        raise click.UsageError(f"--option {twice[0]} is given twice; once is enough")
+    reserved = inspect.signature(make_plan).parameters.keys() & dict(options).keys()
+    if reserved:
+        raise click.UsageError(f"--option {min(reserved)}=... is no option of a policy")
 
 
 def summary(plan: Plan) -> Row:

@@ -15,10 +15,11 @@ from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
-    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.campaign import CampaignReport, Measurer
     from threadcast.collector.lone import CacheState
+    from threadcast.collector.proposers import FixedProposer
     from threadcast.collector.timing import Goal
-    from threadcast.core import Case, Machine
+    from threadcast.core import Case, Machine, OpGraph
 
 STEP_MEANS = 20
 """Time for one sequential step in one case, as a multiple of the mean time for an op."""
@@ -74,58 +75,73 @@ def command(
     into account.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
-    from threadcast.collector.campaign import Campaign, CampaignProgress
     from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EvenlySpread, EveryCase
     from threadcast.collector.timing import Goal
     from threadcast.core.topology import read_machine
     from threadcast.networks import load_spec
-    from threadcast.store import Store
     from threadcast.threads.memory import keep_freed_memory
 
     keep_freed_memory()
     machine = read_machine(cores=settings["cores"])
     if corun:
-        halves(machine)  # one core says so now, not after its ops are timed
+        halves(machine)  # an error about a single core comes now, not after its ops are timed
     workload = load_spec(network, size=size, batch=batch)
     mode = mode or default_mode(workload)
     captured = capture_workload(workload, mode, optimizer=optimizer)
     name = graph_name(workload, mode, optimizer=optimizer)
     output.note(f"{name}: {len(captured.graph)} ops, {len(captured.graph.distinct_ops())} distinct")
     proposer = EveryCase() if cases is None else EvenlySpread(cases)
-    with Store.open(settings["store"]) as store, output.progress("timing ops") as bar:
-        store.add_graph(name, captured.graph)
-
-        def tell(progress: CampaignProgress) -> None:
-            bar.update(progress.done - progress.reused, total=progress.total - progress.reused)
-
-        campaign = Campaign(
-            LoneOps(machine, cache=cache), proposer, store,
-            mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
-            confidence=settings["profile.confidence"],
-            busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=tell,
-        )  # fmt: skip
-        try:
-            report = campaign.run(captured.graph)
-        except KeyboardInterrupt:
-            output.note("what was measured is kept; the same command goes on from here")
-            raise
+    report = _measured(
+        output, settings, name, captured.graph, LoneOps(machine, cache=cache), proposer, allow_busy=allow_busy
+    )
     beside = None
     if corun:
         beside = corun_tables.measure(captured.graph, machine, settings, output, allow_busy=allow_busy)
     step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
     rows = [_case_row(captured, report, machine, case, step_goal) for case in proposer.cases(machine)]
     document = {"graph": name, "machine": machine.fingerprint, **_summary(captured, report), "cases": rows}
-    for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
-        output.warn(f"{key} was left out: {reason}")
-    if report.load and report.load.share > settings["profile.busy_limit"]:
-        output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")
+    _warn(output, report, busy_limit=settings["profile.busy_limit"])
     tables = _shown(document)
     if beside is not None:
         document["corun"] = corun_tables.rows(beside)
         tables.append(corun_tables.shown(document["corun"]))
     output.result(document, *tables)
+
+
+def _measured(
+    output: Output, settings: Settings, name: str, graph: OpGraph, measurer: Measurer, proposer: FixedProposer,
+    *, allow_busy: bool,
+) -> CampaignReport:  # fmt: skip
+    """Store the graph under `name` and measure its ops, with progress."""
+    from threadcast.collector.campaign import Campaign, CampaignProgress
+    from threadcast.store import Store
+
+    with Store.open(settings["store"]) as store, output.progress("timing ops") as bar:
+        store.add_graph(name, graph)
+
+        def show(progress: CampaignProgress) -> None:
+            bar.update(progress.done - progress.reused, total=progress.total - progress.reused)
+
+        campaign = Campaign(
+            measurer, proposer, store,
+            mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
+            confidence=settings["profile.confidence"],
+            busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=show,
+        )  # fmt: skip
+        try:
+            return campaign.run(graph)
+        except KeyboardInterrupt:
+            output.note("what was measured is kept; the same command goes on from here")
+            raise
+
+
+def _warn(output: Output, report: CampaignReport, *, busy_limit: float) -> None:
+    for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
+        output.warn(f"{key} was left out: {reason}")
+    if report.load and report.load.share > busy_limit:
+        output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")
 
 
 def _case_row(captured: Captured, report: CampaignReport, machine: Machine, case: Case, goal: Goal) -> dict[str, Any]:

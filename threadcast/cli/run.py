@@ -27,8 +27,8 @@ from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode, OptimizerName
-    from threadcast.runtime.comparison import Comparison
     from threadcast.runtime.plain_gains import PlainGains
+    from threadcast.runtime.tuning.comparison import Comparison
 
 TRACED = 10
 """Steps that are traced to find pairs of ops that slow each other down; medians of them tolerate a few disturbed
@@ -103,8 +103,9 @@ def command(
     """
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.networks import load_spec
-    from threadcast.runtime.comparison import compare, sequential
-    from threadcast.runtime.engines import engine_costs, open_engine
+    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.runtime.plans.sequential import sequential
+    from threadcast.runtime.tuning.comparison import compare
 
     which = _Network(network, size, batch, mode, optimizer, model)
     workload = load_spec(network, size=size, batch=batch)
@@ -195,9 +196,9 @@ def _widths(machine: Machine) -> list[int]:
 def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Comparison) -> dict[str, Any]:
     default = np.array(result.seconds["default"])
     contenders = []
-    for name, taken in result.seconds.items():
-        low, median, high = np.quantile(taken, [0.25, 0.5, 0.75])
-        gain = float(np.median(default / np.array(taken)))
+    for name, times_s in result.seconds.items():
+        low, median, high = np.quantile(times_s, [0.25, 0.5, 0.75])
+        gain = float(np.median(default / np.array(times_s)))
         contenders.append({"what": name, "median_s": median, "low_s": low, "high_s": high, "gain": gain})
     verdict = result.verdict
     return {

@@ -1,1 +1,1 @@
-"""Captures graphs, times operations and reads counters."""
+"""Times operations alone and beside each other, reads counters, and runs campaigns that measure a whole network."""

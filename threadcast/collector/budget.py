@@ -1,4 +1,4 @@
-"""How a campaign shares its time among ops: more to those that weigh more in a step."""
+"""How a campaign shares its time among ops: ops that take more of a step get more."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MIN_MEANS, MAX_MEANS = 0.1, 20.0
 """No op gets less or more than this many times the mean: one that dominates does not take it all."""
 
 _CALL_S, _FLOPS_PER_S, _BYTES_PER_S = 5e-6, 2e10, 5e9
-"""A guess for ops that were never measured: one core's order of magnitude in float32. It only sets weights."""
+"""One core's order of magnitude in float32, for ops that were never measured. It only sets weights."""
 
 
 def guess_s(op: Op, case: Case, observed: Sequence[Measurement]) -> float:
-    """Seconds of one run, for weighing: the last measurement's where there is one, else from flops and bytes."""
+    """Estimated seconds of one run: the last measurement's, or without one from FLOPs and bytes. For weights only."""
     if observed:
         return observed[-1].seconds
     return _CALL_S + op.flops / (_FLOPS_PER_S * case.threads) + op.bytes_moved / _BYTES_PER_S
@@ -33,10 +33,10 @@ def shares(weights: Sequence[float]) -> list[float]:
 
 
 def allotment_s(left_s: float, share: float, shares_left: float, mean_s: float) -> float:
-    """Seconds that the next op may take of what is left, by its own share among `shares_left`, itself included.
+    """Seconds that the next op may take of the `left_s`, by its `share` among `shares_left`, its own included.
 
-    What earlier ops did not use goes to later ones, and what they took too much is missing there, down to a tenth
-    of the mean.
+    Time that earlier ops did not use goes to later ones, and time that they used too much is taken from later ones,
+    but no op gets less than a tenth of the mean.
     """
     fair_s = left_s * share / shares_left if shares_left > 0 else 0.0
     return min(max(fair_s, MIN_MEANS * mean_s), MAX_MEANS * mean_s)

@@ -1,4 +1,4 @@
-"""Whether somebody else is using the cpus that are to be timed, from /proc/stat."""
+"""Whether other processes use the CPUs that are to be timed, from /proc/stat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from threadcast.core.errors import BusyMachine, InvalidInput, MeasurementError
 
 INTERVAL_S = 0.5
-"""Long enough for shares to be meant: the kernel counts in ticks of 10 ms, 50 of them here."""
+"""Long enough for a share to mean something: the kernel counts in ticks of 10 ms, 50 of them here."""
 
 LIMIT = 0.1
 """Share of the cpus that others may use. One busy core in ten already moves medians by more than the 2 % that
@@ -19,7 +19,7 @@ timing asks for, since a team waits for its slowest thread."""
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """What /proc/stat and this process's clock say at one moment.
+    """CPU time used at one moment, as /proc/stat and this process's clock say.
 
     `ticks[cpu]` is (busy, stolen, all) since boot in the kernel's ticks; `own_s` this process's cpu seconds.
     """
@@ -92,7 +92,7 @@ def measure_load(
     clock: Callable[[], float] = time.monotonic,
     own_clock: Callable[[], float] = time.process_time,
 ) -> Load:
-    """Watch `cpus` for `interval_s` and return how much of them others used."""
+    """Wait for `interval_s` and return how much of `cpus` other processes used meanwhile."""
     watched = tuple(cpus)
     if not watched:
         raise InvalidInput("cpus is empty; name the cpus that are to be timed")
@@ -102,7 +102,7 @@ def measure_load(
 
 
 class LoadWatch:
-    """Keeps an eye on the load of others while something else goes on; `read` gives the times of the cpus watched.
+    """Tells the load by other processes while something is measured; `read` gives the times of the CPUs to watch.
 
     Raises MeasurementError where the kernel does not give them.
     """

@@ -1,4 +1,4 @@
-"""Three micro-measurements of a machine for the roofline: compute, bandwidth, fork-join cost."""
+"""Three micro-benchmarks of a machine for the roofline model: compute, memory bandwidth, fork-join cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GRAIN_ELEMENTS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What one machine can do at most. `machine` is its fingerprint.
+    """The limits of one machine, measured. `machine` is its fingerprint.
 
     `core_flops_per_s`: float32, one core. `core_bytes_per_s`, `all_bytes_per_s`: memory, one core and all together.
     `cache_bytes_per_s`: one core from each cache level that the machine knows. `fork_join_s`: by threads, the call's
@@ -87,9 +87,9 @@ def _numbered(document: Any, name: str) -> dict[int, float]:
 def calibrate(machine: Machine, *, seconds: float = 0.2, clock: Callable[[], float] = time.perf_counter) -> Calibration:
     """Measure the machine that this process runs on, pinned, `seconds` for each of about a dozen numbers.
 
-    Rates are the best of the batches that fit into `seconds`: what is sought is the limit, and other load only
-    lowers it. Fork-join costs are medians. Run it while the cores are otherwise idle. Raises MeasurementError where
-    torch cannot make thread teams.
+    Rates are the best of the batches that fit into `seconds`, because a limit is sought and other load only lowers it.
+    Fork-join costs are medians. Run it while the cores are otherwise idle. MeasurementError if torch cannot form thread
+    teams.
     """
     from threadcast.threads.affinity import ThreadTeam
 

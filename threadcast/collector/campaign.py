@@ -1,4 +1,4 @@
-"""Measuring all ops of a network in the cases that a model asks for, so that nothing is lost or measured twice."""
+"""A campaign: measures all ops of a network in the cases that a model asks for, each once, stored at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Measurer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CampaignProgress:
-    """How far a campaign is. `done` counts measured, reused and failed; `total` may grow where a model adapts."""
+    """How far a campaign is; `op` in `case` came last.
+
+    `done` counts measured, reused and failed cases; `total` may grow while a model adapts.
+    """
 
     done: int
     total: int
@@ -49,7 +52,7 @@ class CampaignProgress:
 
 @dataclass(frozen=True, slots=True)
 class CampaignReport:
-    """What a campaign has: every measurement by op key, and why ops failed, by key."""
+    """The outcome of a campaign: all measurements by op key, also those of earlier ones, and why ops failed, by key."""
 
     observed: Mapping[str, tuple[Measurement, ...]]
     failed: Mapping[str, str]
@@ -57,12 +60,12 @@ class CampaignReport:
     reused: int
     elapsed_s: float
     load: Load | None
-    """How busy others kept the cpus meanwhile; None where nothing was measured or it could not be read."""
+    """How busy other processes kept the CPUs meanwhile; None if nothing was measured or it could not be read."""
 
 
 @dataclass(slots=True)
 class _State:
-    """What a running campaign knows; `left` is how many cases each unfinished op probably has before it."""
+    """A running campaign. `left`: how many cases are probably still to be measured, by key of each unfinished op."""
 
     ops: Mapping[str, Op]
     runs_a_step: Mapping[str, int]
@@ -81,15 +84,15 @@ class _State:
 
 
 class Campaign:
-    """Measures the distinct ops of a graph in the cases that `proposer` asks for, and stores each at once.
+    """Measures the distinct ops of a graph in the cases that `proposer` asks for, and stores each measurement at once.
 
-    What the store has of this machine, op, case and conditions is used and not measured again, so a campaign that
-    was killed goes on where it was. The work goes in rounds: every op is asked for its next case, ops are grouped
-    by case, and each case's team of threads is made once a round.
+    A measurement that the store has for the same machine, op, case and conditions is used and not made again, so a
+    campaign that was killed continues where it was. The work goes in rounds: the proposer is asked for the next case of
+    every op, ops are grouped by case, and each case's team of threads is started once a round.
 
     `mean_s` is the mean time for one op in one case; ops that take more of a step get more. `tolerance` and
-    `confidence` as in `timing.Goal`. `busy_limit` None times on a busy machine too. `on_progress` is called after
-    each measurement. An op that fails is left out of the following rounds.
+    `confidence` are those of `timing.Goal`. With `busy_limit` None a busy machine is not refused. `on_progress` is
+    called after each measurement. An op that fails is left out of the following rounds.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class Campaign:
         return CampaignReport(observed, state.failed, state.measured, state.reused, self._clock() - started_s, load)
 
     def _known(self, graph: OpGraph) -> dict[str, list[Measurement]]:
-        """What the store has under the same conditions, by op key."""
+        """The store's measurements of the graph's ops on this machine under the same conditions, by op key."""
         known: dict[str, list[Measurement]] = {key: [] for key in graph.distinct_ops()}
         wanted = self._measurer.conditions
         for found in self._store.measurements(machine=self._machine.fingerprint, keys=known):
@@ -141,7 +144,7 @@ class Campaign:
         return known
 
     def _watch_load(self) -> LoadWatch | None:
-        """Refuse a busy machine, then go on watching it; None where that cannot be done and need not be."""
+        """Refuse a busy machine, then watch its load; None where the load cannot be read and no limit was set."""
         cpus = self._machine.cpus(core.id for core in self._machine.cores)
         try:
             if self._busy_limit is not None:
@@ -177,12 +180,14 @@ class Campaign:
         return dict(sorted(work.items()))
 
     def _cases_used(self, known: Sequence[Measurement]) -> set[Case]:
-        """The cases that need not be measured."""
-        seen = {found.case for found in known}
-        return seen & set(self._proposer.cases(self._machine)) if isinstance(self._proposer, FixedProposer) else seen
+        """The cases that the proposer asks for and that are measured already."""
+        measured = {found.case for found in known}
+        if not isinstance(self._proposer, FixedProposer):
+            return measured
+        return measured & set(self._proposer.cases(self._machine))
 
     def _cases_left(self, known: Sequence[Measurement], finished: Sequence[int]) -> int:
-        """Cases still to come, the one just asked for included; for an adaptive model as finished ops had them."""
+        """Cases still to be measured, the one just asked for included; estimated where a model adapts."""
         if isinstance(self._proposer, FixedProposer):
             return len(self._proposer.cases(self._machine)) - len(self._cases_used(known))
         return max(1, round(fmean(finished)) - len(known)) if finished else 1

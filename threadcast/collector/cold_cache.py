@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threadcast.core.machine import Machine
 
 UNKNOWN_CACHE_BYTES = 64 * 2**20
-"""All caches that a machine which says nothing of them is taken to have: more than most have."""
+"""Assumed size of all caches together where the machine does not say: more than most have."""
 
 _FLOAT_BYTES = 4
 
@@ -15,8 +15,8 @@ _FLOAT_BYTES = 4
 def eviction_bytes(machine: Machine, cores: tuple[int, ...]) -> int:
     """Bytes that threads on these core ids must stream together so that nothing else stays in any of their caches.
 
-    They stream equal parts, so each must fill twice its share of the cache of which it has most: caches that are
-    not inclusive, and replacement that is not strictly oldest first, let some lines survive a single filling.
+    They stream equal parts, so each must fill twice its share of the largest cache that it uses: some lines survive a
+    single filling where caches are not inclusive, or do not replace strictly the oldest line first.
     """
     shares = []
     for cache in machine.caches:

@@ -22,26 +22,26 @@ from threadcast.core.errors import MeasurementError
 from threadcast.core.op_class import ClassLimits, OpClass
 
 EACH = 2
-"""Ops that stand for a class: four pairs for each pair of classes, 36 in all, in some 20 s at the default budget."""
+"""Ops that represent a class: four pairs for each pair of classes, 36 in all, in some 20 s at the default budget."""
 
 ROUNDS = 3
-"""Times alone and beside the other are taken in turn so often, since clocks and neighbours drift."""
+"""An op is timed alone and beside the other in turn, this many times: clock rates and other load drift."""
 
 
-class Beside(Protocol):
-    """Runs ops beside those that are timed; `collector.corun_partner.Partner` is the real one."""
+class Background(Protocol):
+    """Runs an op on other cores while one is timed; `collector.corun_partner.Partner` is the real one."""
 
     def prepare(self, op: Op) -> None:
-        """Make `op` the one that `running` runs."""
+        """Make `op` the one that `running` repeats."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Let it run over and over inside the block."""
+        """Repeat it for as long as the block lasts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CoRunReport:
-    """What was measured: the table, the slow-down of each pair by op keys, and why pairs failed."""
+    """Slow-downs by class and by pair of op keys (the first slowed by the second), and why pairs failed."""
 
     table: CoRunTable
     pairs: Mapping[tuple[str, str], float]
@@ -49,7 +49,7 @@ class CoRunReport:
 
 
 def limits_of(calibration: Calibration, machine: Machine) -> ClassLimits:
-    """The limits that tell classes apart, from what was measured of `machine`."""
+    """The limits that separate op classes, from the calibration of `machine`."""
     share = calibration.all_bytes_per_s / len(machine)
     return ClassLimits(calibration.core_flops_per_s, share, calibration.fork_join_s[1])
 
@@ -57,7 +57,7 @@ def limits_of(calibration: Calibration, machine: Machine) -> ClassLimits:
 def representatives(ops: Iterable[Op], limits: ClassLimits, *, each: int = EACH) -> dict[OpClass, tuple[Op, ...]]:
     """Return up to `each` distinct ops of every class that `ops`, those of a step, have.
 
-    They are those that have most work in the step, of different kinds where there are. Views stand for nothing.
+    Those with the most work in the step, of different kinds if there are any. Views represent nothing.
     """
     count: Counter[str] = Counter()
     weight: dict[Op, float] = {}
@@ -72,13 +72,13 @@ def representatives(ops: Iterable[Op], limits: ClassLimits, *, each: int = EACH)
 
 
 def _different(ops: Sequence[Op], each: int) -> tuple[Op, ...]:
-    """The first of every kind, then the others, up to `each`."""
+    """The first op of every kind, then the others, up to `each`."""
     firsts = list({op.kind: op for op in reversed(ops)}.values())[::-1]
     return tuple(sorted(ops, key=lambda op: op not in firsts)[:each])
 
 
 def halves(machine: Machine) -> tuple[Machine, Machine]:
-    """Two parts of equal size, of neighbouring cores; MeasurementError where there is one core only."""
+    """Two parts of equal size, each of neighbouring cores; MeasurementError where there is only one core."""
     order = [core for group in machine.groups for core in group]
     size = len(order) // 2
     if not size:
@@ -97,13 +97,13 @@ def measure_corun(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     measure_load: Callable[[Sequence[int]], Load] = measure_load,
     lone: Callable[[Machine], AbstractContextManager[Measure]] | None = None,
-    partner: Callable[[Machine], AbstractContextManager[Beside]] | None = None,
+    partner: Callable[[Machine], AbstractContextManager[Background]] | None = None,
 ) -> CoRunReport:
     """Measure how much the classes of a step's `ops` slow each other down on the two halves of `machine`.
 
     Each of some ops of a class is timed on one half beside each of some of another on the other half, and alone,
-    about `mean_s` each. `busy_limit` None measures on a busy machine too. `on_progress` hears of pairs. Raises
-    BusyMachine before anything is measured; a pair that fails is left out.
+    about `mean_s` each. With `busy_limit` None a busy machine is not refused. `on_progress` is called with the
+    number of pairs done and of all. Raises BusyMachine before anything is measured; a pair that fails is left out.
     """
     first, second = halves(machine)
     if busy_limit is not None:
@@ -113,14 +113,14 @@ def measure_corun(
     slowed: dict[Classes, list[float]] = defaultdict(list)
     pairs: dict[tuple[str, str], float] = {}
     failed: dict[tuple[str, str], str] = {}
-    with (lone or _alone)(first) as measure, (partner or _partner)(second) as beside:
+    with (lone or _alone)(first) as measure, (partner or _partner)(second) as background:
         prepared: Op | None = None
         for done, ((other_class, other), (of, op)) in enumerate(product(chosen, chosen), 1):
             try:
                 if prepared is not other:
-                    beside.prepare(other)
+                    background.prepare(other)
                     prepared = other
-                pairs[op.key, other.key] = by = _slowdown(op, measure, beside, goal)
+                pairs[op.key, other.key] = by = _slowdown(op, measure, background, goal)
                 slowed[of, other_class].append(by)
             except Exception as error:  # noqa: BLE001 - a kernel may raise anything; one pair must not end it all
                 failed[op.key, other.key] = f"{type(error).__name__}: {error}"
@@ -129,12 +129,12 @@ def measure_corun(
     return CoRunReport(CoRunTable(machine, len(first), limits, slowdowns), pairs, failed)
 
 
-def _slowdown(op: Op, measure: Measure, beside: Beside, goal: Goal) -> float:
-    """The median over rounds of the op's median time beside the other over that alone."""
+def _slowdown(op: Op, measure: Measure, background: Background, goal: Goal) -> float:
+    """The median over rounds of the op's time beside the other, divided by its time alone."""
     ratios = []
     for _ in range(ROUNDS):
         alone_s = measure(op, goal).seconds
-        with beside.running():
+        with background.running():
             ratios.append(measure(op, goal).seconds / alone_s)
     return median(ratios)
 
@@ -148,7 +148,7 @@ def _alone(machine: Machine) -> AbstractContextManager[Measure]:
     return LoneOps(machine, counters=False).at(Case(len(machine)))
 
 
-def _partner(machine: Machine) -> AbstractContextManager[Beside]:
+def _partner(machine: Machine) -> AbstractContextManager[Background]:
     from threadcast.collector.corun_partner import Partner
 
     return Partner(machine)

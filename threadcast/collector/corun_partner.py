@@ -1,7 +1,7 @@
-"""The op beside the one that is timed: a process of its own that runs it over and over on its own cores.
+"""Runs an op over and over on some cores, from a process of its own, while another op is timed elsewhere.
 
-A process, since two threads of one interpreter take turns at its lock, and small ops would be slowed down by that
-more than by anything that the hardware does. `Partner` is the caller's end; `python -m` this module is the other. They
+A process, because two threads of one interpreter take turns at its lock, which would slow down small ops more than
+the hardware does. `Partner` is the caller's end; `python -m` this module is the other. They
 exchange JSON lines: the cores first, then `{"op": ...}` to prepare an op, `{"run": true}` and `{"run": false}`; each
 is answered by `{}` once it is so, or by `{"error": text}`.
 """
@@ -25,13 +25,13 @@ from threadcast.threads.affinity import ThreadTeam
 from threadcast.threads.memory import keep_freed_memory, memory_regime
 
 PLACING_S = 0.01
-"""Time between two looks for new threads of the team; a look costs some 0.1 ms."""
+"""Time between two searches for new threads of the team; a search costs some 0.1 ms."""
 
 
 class Partner:
     """A process with a team on all cores of `machine`: `with Partner(machine) as partner:`.
 
-    MeasurementError where it ends before its time or an op of its cannot be run.
+    MeasurementError where it ends too early, or cannot run an op.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -55,7 +55,7 @@ class Partner:
         self._process.communicate()  # closes its input, which ends it
 
     def prepare(self, op: Op) -> None:
-        """Make `op` the one that `running` runs, and run it once."""
+        """Make `op` the one that `running` repeats, and run it once."""
         self._ask({"op": op.to_json()})
 
     @contextmanager
@@ -120,7 +120,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 
 
 class _Loop:
-    """One op, run by the team for as long as it is told to."""
+    """One op, repeated by the team until `stop`."""
 
     def __init__(self, team: ThreadTeam, bytes_between: int) -> None:
         self._team, self._bytes_between = team, bytes_between
@@ -154,7 +154,7 @@ class _Loop:
             raise MeasurementError("there is no op to run; prepare one")
         self._stopping.clear()
         self._began.clear()
-        self._thread = threading.Thread(target=lambda: self._team.run(lambda: self._over_and_over(run)))
+        self._thread = threading.Thread(target=lambda: self._team.run(lambda: self._repeat(run)))
         self._thread.start()
         self._began.wait()
         if self._failure is not None:
@@ -177,7 +177,7 @@ class _Loop:
 
         return run_for_a_while
 
-    def _over_and_over(self, run: Callable[[], None]) -> None:
+    def _repeat(self, run: Callable[[], None]) -> None:
         try:
             while not self._stopping.is_set():
                 run()

@@ -1,4 +1,4 @@
-"""Measuring an op alone: on tensors of its own, in a pinned team, with counters around every batch."""
+"""Measures an op alone: on tensors of its own, in a pinned team, with counters around every batch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CacheState = Literal["rotated", "warm", "cold"]
 class LoneOps:
     """Measures single ops on `machine`, the cores of which are this computer's.
 
-    `cache` is what every run finds there; `counters` counts events; `seed` draws the tensors' values. `conditions`
-    are those that must agree for two measurements to be of the same thing.
+    `cache` is what every run finds in the caches; `counters` says whether events are counted; `seed` is that of the
+    tensors' values. Two measurements are of the same thing only if their `conditions` agree.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LoneOps:
 
     @contextmanager
     def at(self, case: Case) -> Iterator[Measure]:
-        """Give a function that measures ops in `case`: `with lone.at(case) as measure: measure(op, goal)`.
+        """A block in which `case` is measured: `with lone.at(case) as measure: measure(op, goal)`.
 
         The team of threads lives as long as the block. The function raises what making or running the op raises.
         """

@@ -1,4 +1,4 @@
-"""Running one op alone, on tensors made for it: what the collector times."""
+"""Prepares one op to be run alone, on tensors of its own: what the collector times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from threadcast.capture.argument_json import decode
 from threadcast.capture.dependencies import writes
 from threadcast.capture.program import Node
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.values import AsNumber, Ref, find_refs
 from threadcast.core.errors import CaptureError, FormatError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
@@ -35,26 +35,29 @@ class PreparedOp:
         self.target(*self.args, **self.kwargs)
 
     def reset(self) -> None:
-        """Give the tensors that runs change their first values again, before they overflow or become denormal."""
+        """Restore the first values of tensors that a run changes, before they overflow or become denormal."""
         for tensor, first in self.written:
             tensor.copy_(first)
 
 
 def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
-    """Make tensors of the op's shapes, types and strides and find its operator.
+    """The op's operator with tensors of its shapes, types and strides.
 
-    Floats are standard normal, variances and the like positive where an operator needs it; indices lie in range.
+    Floats are standard normal, but positive where an operator needs that (variances); indices are in range.
     CaptureError when the op names no operator of this PyTorch.
     """
     target = _find_operator(op)
     generator = torch.Generator().manual_seed(seed)
     tensors = [_make_tensor(spec, generator) for spec in op.inputs]
     try:
-        args = tuple(decode(arg, tensors) for arg in op.attributes["args"])
-        kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
         refs: list[Any] = [Ref(i) for i in range(len(tensors))]
         call = Node(target, tuple(decode(a, refs) for a in op.attributes["args"]),
                     {n: decode(v, refs) for n, v in op.attributes["kwargs"].items()}, "forward")  # fmt: skip
+        for value in (*call.args, *call.kwargs.values()):
+            if isinstance(value, AsNumber):
+                tensors[value.ref.slot].fill_(0.5)  # a momentum or a rate that each optimizer can meet
+        args = tuple(decode(arg, tensors) for arg in op.attributes["args"])
+        kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
     except (KeyError, FormatError) as error:
         raise CaptureError(f"op {op.key} does not say how to call {target}: {error}") from error
     _make_valid(target, call, tensors, generator)
@@ -97,16 +100,16 @@ def _fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator: torch.Generator) -> None:
-    """Give tensors whose values an operator depends on values that it can meet in a network."""
+    """Set valid values in the tensors of which an operator needs some: indices, variances, divisors."""
     name = target._schema.name.removeprefix("aten::")
-    given = {argument.name: value for argument, value in zip(target._schema.arguments, call.args)} | call.kwargs
+    arguments = {argument.name: value for argument, value in zip(target._schema.arguments, call.args)} | call.kwargs
 
     def tensor(argument: str) -> Tensor | None:
-        return next((tensors[ref.slot] for ref in find_refs(given.get(argument))), None)
+        return next((tensors[ref.slot] for ref in find_refs(arguments.get(argument))), None)
 
     bounds = {"embedding": ("indices", "weight", 0), "nll_loss_forward": ("target", "self", 1),
-              "nll_loss_backward": ("target", "self", 1), "gather": ("index", "self", given.get("dim")),
-              "index_select": ("index", "self", given.get("dim"))}  # fmt: skip
+              "nll_loss_backward": ("target", "self", 1), "gather": ("index", "self", arguments.get("dim")),
+              "index_select": ("index", "self", arguments.get("dim"))}  # fmt: skip
     if name in bounds:
         index_name, bound_name, axis = bounds[name]
         index, bounded = tensor(index_name), tensor(bound_name)
@@ -115,24 +118,23 @@ def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator
     if name == "nll_loss_backward" and (weight := tensor("total_weight")) is not None:
         weight.fill_(1.0)
     if name == "embedding_dense_backward" and (index := tensor("indices")) is not None:
-        index.random_(0, max(int(given["num_weights"]), 1), generator=generator)
+        index.random_(0, max(int(arguments["num_weights"]), 1), generator=generator)
     if name == "max_pool2d_with_indices_backward" and (source := tensor("self")) is not None:
-        window = [given.get(k) for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
+        window = [arguments.get(k) for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
         indices = torch.ops.aten.max_pool2d_with_indices.default(source, *window)[1]
-        kept = tensor("indices")
-        if kept is not None:
-            kept.copy_(indices)
+        if (own := tensor("indices")) is not None:
+            own.copy_(indices)
     for argument in ("running_var", "save_invstd", "rstd", "exp_avg_sqs", "state_steps", "lr", "save_var"):
-        for ref in find_refs(given.get(argument)):
-            _memory(tensors[ref.slot]).abs_().clamp_(1e-3)
+        for ref in find_refs(arguments.get(argument)):
+            all_memory(tensors[ref.slot]).abs_().clamp_(1e-3)
     if name in {"sqrt", "rsqrt", "log", "reciprocal", "div", "div_", "pow"}:
         for one in tensors:
             if one.is_floating_point():
-                _memory(one).abs_().clamp_(1e-3)
+                all_memory(one).abs_().clamp_(1e-3)
             else:
-                _memory(one).fill_(1)
+                all_memory(one).fill_(1)
 
 
-def _memory(tensor: Tensor) -> Tensor:
+def all_memory(tensor: Tensor) -> Tensor:
     """All of the tensor's memory as one row, which can be written also where the tensor's elements overlap."""
     return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)

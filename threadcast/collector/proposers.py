@@ -10,15 +10,15 @@ from threadcast.core.errors import InvalidInput
 
 
 class Proposer(Protocol):
-    """Chooses the next case of an op from what is known of it; every performance model is one."""
+    """Chooses the next case of an op from its measurements so far; every performance model is one."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """Return the case to measure next, None when enough is known. Never one that `observed` has."""
+        """The case to measure next, never one that `observed` has; None when enough is known."""
 
 
 @runtime_checkable
 class FixedProposer(Proposer, Protocol):
-    """One whose choice does not depend on what was measured, so that the whole campaign is known beforehand."""
+    """A proposer whose choice does not depend on measurements, so that a whole campaign is known beforehand."""
 
     def cases(self, machine: Machine) -> tuple[Case, ...]:
         """All cases in which each op is measured."""
@@ -59,5 +59,5 @@ class EvenlySpread:
 
 
 def _first_missing(cases: Sequence[Case], observed: Sequence[Measurement]) -> Case | None:
-    seen = {measurement.case for measurement in observed}
-    return next((case for case in cases if case not in seen), None)
+    measured = {measurement.case for measurement in observed}
+    return next((case for case in cases if case not in measured), None)

@@ -1,9 +1,9 @@
-"""Running an op on other data each time, so that it finds its caches as in the middle of a step.
+"""Runs an op on other data each time, so that it finds the caches as it does in the middle of a step.
 
-An op that is run again and again on the same tensors finds them in the cache, which in a step it does not: weights
-and saved activations were last touched many ops ago. Copies of the inputs are taken in turn, and outputs are held
-for a while so that new ones lie elsewhere; in both, as many bytes pass before the first comes round again as push
-it out of the caches. Benchmarks of linear algebra call this rotating buffers.
+An op that is repeated on the same tensors finds them in the cache. In a step it does not: weights and saved activations
+were last used many ops ago. So copies of the inputs are used in turn, and outputs are held for a while so that new ones
+get other memory; enough bytes are used before the first copy comes again to push it out of the caches. Benchmarks of
+linear algebra call this rotating buffers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from threadcast.collector.operators import PreparedOp
+from threadcast.collector.operators import PreparedOp, all_memory
 
 MAX_COPIES = 256
-"""Of small tensors: a step does not push those out of every cache either, and many copies take longer than timing."""
+"""Limit for small tensors: a step does not push them out of every cache either, and copying would outlast timing."""
 
 _Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class RotatedOp:
-    """`prepared` on copies of its tensors in turn, which have at least `bytes_between` bytes together.
+    """Runs `prepared` on copies of its tensors in turn, which have at least `bytes_between` bytes together.
 
-    Fewer where that would take more than MAX_COPIES. Make it on the thread that calls `run`, with
-    `program.below_autograd()` entered, since making it runs the op once.
+    Fewer bytes if that would take more than MAX_COPIES copies. Create it on the thread that calls `run`, inside
+    `program.below_autograd()`: the constructor runs the op once.
     """
 
     def __init__(self, prepared: PreparedOp, bytes_between: int) -> None:
@@ -46,16 +46,16 @@ class RotatedOp:
         self._runs = 0
         self._target = prepared.target
         outputs = self._target(*prepared.args, **prepared.kwargs)
-        given = {_address(tensor) for tensor in tensors.values()}
+        inputs = {_address(tensor) for tensor in tensors.values()}
         results = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-        made = [result for result in results if _address(result) not in given]
-        held = _rounds(bytes_between, made)
+        new = [result for result in results if _address(result) not in inputs]
+        held = _rounds(bytes_between, new)
         # Outputs that run with memory new to the process would be timed with the system's page faults.
-        self._held: deque[Any] = deque(([one.clone() for one in made] for _ in range(held)), maxlen=held)
+        self._held: deque[Any] = deque(([one.clone() for one in new] for _ in range(held)), maxlen=held)
 
     @property
     def copies(self) -> int:
-        """How many sets of input tensors are taken in turn."""
+        """How many sets of input tensors are used in turn."""
         return len(self._calls)
 
     def run(self) -> None:
@@ -65,7 +65,7 @@ class RotatedOp:
         self._held.append(self._target(*args, **kwargs))
 
     def reset(self) -> None:
-        """Give what runs change its first values again, after as many runs as there are copies."""
+        """Restore the first values of tensors that runs change, once as many runs were made as there are copies."""
         if self._runs >= len(self._calls):
             for tensor, first in self._written:
                 tensor.copy_(first)
@@ -73,7 +73,7 @@ class RotatedOp:
 
 
 def _rounds(bytes_between: int, tensors: Iterable[Tensor]) -> int:
-    """How many sets of these tensors have that many bytes; one where there are no bytes to copy."""
+    """How many sets of these tensors have that many bytes together; 1 where they have none."""
     storages = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
     of_one = sum(storages.values())
     return max(1, min(math.ceil(bytes_between / of_one), MAX_COPIES)) if of_one else 1
@@ -85,5 +85,4 @@ def _address(tensor: Tensor) -> int:
 
 def _copy(tensor: Tensor) -> Tensor:
     """The tensor in memory of its own with the same strides."""
-    memory = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
-    return memory.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return all_memory(tensor).clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

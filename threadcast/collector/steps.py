@@ -1,4 +1,4 @@
-"""A whole step run sequentially, and the sum of its ops' lone times to hold against it."""
+"""Times a whole step, and sums the lone times of its ops to compare with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def time_step(step: Callable[[], object], machine: Machine, case: Case, *, goal:
 
 
 def lone_sum_s(graph: OpGraph, observed: Mapping[str, Sequence[Measurement]], case: Case) -> float | None:
-    """Seconds of all ops of the graph one after the other by their lone times; None where one was not measured."""
+    """The sum of the lone times of all ops of the graph in seconds; None where one of them was not measured."""
     seconds = {
         key: found.seconds for key, measurements in observed.items() for found in measurements if found.case == case
     }

@@ -1,9 +1,9 @@
-"""Timing a callable until the median of its time is known well enough, or a time budget ends.
+"""Times a callable until the median of its time is known well enough, or a time budget ends.
 
 Warm-up comes first; then batches, each long enough that reading the clock does not matter, until the confidence
 interval of the median over batches lies within the tolerance. The interval is the distribution-free one between
 two order statistics, whose coverage is binomial (David and Nagaraja, Order Statistics, 7.1): operation times are
-skewed and have outliers, so no normal distribution is assumed. It is looked at after every batch, so its true
+skewed and have outliers, so no normal distribution is assumed. It is checked after every batch, so its true
 coverage is somewhat below the one asked for.
 """
 
@@ -30,11 +30,11 @@ BATCHES_A_BUDGET = 100
 faster than the time spent does, and all are stored."""
 
 MIN_BATCHES = 3
-"""Taken even where the budget is spent already, so that one outlier is not the median."""
+"""Fewest batches, even if the budget is spent already, so that one outlier is not the median."""
 
 FIRST_RUN_EXTRA_S = 0.05
-"""What a first run does once (choosing and making a kernel, mapping memory) takes less than this (oneDNN's
-convolutions of ResNet-18: below 35 ms). A first run longer by this than a batch shows that a batch is one run."""
+"""Upper limit of what only a first run does: choosing and compiling a kernel, mapping memory (below 35 ms for oneDNN's
+convolutions of ResNet-18). If a first run takes longer than a batch by this much, a batch is one run."""
 
 _MARGIN = 1.2  # over the length wanted, so that one guess commonly is enough
 _MAX_GROWTH = 10
@@ -43,7 +43,7 @@ _MAX_RUNS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How well a time is to be known, and how long that may take at most."""
+    """How precisely a time is to be known, and how long measuring it may take."""
 
     tolerance: float = 0.02
     """Distance of either end of the interval from the median, relative to it."""
@@ -59,7 +59,7 @@ class Goal:
 
     @property
     def batch_s(self) -> float:
-        """Seconds that a batch is to last."""
+        """Seconds that a batch should last."""
         return max(BATCH_S, self.budget_s / BATCHES_A_BUDGET)
 
 

@@ -1,1 +1,35 @@
-"""Forecasts in process or over HTTP, behind one interface: caches, deadlines, fallbacks."""
+"""Forecasts of how long operations take, in process or from a prediction service, behind one interface.
+
+`Predictor` is the interface, `LocalPredictor` asks a model in this process, `RemotePredictor` a service over HTTP,
+`FirstOf` the first of several that answers; `roofline` forecasts without any model.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadcast.prediction.fallback import FirstOf, roofline
+    from threadcast.prediction.predictor import LocalPredictor, Predictor
+    from threadcast.prediction.remote import RemotePredictor, RemoteStatus
+
+__all__ = ["FirstOf", "LocalPredictor", "Predictor", "RemotePredictor", "RemoteStatus", "roofline"]
+
+_MODULES = {
+    "FirstOf": "fallback",
+    "LocalPredictor": "predictor",
+    "Predictor": "predictor",
+    "RemotePredictor": "remote",
+    "RemoteStatus": "remote",
+    "roofline": "fallback",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, so that importing one module does not bring the HTTP client along."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,8 +15,8 @@ from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
-from threadcast.runtime.memory_format import ModelFormat
 from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.threads.memory import keep_freed_memory

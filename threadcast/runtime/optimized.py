@@ -14,18 +14,20 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured, ModuleChanged
+from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
 from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.memory_format import ModelFormat, formats_of
+from threadcast.runtime.kinds_of_calls import differences
 from threadcast.runtime.model_cores import ModelCores
-from threadcast.runtime.plan_store import PlanStore
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.variants import MemoryFormat
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -76,7 +78,9 @@ class Optimized:
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
-        """Kinds of arguments whose capture found that the module sets its own attributes: perhaps only at first."""
+        """Kinds of arguments that could not be captured before a first call, and have had one since."""
+        self._awaited: Hashable | None = None
+        """The kind of arguments that is captured after a first call by the default."""
         self._steps = this_process().steps
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
@@ -86,6 +90,9 @@ class Optimized:
         with self._lock, self._steps.step():
             found = self.prepare(*arguments)
             if found is None:
+                if self._awaited is not None:
+                    self._changing.add(self._awaited)
+                    self._awaited = None
                 return self._default(*arguments)
             return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
 
@@ -114,7 +121,7 @@ class Optimized:
                 return found
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
-                return f"more than {MAX_SIGNATURES} kinds of arguments were given"
+                return f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}"
             tuning = self._tuning(arguments, described)
             if tuning is None:
                 return None
@@ -179,10 +186,12 @@ class Optimized:
                 backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
             )
+        except FirstStepMissing:
+            return None
         except ModuleChanged as error:
             if described in self._changing:
                 return str(error)
-            self._changing.add(described)
+            self._awaited = described
             return None
         except CaptureError as error:
             return str(error)

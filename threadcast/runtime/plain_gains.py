@@ -36,7 +36,7 @@ STEPS = 3
 ROUNDS = 10
 """Rounds of turns, at least: of 10 ratios without a difference the lower quartile is above 1 in 1 of 20 cases."""
 
-WORTH = 1.02
+ADVISED_GAIN = 1.02
 """Ratio that the lower quartile must reach: what is less is not worth a line of advice."""
 
 TIMEOUT_S = 300.0
@@ -173,7 +173,7 @@ def _summary(process: _Process, usual: _Process) -> TimedSetting:
     gain = Spread.of([median(before["seconds"]) / median(turn["seconds"]) for before, turn in pairs])
     faults = _faults(process)
     memory_alone = process.setting.advice == _MALLOC  # gains by page faults or not at all
-    gains = gain.low >= WORTH and (faults < _faults(usual) or not memory_alone)
+    gains = gain.low >= ADVISED_GAIN and (faults < _faults(usual) or not memory_alone)
     return TimedSetting(process.setting, Spread.of(seconds), gain, faults, process.turns[-1]["peak_bytes"], gains)
 
 

@@ -46,7 +46,7 @@ def _made(request: dict[str, Any]) -> tuple[Callable[[], object], dict[str, Any]
 
     from threadcast.capture.workloads import default_mode, eager_step
     from threadcast.networks import load_spec
-    from threadcast.runtime.memory_format import formats_of
+    from threadcast.runtime.plans.model_format import formats_of
 
     if request["threads"] is not None:
         torch.set_num_threads(request["threads"])
@@ -64,7 +64,7 @@ def _channels_last(workload: Workload) -> Workload:
     import torch
 
     from threadcast.networks.plain_callable import PlainCallable
-    from threadcast.runtime.memory_format import with_images_channels_last
+    from threadcast.runtime.plans.model_format import with_images_channels_last
 
     model: Any = workload.model
     model.to(memory_format=torch.channels_last)

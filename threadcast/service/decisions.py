@@ -120,7 +120,7 @@ def _follow(asked: DecisionRequest) -> dict[str, Any]:
 
 
 def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
-    """The free cores that the caller gives away, in the machine's order; all of them where it says nothing."""
+    """Return the free cores that launches may use, in the order of the machine; all where the request names none."""
     if asked.idle is None:
         return tuple(free)
     for i, core in enumerate(asked.idle):
@@ -131,7 +131,7 @@ def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
 
 
 def _check_ids(asked: DecisionRequest, known: Mapping[str, object]) -> None:
-    """Every op must be known, and be ready or running but not both, nor twice."""
+    """Raise FormatError unless every op is in the graph and is named once, as ready or as running."""
     seen: set[str] = set()
     named = [(op_id, f"/ready/{i}") for i, op_id in enumerate(asked.ready)]
     named += [(op.id, f"/running/{i}/id") for i, op in enumerate(asked.running)]

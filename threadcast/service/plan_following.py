@@ -1,4 +1,4 @@
-"""What a plan launches next, from nothing but the plan and what is ready and running now."""
+"""The next launches of a plan, from the plan and the ops that are ready and running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Context managers that pin threads to cpus and hold torch's thread teams; each restores what it changed.
+"""Teams of torch's threads on CPUs of their own, as context managers that restore what they change.
 
 OpenMP keeps one pool of workers for every thread that ever ran a parallel region, rebuilds it when the size asked
 for changes, and gives new workers the affinity of the thread that made them. So a team belongs to one set of cpus
@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count, cycle, islice
 from pathlib import Path
 from types import TracebackType
@@ -24,54 +23,31 @@ from threadcast.threads.openmp import end_idle_workers
 T = TypeVar("T")
 
 _FORMING_ELEMENTS = 1 << 16
-"""Elements of the addition that makes a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to
-which torch does not call OpenMP. OpenMP then makes the whole team whatever share of it has work."""
+"""Elements of the addition that forms a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to which
+torch does not call OpenMP. OpenMP then starts the whole team, however few of its threads have work."""
 
 _ENDING_S = 1.0
-"""Longest wait for the kernel to be done with threads that have been joined (microseconds)."""
+"""Longest wait until threads that were joined are gone from /proc; it commonly takes microseconds."""
 
 _NUMBERS = count()
 
 
 def thread_ids() -> tuple[int, ...]:
-    """The kernel's ids of this process's threads, in the order in which they were made."""
+    """The kernel's ids of this process's threads, ascending."""
     return tuple(sorted(map(int, os.listdir("/proc/self/task"))))
 
 
-@contextmanager
-def pinned(cpus: Iterable[int], *, threads: Iterable[int] = (0,)) -> Iterator[None]:
-    """Let `threads` (kernel ids; 0 is the calling one) run on `cpus` alone inside the block.
-
-    Workers that one of them makes inside the block inherit the cpus and keep them. Threads that end inside it
-    are forgotten. Raises InvalidInput, with nothing changed, where a cpu is not this process's to use.
-    """
-    wanted = frozenset(cpus)
-    before: dict[int, set[int]] = {}
-    try:
-        for thread in threads:
-            before[thread] = os.sched_getaffinity(thread)
-            _pin(thread, wanted)
-        yield
-    finally:
-        for thread, mask in before.items():
-            try:
-                os.sched_setaffinity(thread, mask)
-            except ProcessLookupError:
-                continue
-
-
 class LedTeam:
-    """The torch threads that the calling thread leads, one a cpu, itself among them: `with LedTeam(cpus):`.
+    """A team of torch's threads that the calling thread leads, one on each CPU: `with LedTeam(cpus):`.
 
-    With `size` above the number of cpus the further threads share the cpus in turn. Worker number i is pinned to
-    `cpus[i]`, so that threads with neighbouring numbers lie as the caller placed them. The leader starts on
-    `cpus[0]` but is allowed on all: an op that asks for a smaller team makes OpenMP end workers and later make new
-    ones, which inherit the leader's cpus, and would else pile up on the first. `place` pins such new workers. To
-    be entered and left in a thread that is made for it and ends soon after: it stays pinned. Leaving ends the
-    workers.
+    Worker number i is pinned to `cpus[i]`, so threads with neighbouring numbers are placed as the caller wants. With
+    `size` above the number of CPUs, further threads share the CPUs in turn. The leader starts on `cpus[0]` but is
+    allowed on all: if an op uses a smaller team, OpenMP ends workers and later starts new ones with the leader's mask,
+    which would otherwise all run on the first CPU. `place` pins these new workers. Enter and leave it in a thread of
+    its own that ends soon after, because that thread stays pinned. Leaving ends the workers.
 
-    Raises InvalidInput for cpus that this process may not use or names twice, MeasurementError where torch does
-    not make a team of OpenMP workers.
+    InvalidInput for CPUs that this process may not use or that are named twice, MeasurementError if torch forms no
+    team of OpenMP workers.
     """
 
     def __init__(self, cpus: Sequence[int], *, size: int | None = None) -> None:
@@ -114,7 +90,7 @@ class LedTeam:
         return (self._leader, *self._workers)
 
     def place(self) -> None:
-        """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
+        """Pin the workers that OpenMP has started since the team was formed; costs one look at /proc."""
         new = [thread for thread in thread_ids() if thread not in self._others]
         workers = tuple(thread for thread in new if thread != self._leader and _name(thread) == self._thread_name)
         if workers == self._workers:
@@ -143,8 +119,8 @@ class LedTeam:
 class ThreadTeam:
     """A `LedTeam` led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
 
-    Leaving the block ends leader and workers. Only one thread may use a team, and entering ends its idle workers:
-    as long as it runs parallel ops itself, it and the team slow each other down. Raises what `LedTeam` raises.
+    Leaving the block ends leader and workers. Only one thread may use a team. Entering ends that thread's own idle
+    workers: while it runs parallel ops itself, it and the team slow each other down. Raises what `LedTeam` raises.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
@@ -188,7 +164,7 @@ class ThreadTeam:
         return self._executor.submit(function).result()
 
     def place(self) -> None:
-        """Pin the workers that OpenMP has made since the team was formed; it costs one look at /proc."""
+        """Pin the workers that OpenMP has started since the team was formed; costs one look at /proc."""
         self._team.place()
 
 

@@ -22,11 +22,11 @@ from threadcast import networks
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.fusion import library
 from threadcast.runtime.fusion.clusters import Clusters
 from threadcast.runtime.fusion.fuse import KIND, fused
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
-from threadcast.runtime.native.engine import NativeEngine
 
 pytestmark = needs_compiler
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from threadcast.core import Case
-from threadcast.runtime.in_step import STEPS, WARM_UP
+from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
 from threadcast.runtime.tuning.instructions import (
     Capture,
     ContenderStep,
@@ -30,16 +32,6 @@ from threadcast.runtime.tuning.instructions import (
 from threadcast.runtime.tuning.machine import DRIFT_LIMIT, DRIFT_STEPS, TuningMachine
 from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
-from threadcast.runtime.tuning.variants import (
-    DEFAULT,
-    ContenderId,
-    Kind,
-    MemoryFormat,
-    Variant,
-    backend,
-    eager_in,
-    plan_of,
-)  # fmt: skip
 
 CASES = (Case(1), Case(2))
 AS_GIVEN, CHANNELS_LAST = Variant(MemoryFormat.AS_GIVEN), Variant(MemoryFormat.CHANNELS_LAST)

@@ -9,7 +9,7 @@ import torch
 
 from threadcast.capture.capture import capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.in_step import STEPS, WARM_UP, probe_cases
+from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP, probe_cases
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.plan_search import PlanSearch
 from threadcast.runtime.tuning.states import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from threadcast.core import Case
-from threadcast.runtime.in_step import STEPS, WARM_UP
+from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP
 from threadcast.runtime.tuning.plan_search import MOST_PLANS, Meanwhile, PlanSearch, Probe, Try
 from threadcast.runtime.tuning.states import IllegalMove, State
 

@@ -14,13 +14,14 @@ import torch
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, ExecutionError
-from threadcast.runtime.memory_format import ModelFormat
-from threadcast.runtime.plan_store import PlanStore
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender_id import backend
 from threadcast.runtime.tuning.machine import DRIFT_STEPS
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.variants import MemoryFormat, backend
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 MOST_STEPS = 2_000

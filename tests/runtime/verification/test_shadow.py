@@ -17,7 +17,7 @@ from tests.runtime.verification.wrong_kernels import with_wrong_kernel
 from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import Machine
 from threadcast.core.errors import WrongResult
-from threadcast.runtime.engine import Engine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.shadow import Ran, Shadowed, shadow_step
 
 Replaying = Callable[..., Engine]

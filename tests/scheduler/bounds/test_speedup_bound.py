@@ -8,8 +8,9 @@ from hypothesis import given, settings
 
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.core import Edge, Machine, Op, OpGraph
+from threadcast.scheduler.bounds.ceiling import Limit, Reach
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.bounds.speedup_bound import HOLDERS, Limit, Reach, ceiling
+from threadcast.scheduler.bounds.speedup_bound import LISTED, ceiling
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, names
 from threadcast.scheduler.problem.engine_costs import PYTHON_ENGINE, EngineCosts
@@ -88,7 +89,7 @@ def test_the_holders_are_those_without_which_the_bound_falls_most() -> None:
 
 def test_where_cores_are_short_the_largest_ops_hold_the_makespan() -> None:
     report = ceiling(problem_of([{1: float(i)} for i in range(1, 21)], cores=2))
-    assert len(report.holders) == HOLDERS
+    assert len(report.holders) == LISTED
     assert [holder.narrow_s for holder in report.holders] == list(range(20, 10, -1))
     assert report.holders[0].falls_s == 10.0
 

@@ -38,14 +38,14 @@ _EVENTS = {
     "branches": ("Bc", "Bi"),
     "branch_misses": ("Bcm", "Bim"),
 }
-"""Our names (behind the prefix) and the simulator's events that add up to each."""
+"""Names of counts, without the prefix, and the simulator's events that add up to each."""
 
 
 def simulate(op: Op, *, machine: Machine | None = None, runs: int = 2, timeout_s: float = 600.0) -> dict[str, float]:
     """Counts of one run of `op` on one thread, caches warm, by names that begin with "cachegrind.".
 
-    `machine` gives the sizes of the caches (None: valgrind asks the processor). The difference between `runs` and
-    twice as many is taken, so that what it costs to start and to call counts for nothing.
+    `machine` gives the sizes of the caches (None: valgrind asks the processor). Counts are the difference between
+    `runs` and twice as many, so that starting and calling the op do not count.
 
     Raises CounterUnavailable without valgrind or on a processor other than x86-64, MeasurementError where the op
     cannot be run there or takes longer than `timeout_s`.
@@ -103,13 +103,13 @@ def _find_valgrind() -> str:
 
 
 def _cache_options(machine: Machine) -> list[str]:
-    """The caches that the first core sees: its first and its last level."""
-    seen = sorted((cache.level, cache.size_bytes) for cache in machine.caches if machine.cores[0].id in cache.cores)
+    """Options for the first and the last level of cache that the first core uses."""
+    levels = sorted((cache.level, cache.size_bytes) for cache in machine.caches if machine.cores[0].id in cache.cores)
     options = []
-    if seen and seen[0][0] == 1:
-        options.append(f"--D1={_geometry(seen[0][1])}")
-    if seen and seen[-1][0] > 1:
-        options.append(f"--LL={_geometry(seen[-1][1])}")
+    if levels and levels[0][0] == 1:
+        options.append(f"--D1={_geometry(levels[0][1])}")
+    if levels and levels[-1][0] > 1:
+        options.append(f"--LL={_geometry(levels[-1][1])}")
     return options
 
 

@@ -1,1 +1,1 @@
-"""The paper's machine, simulated. Nothing here measures real hardware; everything it yields says so."""
+"""The papers' Xeon Phi, simulated. Nothing here measures hardware; all measurements say that they are simulated."""

@@ -20,14 +20,14 @@ INSTRUCTIONS_PER_BRANCH = 12
 
 def counters(op: Op, case: Case, seconds: float, *, active_threads: int) -> dict[str, float]:
     """Return counts of one run of `op` that took `seconds`: of all its threads together, user mode."""
-    asked = demand(op)
+    needs = demand(op)
     cycles = active_threads * seconds * CLOCK_HZ
-    loads = max(asked.bytes / LINE_BYTES, asked.flops / FLOPS_PER_INSTRUCTION)  # one operand from memory each
-    useful = 2 * loads + asked.flops / FLOPS_PER_INSTRUCTION / asked.fill
+    loads = max(needs.bytes / LINE_BYTES, needs.flops / FLOPS_PER_INSTRUCTION)  # one operand from memory each
+    useful = 2 * loads + needs.flops / FLOPS_PER_INSTRUCTION / needs.fill
     waiting = max(0.0, cycles - useful) * INSTRUCTIONS_PER_CYCLE_WAITING
     tiles = active_threads if case.affinity is Affinity.SPREAD else (active_threads + 1) // 2
-    copies = tiles * min(asked.shared_bytes, L2_BYTES)
-    misses = (asked.bytes + copies) / LINE_BYTES
+    copies = tiles * min(needs.shared_bytes, L2_BYTES)
+    misses = (needs.bytes + copies) / LINE_BYTES
     # Each line that reaches the L2 is asked for once by each core of its tile, and again when the L1 lost it.
     references = misses * (1 if case.affinity is Affinity.SPREAD else 1.5) + loads / LANES
     return {

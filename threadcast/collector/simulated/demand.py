@@ -1,4 +1,4 @@
-"""What an op asks of the simulated machine: which library runs it, its arithmetic, its traffic, its shared data.
+"""What an op needs of the simulated machine: the library that runs it, arithmetic, memory traffic, shared data.
 
 TensorFlow 1.9 built with MKL, which the paper measured, runs an op in one of three libraries, and their threads
 behave differently. The division follows that release's graph rewriting (tensorflow/core/graph/mkl_layout_pass.cc).
@@ -72,7 +72,7 @@ class Demand:
 
 
 def demand(op: Op) -> Demand:
-    """Return what `op` asks; ops of unknown kinds are Eigen's and limited by memory."""
+    """The needs of `op`; Eigen runs ops of unknown kinds, which are limited by memory."""
     if op.kind in PASSES and len(op.inputs) > 1:
         return _convolution(op, PASSES[op.kind])
     if op.kind in MATRIX_PRODUCTS and len(op.inputs) > 1:

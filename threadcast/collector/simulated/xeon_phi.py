@@ -8,7 +8,7 @@
                   bytes / bandwidth(p, tiles))
 
 The third and fourth line limit scaling: the paper names non-parallel code and the cost of more threads as what
-does (II-C). A tile is two cores with one L2: p threads fill p / 2 tiles under COMPACT, p under SPREAD, which
+does (section II-C). A tile is two cores with one L2: p threads fill p / 2 tiles under COMPACT, p under SPREAD, which
 therefore pays twice for shared data and has twice the bandwidth. Time, memory and counters of real hardware are
 none of this: everything here is simulated. docs/simulated-xeon-phi.md says how well it fits and where it does not.
 """
@@ -61,7 +61,7 @@ def xeon_phi_machine() -> Machine:
 
 
 class XeonPhi:
-    """Seconds of any op at any case, without noise; one answer for one question, always."""
+    """Seconds of any op in any case, without noise."""
 
     def __init__(self, constants: Constants = CALIBRATED) -> None:
         self.constants = constants
@@ -77,57 +77,57 @@ class XeonPhi:
     def curve(self, op: Op, threads: ArrayLike, *, affinity: Affinity = Affinity.COMPACT) -> Floats:
         """Lone seconds of `op` at each thread count, one thread a core; float64 of the shape of `threads`."""
         p = np.asarray(threads, dtype=np.float64)
-        asked = demand(op)
+        needs = demand(op)
         tiles = p if affinity is Affinity.SPREAD else np.ceil(p / 2)
-        if asked.library is Library.MKL_BLAS:
-            return self._fewer_if_faster(asked, p, affinity)
-        return self._law(asked, p, tiles)
+        if needs.library is Library.MKL_BLAS:
+            return self._fewer_if_faster(needs, p, affinity)
+        return self._law(needs, p, tiles)
 
     def crowded_seconds(self, op: Op, threads: int, cores: int) -> float:
         """Lone seconds of `op` with `threads` threads on `cores` cores, COMPACT, several to a core."""
-        asked = demand(op)
-        if asked.library is Library.MKL_BLAS or threads <= cores:
+        needs = demand(op)
+        if needs.library is Library.MKL_BLAS or threads <= cores:
             return float(self.curve(op, min(threads, cores)))
         p = np.asarray(cores, dtype=np.float64)
-        return float(self._law(asked, p, np.ceil(p / 2), per_core=threads / cores))
+        return float(self._law(needs, p, np.ceil(p / 2), per_core=threads / cores))
 
     def active_threads(self, op: Op, threads: int) -> int:
-        """How many of `threads` the op keeps busy: all of an OpenMP team, what Eigen thinks the op is worth."""
-        asked = demand(op)
-        return int(_eigen_threads(asked, threads)) if asked.library is Library.EIGEN else threads
+        """How many of `threads` the op keeps busy: all of an OpenMP team; of Eigen's as many as pay off."""
+        needs = demand(op)
+        return int(_eigen_threads(needs, threads)) if needs.library is Library.EIGEN else threads
 
-    def _law(self, asked: Demand, p: Floats, tiles: Floats, per_core: float = 1.0) -> Floats:
+    def _law(self, needs: Demand, p: Floats, tiles: Floats, per_core: float = 1.0) -> Floats:
         """The law of the module; `per_core` threads on each of `p` cores."""
-        known = self.constants
-        if asked.library is Library.EIGEN:
-            p = _eigen_threads(asked, p)
-            return DISPATCH_S + asked.bytes / _bandwidth(p, p)
+        constants = self.constants
+        if needs.library is Library.EIGEN:
+            p = _eigen_threads(needs, p)
+            return DISPATCH_S + needs.bytes / _bandwidth(p, p)
         fixed = DISPATCH_S + FORK_JOIN_S_PER_THREAD * p * per_core
-        shared = tiles * min(asked.shared_bytes, L2_BYTES) / known.share_bytes_per_s
-        loop = asked.bytes / _bandwidth(p, tiles)
-        if asked.kernel is None:
+        shared = tiles * min(needs.shared_bytes, L2_BYTES) / constants.share_bytes_per_s
+        loop = needs.bytes / _bandwidth(p, tiles)
+        if needs.kernel is None:
             return np.asarray(fixed + shared + loop)
-        throughput = known.smt_throughput if 1 < per_core <= HARDWARE_THREADS else 1.0
-        arithmetic = asked.flops / (p * known.flops_per_s[asked.kernel] * asked.fill * throughput)
-        blocked = asked.library is Library.MKL_DNN
-        reorder = known.reorder_s_per_byte[asked.kernel] * asked.shared_bytes if blocked else 0.0
+        throughput = constants.smt_throughput if 1 < per_core <= HARDWARE_THREADS else 1.0
+        arithmetic = needs.flops / (p * constants.flops_per_s[needs.kernel] * needs.fill * throughput)
+        blocked = needs.library is Library.MKL_DNN
+        reorder = constants.reorder_s_per_byte[needs.kernel] * needs.shared_bytes if blocked else 0.0
         return np.asarray(fixed + reorder + shared + np.maximum(arithmetic, loop))
 
-    def _fewer_if_faster(self, asked: Demand, p: Floats, affinity: Affinity) -> Floats:
+    def _fewer_if_faster(self, needs: Demand, p: Floats, affinity: Affinity) -> Floats:
         """MKL_DYNAMIC: the best of all counts up to p."""
         every = np.arange(1, CORES + 1, dtype=np.float64)
         tiles = every if affinity is Affinity.SPREAD else np.ceil(every / 2)
-        best = np.minimum.accumulate(self._law(asked, every, tiles))
+        best = np.minimum.accumulate(self._law(needs, every, tiles))
         return np.asarray(best[np.minimum(p, CORES).astype(int) - 1])
 
 
 def _bandwidth(threads: Floats, tiles: Floats) -> Floats:
-    """Bytes a second: what the cores can draw, and what their tiles' share of the memory gives."""
+    """Bytes a second: the smaller of what the cores can request and what the memory gives their tiles."""
     of_tiles = np.minimum(tiles, TILES) * (MEMORY_BYTES_PER_S / TILES)
     return np.minimum(threads * CORE_BYTES_PER_S, of_tiles)
 
 
-def _eigen_threads(asked: Demand, pool: ArrayLike) -> Floats:
-    cycles = asked.bytes * EIGEN_CYCLES_PER_BYTE + asked.flops
+def _eigen_threads(needs: Demand, pool: ArrayLike) -> Floats:
+    cycles = needs.bytes * EIGEN_CYCLES_PER_BYTE + needs.flops
     worth = np.floor((cycles - EIGEN_STARTUP_CYCLES) / EIGEN_CYCLES_PER_THREAD + 0.9)
     return np.minimum(pool, np.maximum(1.0, worth))

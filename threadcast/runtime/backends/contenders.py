@@ -16,7 +16,7 @@ from threadcast.runtime.backends.screening import screened
 from threadcast.runtime.backends.ways import ways
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.variants import backend
+from threadcast.runtime.tuning.contender_id import backend
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 

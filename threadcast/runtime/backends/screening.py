@@ -22,7 +22,7 @@ from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.exported import write_onnx, write_program
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.ways import NEEDED, Way, ways
-from threadcast.runtime.native.library import make_file
+from threadcast.runtime.engines.native.library import make_file
 
 TURNS, TURN_S = 5, 0.15
 """How often each way has its turn when they are compared with each other, and for how long."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from threadcast.runtime.native.library import loaded_library
+from threadcast.runtime.engines.native.library import loaded_library
 
 
 class WeightVersions:

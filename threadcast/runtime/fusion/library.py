@@ -19,8 +19,8 @@ import torch
 
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
+from threadcast.runtime.engines.native.library import DRAFT, compiler, make_file, native_library
 from threadcast.runtime.fusion.kernels import PRELUDE, Kernel
-from threadcast.runtime.native.library import DRAFT, compiler, make_file, native_library
 
 _ISA_FLAGS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c"),

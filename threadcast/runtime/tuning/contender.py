@@ -8,7 +8,8 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import OpGraph, Plan
-from threadcast.runtime.tuning.variants import ContenderId, Variant
+from threadcast.runtime.plans.variant import Variant
+from threadcast.runtime.tuning.contender_id import ContenderId
 from threadcast.scheduler.policies import Problem
 
 Run = Callable[..., Any]

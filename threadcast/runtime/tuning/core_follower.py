@@ -8,8 +8,8 @@ from threading import Lock
 
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
-from threadcast.runtime.engine import PlanEngine
-from threadcast.runtime.malleable_plan import MalleablePlan
+from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.plans.malleable_plan import MalleablePlan
 from threadcast.scheduler.policies import Problem
 
 _logger = logging.getLogger("threadcast")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from threadcast.runtime.plans.variant import Variant
+from threadcast.runtime.tuning.contender_id import ContenderId
 from threadcast.runtime.tuning.guard import Verdict
 from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
-from threadcast.runtime.tuning.variants import ContenderId, Variant
 
 
 @dataclass(frozen=True, slots=True)

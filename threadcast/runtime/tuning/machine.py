@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from threadcast.core import Case
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.guard import Guard
 from threadcast.runtime.tuning.instructions import (
     Capture,
@@ -33,7 +35,6 @@ from threadcast.runtime.tuning.instructions import (
 )  # fmt: skip
 from threadcast.runtime.tuning.plan_search import PlanSearch
 from threadcast.runtime.tuning.states import Moves, State
-from threadcast.runtime.tuning.variants import DEFAULT, ContenderId, MemoryFormat, Variant, eager_in, plan_of
 
 DRIFT_STEPS = 50
 """Steps whose median is held against what they took at first."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import CurveTable, Machine, Plan, Trace
-from threadcast.runtime.comparison import sequential
-from threadcast.runtime.engine import PlanEngine
-from threadcast.runtime.engines import engine_costs, open_engine
-from threadcast.runtime.in_step import STEPS, as_seen, curves_in_step
-from threadcast.runtime.native.library import return_free_memory
-from threadcast.runtime.planning import Planning
+from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.native.library import return_free_memory
+from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+from threadcast.runtime.plans.curves_in_step import STEPS, as_seen, curves_in_step
+from threadcast.runtime.plans.planning import Planning
+from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
 from threadcast.scheduler.policies import Problem
 

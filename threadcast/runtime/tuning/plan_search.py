@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from threadcast.core import Case
-from threadcast.runtime.in_step import STEPS, WARM_UP
+from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP
 from threadcast.runtime.tuning.states import Moves, State
 
 CLOSE = 0.05

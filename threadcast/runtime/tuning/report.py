@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from threadcast.core import Plan
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
 from threadcast.runtime.tuning.guard import Verdict
-from threadcast.runtime.tuning.variants import DEFAULT, ContenderId, Kind, MemoryFormat
 
 
 @dataclass(slots=True)

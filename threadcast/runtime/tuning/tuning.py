@@ -17,15 +17,17 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.runtime.engine import PlanEngine
-from threadcast.runtime.engines import has_native_engine, open_engine
+from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.native.library import return_free_memory
+from threadcast.runtime.engines.open_engine import has_native_engine, open_engine
 from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.in_step import probe_cases
-from threadcast.runtime.malleable_plan import counts_below
-from threadcast.runtime.memory_format import ModelFormat
-from threadcast.runtime.native.library import return_free_memory
-from threadcast.runtime.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.curves_in_step import probe_cases
+from threadcast.runtime.plans.malleable_plan import counts_below
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender import Candidate, Contender, Run
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.instructions import (
     Capture,
@@ -50,7 +52,6 @@ from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
-from threadcast.runtime.tuning.variants import DEFAULT, ContenderId, MemoryFormat, Variant, plan_of
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.this_process import this_process
 

@@ -19,7 +19,7 @@ from threadcast.capture.program import Node, Program, below_autograd
 from threadcast.capture.recording import TRANSPARENT
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.cost import VIEW_KINDS
-from threadcast.runtime.engine import Engine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.differences import Difference, value_difference
 
 _MEMBERS = {"input": 0, "weight": 1, "bias": 2}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from threadcast.core import Plan
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.scheduler import planner
-from threadcast.scheduler.bounds.speedup_bound import Ceiling, ceiling
-from threadcast.scheduler.bounds.verdict import verdict
+from threadcast.scheduler.bounds.ceiling import Ceiling
+from threadcast.scheduler.bounds.speedup_bound import ceiling
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.merged_backward import without_split
 from threadcast.service import planners
@@ -57,7 +57,7 @@ class PlanCache:
             options = {"budget_s": BUDGET_S}
             plan = planners.plan(problem, planner.SEARCH, options, until, most=most_planners)
             report = ceiling(problem, unsplit=without_split(problem))
-            planned = PlannedNetwork(plan, report, verdict(report))
+            planned = PlannedNetwork(plan, report, report.verdict())
             self._plans.put(key, planned)
             return planned
         finally:

@@ -12,13 +12,13 @@ from threadcast.service.dashboard.frame import duration
 
 WIDTH, TRACK = 1000.0, 24.0
 NARROWEST = 1.0
-"""Units below which ops that follow each other on a core are drawn as one: a step has thousands of them."""
+"""Narrowest block, in units of WIDTH. Shorter ops in a row are drawn as one: a step has thousands of them."""
 MANY = "several"
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What ran on one core, as an image."""
+    """The ops of one core, as an image."""
 
     label: str
     image: Markup

@@ -1,0 +1,180 @@
+"""Compiling on first use: what stands in the way is told, and nothing half-made is left."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import _lru_cache_wrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.compiler import needs_compiler
+from threadcast.capture.capture import Captured, capture_forward
+from threadcast.core import Case, Machine
+from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engines import open_engine as engine_choice
+from threadcast.runtime.engines.native import library
+from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engines.open_engine import engine_costs, has_native_engine, open_engine
+from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.plans.sequential import sequential
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture
+def uncached() -> Iterator[None]:
+    """What is known of the library is forgotten before and after."""
+    caches: tuple[_lru_cache_wrapper[Any], ...] = (library._library, has_native_engine, engine_choice._say_once)
+    for function in caches:
+        function.cache_clear()
+    yield
+    for function in caches:
+        function.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncached: None) -> Path:
+    """An empty cache."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(folder))
+    return folder
+
+
+def compiler(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def left(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.name != "lock")
+
+
+def test_no_compiler_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    with pytest.raises(ExecutionError, match="no C\\+\\+ compiler"):
+        native_library()
+    assert not cache.exists()
+
+
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", "echo this machine is too old >&2; exit 1")))
+    with pytest.raises(ExecutionError, match="cannot be made"):
+        native_library()
+    assert left(cache) == []
+
+
+def test_a_compiler_that_hangs_is_ended_with_all_that_it_started(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", f"echo $$ >> {started}; exec sleep 600")))
+    monkeypatch.setenv("THREADCAST_ENGINE_COMPILE_TIMEOUT_S", "8")  # torch's build tools take seconds to begin
+    with pytest.raises(ExecutionError, match="not made within"):
+        native_library()
+    assert left(cache) == []
+    for process in map(int, started.read_text().split()):
+        assert ended(process)
+
+
+def test_a_process_killed_while_it_compiles_leaves_no_compiler_and_the_next_one_clears_up(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    compiling = {"CXX": str(compiler(tmp_path / "cxx", f"echo $$ >> {started}; exec sleep 600"))}
+    code = "from threadcast.runtime.engines.native.library import native_library; native_library()"
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **compiling}) as process:
+        deadline_s = time.monotonic() + 60.0
+        while not (started.exists() and started.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        process.kill()
+    for left_over in map(int, started.read_text().split()):
+        assert ended(left_over)
+    assert list(cache.glob("*/build-*"))
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", "exit 1")))
+    with pytest.raises(ExecutionError, match="cannot be made"):
+        native_library()
+    assert not list(cache.glob("*/build-*"))
+
+
+def test_compilers_end_in_time_where_the_caller_ignores_signals(tmp_path: Path) -> None:
+    code = f"""
+import signal, subprocess, time
+from pathlib import Path
+from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engines.native.library import make_file
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+started_s = time.monotonic()
+try:
+    make_file(["sh", "-c", "echo $$ > {tmp_path}/started; exec sleep 600"], Path("{tmp_path}/none"), "this")
+except ExecutionError as error:
+    print(error, time.monotonic() - started_s < 20)
+try:
+    make_file(["{tmp_path}/missing"], Path("{tmp_path}/none"), "that")
+except ExecutionError as error:
+    print(str(error).splitlines())
+"""
+    settings = {**os.environ, "THREADCAST_ENGINE_COMPILE_TIMEOUT_S": "1"}
+    said = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60)
+    assert said.stdout.splitlines() == [
+        "this: not made within 1 s; raise engine.compile_timeout_s True",
+        f"['that cannot be made:', '{tmp_path}/missing: No such file or directory']",
+    ], said.stderr
+    assert ended(int((tmp_path / "started").read_text()))
+
+
+def ended(process: int) -> bool:
+    deadline_s = time.monotonic() + 20.0
+    while time.monotonic() < deadline_s:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        os.sched_yield()
+    return False
+
+
+def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, uncached: None) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", "/dev/null/cache")
+    with pytest.raises(ExecutionError, match=r"cannot be written.*engine\.cache"):
+        native_library()
+
+
+def test_a_damaged_library_is_told(cache: Path) -> None:
+    built = library._cache_folder() / f"{library.NAME}.so"
+    built.parent.mkdir(parents=True)
+    built.write_bytes(b"nothing")
+    with pytest.raises(ExecutionError, match="delete it"):
+        native_library()
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture_forward(lambda x: x * 2 + 1, torch.ones(4))
+
+
+def test_without_a_library_the_python_engine_serves_and_says_so_once(
+    cache: Path, captured: Captured, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    plan = sequential(captured.graph, machine, Case(1))
+    for _ in range(3):
+        with open_engine(captured, plan, machine) as engine:
+            assert isinstance(engine, PythonEngine)
+            assert engine.run(captured.bind()).tolist() == [3.0] * 4
+    assert engine_costs().op_s > 1e-6
+    assert caplog.text.count("the Python engine serves") == 1

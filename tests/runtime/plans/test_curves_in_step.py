@@ -1,0 +1,65 @@
+"""Curves from traces: whose times they are, and what running beside others adds."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from threadcast.core import Case, Machine, Op, OpGraph, Placement, TensorSpec, Trace
+from threadcast.core.errors import InvalidInput
+from threadcast.runtime.plans.curves_in_step import as_seen, curves_in_step, probe_cases
+
+GRAPH = OpGraph(("a", "b", "c"), tuple(Op(kind, (TensorSpec((2,), "float32"),)) for kind in ("mul", "add", "mul")))
+
+
+def trace(cores: int, *seconds: float, threads: tuple[int, ...] | None = None) -> Trace:
+    """Ops one after the other, the last first: the trace's order is not the graph's."""
+    widths = threads or (cores,) * 3
+    placed, start = [], 0.0
+    for i in (2, 1, 0):
+        placed.append(Placement(GRAPH.ids[i], tuple(range(widths[i])), widths[i], start, start + seconds[i]))
+        start += seconds[i]
+    return Trace(cores, "test", tuple(placed))
+
+
+def test_every_op_gets_the_median_of_its_own_times() -> None:
+    one = [trace(1, 1.0, 2.0, 4.0), trace(1, 3.0, 2.0, 8.0), trace(1, 2.0, 9.0, 6.0)]
+    curves = curves_in_step(GRAPH, {Case(1): one, Case(2): [trace(2, 1.0, 1.0, 1.0)]})
+    assert curves.seconds[:, 0].tolist() == pytest.approx([2.0, 2.0, 6.0])
+    assert curves.seconds[:, 1].tolist() == pytest.approx([1.0, 1.0, 1.0])
+    assert (curves.low <= curves.seconds).all()
+    assert (curves.seconds <= curves.high).all()
+
+
+def test_a_case_without_traces_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="trace"):
+        curves_in_step(GRAPH, {Case(1): []})
+
+
+def test_ops_are_as_slow_as_those_of_their_kind_were_beside_others_or_alone() -> None:
+    alone = curves_in_step(GRAPH, {Case(1): [trace(1, 1.0, 2.0, 3.0)], Case(2): [trace(2, 1.0, 1.0, 1.0)]})
+    seen = as_seen(alone, GRAPH, [trace(2, 1.5, 1.2, 4.5, threads=(1, 2, 1))])
+    assert seen.seconds[:, 0].tolist() == pytest.approx([1.5, 3.0, 4.5]), "no add ran on one core: as all that did"
+    assert seen.seconds[:, 1].tolist() == pytest.approx([1.2, 1.2, 1.2]), "no mul ran on two cores: as the add did"
+    assert (seen.low <= seen.seconds).all()
+    assert (seen.seconds <= seen.high).all()
+
+
+def test_where_no_op_ran_so_all_ops_count() -> None:
+    alone = curves_in_step(GRAPH, {Case(1): [trace(1, 1.0, 2.0, 3.0)], Case(2): [trace(2, 1.0, 1.0, 1.0)]})
+    seen = as_seen(alone, GRAPH, [trace(2, 1.5, 1.0, 2.0)])
+    assert seen.seconds[:, 0].tolist() == pytest.approx([1.5, 3.0, 4.5])
+    assert seen.seconds[:, 1].tolist() == pytest.approx([1.75, 1.0, 1.75])
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6]), (8, [1, 2, 3, 4, 6, 8])])
+def test_small_counts_are_all_tried(cores: int, counts: list[int]) -> None:
+    assert sorted({case.threads for case in probe_cases(Machine.uniform("m", cores))}) == counts
+
+
+def test_counts_grow_by_halves_up_to_all_cores() -> None:
+    counts = sorted({case.threads for case in probe_cases(Machine.uniform("m", 128))})
+    assert counts[-1] == 128
+    assert len(counts) <= 14
+    assert all(after <= 1.6 * before for before, after in itertools.pairwise(counts[3:]))

@@ -1,0 +1,148 @@
+"""A plan that was proven is run at once by the next process, if it is still one of the graph."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import threadcast
+from tests.runtime.random_plans import made_up_curves, make_random_plan
+from threadcast.capture.capture import Captured, capture_forward
+from threadcast.core import Machine, Plan, read_machine
+from threadcast.runtime.plans.malleable_plan import counts_below
+from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning.machine import DRIFT_STEPS
+from threadcast.runtime.tuning.tuning import Tuning
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture_forward(lambda x: (x * 2).sin() + (x + 1).cos(), torch.ones(8))
+
+
+@pytest.fixture
+def kept(captured: Captured, machine: Machine) -> StoredPlan:
+    return StoredPlan(make_random_plan(captured.graph, (machine.cores[0].id,), seed=1), MemoryFormat.AS_GIVEN, 1e-3)
+
+
+def test_what_is_kept_comes_back_for_the_same_graph_only(
+    tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan
+) -> None:
+    store = PlanStore(tmp_path / "plans", machine)
+    assert store.read(captured.graph) is None
+    store.write("call", captured.graph, kept)
+    found = store.read(captured.graph)
+    assert found is not None
+    assert (found.plan, found.memory_format, found.step_s) == (kept.plan, MemoryFormat.AS_GIVEN, 1e-3)
+    assert store.read(capture_forward(lambda x: x * 2, torch.ones(8)).graph) is None
+    assert PlanStore(tmp_path / "plans", machine, among="openvino 2").read(captured.graph) is None
+    other = Machine.uniform("other", 3)
+    assert PlanStore(tmp_path / "plans", other).read(captured.graph) is None
+    store.drop(captured.graph)
+    assert store.read(captured.graph) is None
+
+
+def test_the_layout_that_was_best_comes_first(
+    tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan
+) -> None:
+    store = PlanStore(tmp_path, machine)
+    layouts: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST)
+    assert store.formats_first("call", layouts) == layouts
+    store.write("call", captured.graph, StoredPlan(kept.plan, MemoryFormat.CHANNELS_LAST, 1.0))
+    assert store.formats_first("call", layouts) == layouts[::-1]
+    assert store.formats_first("another", layouts) == layouts
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"layout": "odd", "step_s": 1, "plan": {}}', '{"layout": 3}'])
+def test_a_damaged_file_is_as_good_as_none(
+    content: str,
+    tmp_path: Path,
+    captured: Captured,
+    machine: Machine,
+    kept: StoredPlan,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = PlanStore(tmp_path, machine)
+    store.write("call", captured.graph, kept)
+    for path in tmp_path.glob("*.json"):
+        path.write_text(content)
+    assert store.read(captured.graph) is None
+    assert "made anew" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_stops_nobody(
+    captured: Captured, machine: Machine, kept: StoredPlan, caplog: pytest.LogCaptureFixture
+) -> None:
+    PlanStore(Path("/dev/null/plans"), machine).write("call", captured.graph, kept)
+    assert "not kept" in caplog.text
+
+
+def waves(x: Tensor) -> Tensor:
+    return (x * 2).sin() + (x + 1).cos()
+
+
+def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = False) -> Plan:
+    """Keep a plan of `waves`, as if an earlier process had proven it."""
+    with closing(threadcast.optimize(waves)) as call:
+        call(x)
+        (made,) = call._optimized._tunings.values()
+        assert isinstance(made, Tuning)
+        graph = made._capture_graph(MemoryFormat.AS_GIVEN).graph
+        plan = make_random_plan(graph, tuple(core.id for core in machine.cores), seed=2)
+        known = made_up_curves(graph, machine) if curves else None
+        made._plans.write(made._call, graph, StoredPlan(plan, MemoryFormat.AS_GIVEN, step_s, curves=known))
+    return plan
+
+
+def test_a_kept_plan_runs_from_the_first_call_on(machine: Machine, plans_of_the_test: Path) -> None:
+    x = torch.ones(8)
+    plan = keep_a_plan(x, machine, step_s=1.0)
+    with closing(threadcast.optimize(waves)) as call:
+        assert torch.equal(call(x), waves(x))
+        assert (call.reports[0].runs, call.reports[0].plan) == ("plan", plan)
+
+
+def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) -> None:
+    x = torch.ones(8)
+    keep_a_plan(x, machine, step_s=1e-9)
+    with closing(threadcast.optimize(waves)) as call:
+        runs = set()
+        for _ in range(DRIFT_STEPS + 2):
+            assert torch.equal(call(x), waves(x))
+            runs.add(call.reports[0].runs)
+        assert runs == {"plan", "measuring"}
+
+
+def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan) -> None:
+    store, curves = PlanStore(tmp_path, machine), made_up_curves(captured.graph, machine)
+    store.write("call", captured.graph, replace(kept, curves=curves))
+    found = store.read(captured.graph)
+    assert found is not None
+    assert found.curves is not None
+    assert (found.curves.cases, found.curves.model) == (curves.cases, curves.model)
+    for name in ("seconds", "low", "high", "source"):
+        assert (getattr(found.curves, name) == getattr(curves, name)).all()
+
+
+@pytest.mark.skipif(len(read_machine()) < 2, reason="one core has no fewer")
+def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(machine: Machine) -> None:
+    x = torch.ones(8)
+    keep_a_plan(x, machine, step_s=1.0, curves=True)
+    with closing(threadcast.optimize(waves)) as call:
+        call(x)
+        (tuned,) = call._optimized._tunings.values()
+        assert isinstance(tuned, Tuning)
+        graph = tuned._capture_graph(MemoryFormat.AS_GIVEN).graph
+        until_s = time.monotonic() + 60
+        while (found := tuned._plans.read(graph)) is not None and not found.fewer and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert found is not None
+        assert sorted(found.fewer) == sorted(counts_below(len(machine)))
+        assert found.curves is None, "nothing is left to be made"

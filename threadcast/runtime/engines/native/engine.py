@@ -1,0 +1,237 @@
+"""Runs steps in C++: pinned threads, dependency counters, and teams that serve OpenMP in place of its pools."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from threadcast.capture.capture import Captured
+from threadcast.capture.values import find_refs
+from threadcast.core import Core, Machine, Placement, Plan, Trace
+from threadcast.core.errors import EngineClosed, ExecutionError
+from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.lifetimes import lifetimes
+from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engines.native.lowering import Values, native_program, script_of
+from threadcast.runtime.engines.replay import Replay, Seat, Team, arrange
+from threadcast.threads.openmp import end_idle_workers
+
+Ran = tuple[float, float, int, int]
+"""Start and finish of an op by the steady clock, in seconds, the lane that led it, and its engine's number."""
+
+_CLOSED = "the engine is closed; make a new one"
+MOST_KEPT = 64
+"""Plans on cores of which a native engine is kept, for when they come again."""
+
+SPIN_S = 3e-4
+"""Seconds for which a thread that waits spins before it sleeps: several times the 35 to 50 us that waking one takes
+on the virtual machine where this was written, and short beside what a thread that waits longer would burn."""
+
+
+class NativeEngine(PlanEngine):
+    """Runs the steps of `captured` by `plan` on the cores of `machine`, on the threads that all of a process share.
+
+    The calling thread is one of those that run a step. Ctrl-C waits for the end of the step. ExecutionError where there
+    is no native library (`native.library` says why) or an operator cannot be called natively; PlanError as the Python
+    engine raises it.
+    """
+
+    def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
+        self.plan, self.captured = plan, captured
+        self._machine, self._policy = machine, plan.policy
+        self._program, self._graph = captured.program, captured.graph
+        self._native = native_library()
+        self._values = Values.of(captured.program)
+        self._native_program = native_program(self._native, captured, self._values)
+        refs = set(find_refs(captured.program.outputs))
+        outputs = ((ref.slot, self._values.of_ref(ref), ref.item) for ref in refs)
+        self._outputs = sorted(outputs, key=lambda entry: entry[1])
+        """Slot, number of the value and item of each output."""
+        self._changing = threading.Lock()
+        self._arranged: dict[int, _Arranged] = {}
+        self._engines: dict[tuple[int, tuple[Seat, ...]], Any] = {}
+        self._numbers = count()
+        self._teams: dict[int, list[Team]] = {}
+        self._held = _Held(self._native, lambda lanes: self._engine(plan, machine, machine.cores, lanes))
+        self._end = weakref.finalize(self, self._held.end)
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        return self._run(inputs, None)
+
+    def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
+        outputs, trace, _ = self.run_timed(inputs)
+        return outputs, trace
+
+    def run_timed(self, inputs: Sequence[Any]) -> tuple[Any, Trace, float]:
+        """As `run_traced`; and when the first op began, by `time.monotonic`."""
+        ran: list[Ran] = []
+        outputs = self._run(inputs, ran)
+        begin_s = min((start for start, *_ in ran), default=0.0)
+        ops = []
+        for op, (op_id, (start, finish, _, engine)) in enumerate(zip(self._graph.ids, ran, strict=True)):
+            team = self._teams[engine][op]
+            times = start - begin_s, finish - begin_s
+            ops.append(Placement(op_id, team.cores, team.threads, *times, team.hardware_thread))
+        return outputs, Trace(len(self._machine), self._policy, tuple(ops)), begin_s
+
+    def rest(self) -> None:
+        """Nothing to do: the threads sleep, and there are no idle OpenMP workers."""
+
+    def _run(self, inputs: Sequence[Any], ran: list[Ran] | None) -> Any:
+        slots = self._program.new_slots(inputs)
+        if not self._program.nodes:
+            return self._program.collect(slots)
+        found = self._held.run(inputs, [value for _, value, _ in self._outputs], len(self._graph), ran)
+        for (slot, _, item), value in zip(self._outputs, found, strict=True):
+            slots[slot] = value if item is None else {**(slots[slot] or {}), item: value}
+        return self._program.collect(slots)
+
+    def prepare(self, plan: Plan, machine: Machine) -> None:
+        with self._changing:
+            self._arrange(plan, machine)
+
+    def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
+        with self._changing:
+            self._held.change(lambda lanes: self._engine(plan, machine, cores, lanes))
+            self.plan = plan
+
+    def close(self) -> None:
+        self._end()
+        with self._changing:
+            self._engines.clear()  # they hold the threads
+            self._arranged.clear()
+
+    def _arrange(self, plan: Plan, machine: Machine) -> _Arranged:
+        if id(plan) not in self._arranged:
+            self._arranged[id(plan)] = _Arranged(self._native, self.captured, plan, machine, self._values)
+        return self._arranged[id(plan)]
+
+    def _engine(self, plan: Plan, machine: Machine, cores: Sequence[Core], lanes: Any) -> Any:
+        """A native engine for `plan`, made for `machine`, whose cores these ones stand for, in order."""
+        arranged = self._arrange(plan, machine)
+        seats = _seated(arranged.seats, machine, cores)
+        key = id(plan), tuple(seats)
+        if key not in self._engines:
+            if len(self._engines) >= MOST_KEPT:
+                self._engines.clear()
+                self._arranged = {id(plan): arranged}
+                self._teams = dict(list(self._teams.items())[-MOST_KEPT:])
+            try:
+                made = self._native.Engine(self._native_program, lanes, arranged.script, seats, SPIN_S)
+            except RuntimeError as error:
+                raise ExecutionError(f"the cores of a plan cannot be used: {error}") from error
+            made.number = next(self._numbers)
+            self._teams[made.number] = arranged.teams_on(machine, cores)
+            self._engines[key] = made
+        return self._engines[key]
+
+
+class _Arranged:
+    """A plan made ready for native engines, whichever cores they run it on."""
+
+    def __init__(self, native: ModuleType, captured: Captured, plan: Plan, machine: Machine, values: Values) -> None:
+        self.plan = plan  # kept: it is known by its id
+        self._replay: Replay = arrange(plan, captured.graph)
+        lives = lifetimes(values.touches(captured.program), values.kept(captured.program), self._replay)
+        self.seats, members = script_of(self._replay, lives, values, machine)
+        self.script = native.Script(**members)
+
+    def teams_on(self, machine: Machine, cores: Sequence[Core]) -> list[Team]:
+        """Who runs each op where `cores` stand for those of `machine`."""
+        ids = {planned.id: core.id for planned, core in zip(machine.cores, cores, strict=True)}
+        teams = [team._replace(cores=tuple(ids[core] for core in team.cores)) for team in self._replay.teams]
+        return [teams[number] for number in self._replay.team_of]
+
+
+def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> list[Seat]:
+    """The same seats on `cores` in place of those of `machine`."""
+    at = {cpu: (core, i) for core, planned in enumerate(machine.cores) for i, cpu in enumerate(planned.cpus)}
+    found: list[Seat] = []
+    for cpu, slot in seats:
+        core, i = at[cpu]
+        cpus = cores[core].cpus
+        seat = cpus[min(i, len(cpus) - 1)], slot + max(0, i - len(cpus) + 1)
+        while seat in found:
+            seat = seat[0], seat[1] + 1
+        found.append(seat)
+    return found
+
+
+class NativeLoop:
+    """The calls of a program, one after the other, with nothing around them: what the engine is measured against."""
+
+    def __init__(self, captured: Captured) -> None:
+        values = Values.of(captured.program)
+        self._program = native_program(native_library(), captured, values)
+
+    def run(self, inputs: Sequence[Any]) -> None:
+        """Call every operator once on the calling thread; the results are dropped at the end."""
+        self._program.run(list(inputs))
+
+
+class _Held:
+    """A C++ engine and the threads, apart from the object whose end is theirs."""
+
+    def __init__(self, native: ModuleType, make: Callable[[Any], Any]) -> None:
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._lanes = _shared_lanes(native)
+        self._relay = native.Relay(make(self._lanes))
+
+    def run(self, inputs: Sequence[Any], wanted: list[int], ops: int, ran: list[Ran] | None) -> list[Any]:
+        if os.getpid() != self._process:
+            raise ExecutionError(
+                f"the engine's threads stayed in process {self._process}, of which this one is a fork; "
+                "make an engine after the fork"
+            )
+        with self._lock:
+            if self._relay is None:
+                raise EngineClosed(_CLOSED)
+            end_idle_workers()  # the caller's own: they would spin on the engine's cores
+            found: list[Any] = self._relay.run(
+                list(inputs), wanted, None if ran is None else ops, [] if ran is None else ran
+            )
+            return found
+
+    def change(self, make: Callable[[Any], Any]) -> None:
+        """Go on by the native engine that `make(lanes)` gives; does not wait for a run under way."""
+        relay, lanes = self._relay, self._lanes
+        if relay is None:
+            raise EngineClosed(_CLOSED)
+        relay.change(make(lanes))
+
+    def end(self) -> None:
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            self._relay = None
+            self._lanes = None
+
+
+class _LanesOf:
+    """The lanes of one process, as long as an engine holds them."""
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        self.making = threading.Lock()
+        self.lanes: weakref.ref[Any] | None = None
+
+
+_current = _LanesOf(os.getpid())
+
+
+def _shared_lanes(native: ModuleType) -> Any:
+    global _current
+    if os.getpid() != _current.process:  # a fork: its parent's threads have not come along
+        _current = _LanesOf(os.getpid())
+    with _current.making:
+        lanes = _current.lanes() if _current.lanes is not None else None
+        if lanes is None:
+            lanes = native.Lanes(SPIN_S)
+            _current.lanes = weakref.ref(lanes)
+        return lanes

@@ -1,0 +1,201 @@
+// What Python sees of the engine.
+#include <cxxabi.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/extension.h>
+#include <unistd.h>
+
+#include "arena.h"
+#include "engine.h"
+#include "fused.h"
+#include "openmp.h"
+#include "relay.h"
+#include "untouched.h"
+
+namespace py = pybind11;
+
+namespace threadcast {
+namespace {
+
+// `given` is None (the schema's default), ("constant", object), ("value", number), ("number", number) for what the value
+// holds when the operator is called, or ("values", [number or -1]).
+Argument argument_of(const c10::FunctionSchema& schema, size_t position, const py::object& given) {
+  const c10::Argument& declared = schema.arguments()[position];
+  Argument argument;
+  if (given.is_none()) {
+    if (!declared.default_value()) throw std::invalid_argument(schema.name() + " needs " + declared.name());
+    argument.constant = *declared.default_value();
+    return argument;
+  }
+  const auto pair = given.cast<py::tuple>();
+  const auto kind = pair[0].cast<std::string>();
+  if (kind == "constant") {
+    torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
+    argument.constant = torch::jit::argumentToIValue(schema, position, pair[1]);
+    const bool number = argument.constant.isTensor() && !THPVariable_Check(pair[1].ptr());
+    if (number) argument.constant.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
+  } else if (kind == "value") {
+    argument.kind = Argument::Kind::kValue;
+    argument.value = pair[1].cast<size_t>();
+  } else if (kind == "number") {
+    const bool tensor = declared.type()->isSubtypeOf(*c10::TensorType::get());
+    argument.kind = tensor ? Argument::Kind::kWrapped : Argument::Kind::kNumber;
+    argument.value = pair[1].cast<size_t>();
+  } else {
+    const bool optional = declared.type()->castRaw<c10::ListType>() != nullptr &&
+                          declared.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::OptionalType::Kind;
+    argument.kind = optional ? Argument::Kind::kOptionalTensors : Argument::Kind::kTensors;
+    argument.values = pair[1].cast<std::vector<long>>();
+  }
+  return argument;
+}
+
+std::shared_ptr<Program> make_program(const py::list& calls, size_t values, std::vector<std::vector<int>> successors,
+                                      std::vector<std::vector<int>> touches) {
+  auto program = std::make_shared<Program>();
+  program->values = values;
+  program->successors = std::move(successors);
+  program->touches = std::move(touches);
+  for (const auto& item : calls) {
+    const auto call = item.cast<py::tuple>();
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call[0].cast<std::string>().c_str(),
+                                                                   call[1].cast<std::string>().c_str());
+    Call made{op, {}, call[3].cast<size_t>(), call[4].cast<size_t>()};
+    size_t position = 0;
+    for (const auto& given : call[2].cast<py::list>())
+      made.arguments.push_back(argument_of(op.schema(), position++, py::reinterpret_borrow<py::object>(given)));
+    program->calls.push_back(std::move(made));
+  }
+  program->count_predecessors();
+  return program;
+}
+
+std::chrono::nanoseconds nanoseconds_of(double seconds) {
+  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+}
+
+Values values_of(const py::list& inputs) {
+  Values values;
+  for (const auto& input : inputs)
+    values.push_back(THPVariable_Check(input.ptr()) ? c10::IValue(THPVariable_Unpack(input.ptr())) : c10::IValue());
+  return values;
+}
+
+// Lets other threads run Python meanwhile. As the interpreter exits, taking the lock again ends a daemon thread by
+// unwinding it (pthread_exit), through frames that may not throw and drop objects without the lock. Such a thread waits
+// here for the end of the process instead, as it does from Python 3.14 on.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind&) {
+      for (;;) pause();
+    }
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+void loop(const Program& program, const py::list& inputs) {
+  Values values = values_of(inputs);
+  values.resize(program.values);
+  Unlocked unlocked;
+  at::AutoDispatchBelowAutograd below_autograd;
+  std::vector<c10::IValue> stack;
+  for (const Call& call : program.calls) call.run(values, stack);
+}
+
+std::vector<py::object> run(Relay& relay, const py::list& inputs, const std::vector<size_t>& wanted,
+                            std::optional<size_t> timed, py::list& ran_out) {
+  Values values = values_of(inputs);
+  std::vector<Ran> ran(timed.value_or(0));
+  Values results;
+  {
+    Unlocked unlocked;
+    results = relay.run(std::move(values), wanted, timed ? &ran : nullptr);
+  }
+  for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.lane, one.engine));
+  std::vector<py::object> objects;
+  for (c10::IValue& result : results) objects.push_back(torch::jit::toPyObject(std::move(result)));
+  return objects;
+}
+
+// Lets Python's garbage collector see, and cut, what objects of this class hold.
+template <class Holder>
+void collect_cycles_of(PyHeapTypeObject* type) {
+  type->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->ht_type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) -> int {
+    Py_VISIT(Py_TYPE(self));
+    return py::detail::is_holder_constructed(self) ? py::cast<Holder&>(py::handle(self)).visit(visit, arg) : 0;
+  };
+  type->ht_type.tp_clear = [](PyObject* self) -> int {
+    if (py::detail::is_holder_constructed(self)) py::cast<Holder&>(py::handle(self)).clear();
+    return 0;
+  };
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.def("install_arena", &install_arena);
+  module.def("trim_arena", &trim_arena);
+  module.def("take_over_openmp", &take_over_openmp);
+  module.def("set_home", &set_home);
+  module.def("send_home", &send_home);
+  module.def("is_pinned", &is_pinned);
+  module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
+                                const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
+                                std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs,
+                                const std::vector<std::tuple<size_t, int64_t, std::vector<int64_t>>>& stores) {
+    FusedSpec spec{std::move(sizes), inputs, std::move(outputs), {}};
+    for (const auto& [output, offset, strides] : stores) spec.stores.push_back({output, offset, strides});
+    define_fused(schema, name, path, symbol, std::move(spec));
+  }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
+      py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
+  module.attr("tagged") = kTagged;
+  py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
+      .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
+           py::arg("tables"), py::arg("lists"), py::arg("tensors"))
+      .def("holds", &Untouched::holds);
+  py::class_<Unwritten>(module, "Unwritten")
+      .def(py::init<std::vector<at::Tensor>>(), py::arg("tensors"))
+      .def("holds", &Unwritten::holds);
+  py::class_<Program, std::shared_ptr<Program>>(module, "Program")
+      .def(py::init(&make_program), py::kw_only(), py::arg("calls"), py::arg("values"), py::arg("successors"),
+           py::arg("touches"))
+      .def("run", torch::wrap_pybind_function(loop));
+  py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes").def(py::init([](double spin_s) {
+    return std::make_shared<Lanes>(nanoseconds_of(spin_s));
+  }));
+  py::class_<Script, std::shared_ptr<Script>>(module, "Script")
+      .def(py::init([](const std::vector<std::vector<std::pair<int, int>>>& lanes,
+                       std::vector<std::vector<int>> teams, std::vector<int> waits, std::vector<std::vector<int>> tells,
+                       std::vector<std::vector<int>> last, std::vector<std::vector<int>> counted,
+                       std::vector<int> users) {
+        auto script = std::make_shared<Script>(Script{{}, std::move(teams), std::move(waits), std::move(tells),
+                                                      std::move(last), std::move(counted), std::move(users)});
+        for (const auto& lane : lanes) {
+          script->lanes.emplace_back();
+          for (const auto& [op, rank] : lane) script->lanes.back().push_back({op, rank});
+        }
+        return script;
+      }), py::kw_only(), py::arg("lanes"), py::arg("teams"), py::arg("waits"), py::arg("tells"),
+          py::arg("last"), py::arg("counted"), py::arg("users"));
+  py::class_<Stepper, std::shared_ptr<Stepper>>(module, "Stepper").def_readwrite("number", &Stepper::number);
+  py::class_<Engine, Stepper, std::shared_ptr<Engine>>(module, "Engine")
+      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<Script> script,
+                       const std::vector<Seat>& seats, double spin_s) {
+        return std::make_shared<Engine>(program, lanes, std::move(script), seats, nanoseconds_of(spin_s));
+      }));
+  py::class_<Relay>(module, "Relay")
+      .def(py::init<std::shared_ptr<Stepper>>())
+      .def("change", &Relay::change, py::call_guard<Unlocked>())
+      .def("run", torch::wrap_pybind_function(run));
+}
+
+}  // namespace threadcast

@@ -1,0 +1,148 @@
+"""A plan whose engine follows the cores that there are: plans for every smaller number, made in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+
+import numpy as np
+
+from threadcast.core import Core, Machine, Placement, Plan
+from threadcast.core.errors import EngineClosed, ThreadcastError
+from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.plans.planning import Planning
+from threadcast.runtime.plans.sequential import sequential
+from threadcast.scheduler.policies import Problem
+
+ALL_UP_TO = 16
+"""Cores up to which every number has a plan of its own; above, each is an eighth more than the one before."""
+_LOOK_S = 0.05
+
+_logger = logging.getLogger("threadcast")
+
+
+def counts_below(cores: int) -> list[int]:
+    """The numbers of cores below `cores` that get plans, the largest first."""
+    found, count = [], 1
+    while count < cores:
+        found.append(count)
+        count += max(1, count // 8) if count >= ALL_UP_TO else 1
+    return found[::-1]
+
+
+class MalleablePlan:
+    """Lets `engine`, which runs `plan` of `graph` on `machine`, go on with other cores, and back.
+
+    `problem` is what plans for fewer cores are made from, in a process of its own, one after the other; `known` are
+    those that there are already. Without a problem no others are made. `done` is called with all of them in the end,
+    from a thread. Until there is one for a number of cores, operators run one after the other on all of these. `close`
+    ends the thread and its process; the engine is the caller's.
+    """
+
+    def __init__(
+        self, engine: PlanEngine, plan: Plan, machine: Machine, problem: Problem | None, known: Mapping[int, Plan],
+        *, done: Callable[[Mapping[int, Plan]], None],
+    ) -> None:  # fmt: skip
+        self._engine, self._machine, self._problem, self._done = engine, machine, problem, done
+        self._graph = engine.captured.graph
+        self._order = [core for group in machine.groups for core in group]
+        self._plans: dict[int, Plan] = {**known, len(machine): plan}
+        self._stopgaps: dict[int, Plan] = {}
+        self._changing = threading.Lock()
+        self._cores: tuple[Core, ...] = machine.cores
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._make, name="threadcast-fewer-cores", daemon=True)
+        self._thread.start()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has as many cores as it was made for."""
+        return len(self._cores) >= len(self._machine)
+
+    def resize(self, cores: Sequence[Core]) -> None:
+        """Go on with these from the next operator boundary, or with the first of them where they are too many.
+
+        PlanError where the engine cannot use them. Does nothing once the engine is closed: when the interpreter ends,
+        engines are closed before what uses them.
+        """
+        with self._changing:
+            home = self._machine.cores
+            self._cores = home if set(home) <= set(cores) else tuple(cores[: len(home)])
+            try:
+                self._apply()
+            except EngineClosed:
+                self._ending.set()
+
+    def close(self) -> None:
+        """Make no more plans."""
+        self._ending.set()
+        self._thread.join()
+
+    def _apply(self) -> None:
+        count = len(self._cores)
+        if count == len(self._machine):
+            plan, machine = self._plans[count], self._machine
+        else:
+            plan, machine = self._plan(count)
+        self._engine.change(plan, machine, self._cores[: len(machine)])
+
+    def _plan(self, count: int) -> tuple[Plan, Machine]:
+        """The plan that there is for at most this many cores."""
+        best = next((fewer for fewer in counts_below(count + 1) if fewer in self._plans), 0)
+        if best + max(1, best // 8) > count:
+            return self._plans[best], self._smaller(best)
+        if count not in self._stopgaps:
+            machine = self._smaller(count)
+            self._stopgaps[count] = sequential(self._graph, machine, machine.cases()[-1])
+        return self._stopgaps[count], self._smaller(count)
+
+    def _smaller(self, count: int) -> Machine:
+        return self._machine.limited_to(self._order[:count])
+
+    def _make(self) -> None:
+        try:
+            for count in counts_below(len(self._machine)):
+                plan = self._plans.get(count) or self._planned(count)
+                if self._ending.is_set():
+                    return
+                if plan is None:
+                    continue
+                self._engine.prepare(plan, self._smaller(count))
+                with self._changing:
+                    self._plans[count] = plan
+                    if len(self._cores) == count:
+                        self._apply()
+        except EngineClosed:
+            pass
+        except (ThreadcastError, OSError) as error:
+            _logger.warning("no more plans for fewer cores are made: %s", error)
+        finally:
+            self._done({count: plan for count, plan in self._plans.items() if count < len(self._machine)})
+
+    def _planned(self, count: int) -> Plan | None:
+        machine = self._smaller(count)
+        if self._problem is None:
+            return None
+        if count == 1:
+            return _one_after_the_other(self._problem, machine)
+        with closing(Planning(Problem(self._graph, self._problem.curves, machine), background=True)) as planning:
+            while (plan := planning.result()) is None:
+                if self._ending.wait(_LOOK_S):
+                    return None
+        return plan
+
+
+def _one_after_the_other(problem: Problem, machine: Machine) -> Plan:
+    """The plan for one core, with the times that the ops take there."""
+    case = machine.cases()[0]
+    seconds = problem.curves.seconds[:, problem.curves.cases.index(case)]
+    order = problem.graph.topological_order
+    ends = np.cumsum(seconds[list(order)])
+    cores = machine.place(case)
+    ops = (
+        Placement(problem.graph.ids[op], cores, case.threads, float(end - seconds[op]), float(end))
+        for op, end in zip(order, ends, strict=True)
+    )
+    return Plan(1, "sequential", tuple(ops), lower_bound_s=float(ends[-1]))

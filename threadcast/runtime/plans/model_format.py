@@ -1,0 +1,81 @@
+"""Memory formats of a network: as its parameters are given, or channels last, in which convolutions are faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from threadcast.runtime.plans.variant import MemoryFormat
+
+
+def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...]:
+    """The memory formats that may differ in speed: channels last only matters to convolutions in two dimensions."""
+    convolves = model is not None and any(isinstance(part, nn.Conv2d | nn.ConvTranspose2d) for part in model.modules())
+    images = any(isinstance(leaf, Tensor) and leaf.dim() == 4 for leaf in pytree.tree_leaves(example))
+    return tuple(MemoryFormat) if convolves and images else (MemoryFormat.AS_GIVEN,)
+
+
+def with_images_channels_last(values: Any) -> Any:
+    """Nested `values` with their floating-point tensors of four dimensions in channels-last order."""
+    return pytree.tree_map_only(Tensor, lambda x: x.contiguous(memory_format=_format(x)), values)
+
+
+def _format(tensor: Tensor) -> torch.memory_format:
+    images = tensor.dim() == 4 and tensor.is_floating_point()
+    return torch.channels_last if images else torch.preserve_format if tensor.dim() != 4 else torch.contiguous_format
+
+
+class ModelFormat:
+    """Owns the memory format of one model: of its parameters, of the optimizer's state, and of its calls' arguments.
+
+    The tensors stay the same objects with the same values; only the order of their numbers in memory changes.
+    `changed` is called after it has. Without a model it applies to arguments alone.
+    """
+
+    def __init__(
+        self, model: nn.Module | None, optimizer: Optimizer | None = None,
+        *, changed: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._model, self._optimizer, self._changed = model, optimizer, changed
+        self.reset()
+
+    def reset(self) -> None:
+        """Take the model's tensors, which may be others than before, to be as given."""
+        self.current = MemoryFormat.AS_GIVEN
+        """The format that was set last."""
+        parameters = () if self._model is None else self._model.parameters()
+        self._given = {parameter: parameter.stride() for parameter in parameters}
+
+    def set(self, memory_format: MemoryFormat) -> None:
+        """Reorder the tensors of model and optimizer in this format, where they are in another one."""
+        if memory_format is self.current:
+            return
+        self.current = memory_format
+        with torch.no_grad():
+            for tensor, parameter in self._images():
+                if memory_format is MemoryFormat.CHANNELS_LAST:
+                    tensor.data = tensor.detach().contiguous(memory_format=torch.channels_last)
+                else:
+                    given = torch.empty_strided(tensor.shape, self._given[parameter], dtype=tensor.dtype)
+                    tensor.data = given.copy_(tensor.detach())
+        self._changed()
+
+    def arguments(self, values: Any) -> Any:
+        """A call's arguments in the current format."""
+        return with_images_channels_last(values) if self.current is MemoryFormat.CHANNELS_LAST else values
+
+    def _images(self) -> Iterator[tuple[Tensor, nn.Parameter]]:
+        """Parameters of four dimensions and the optimizer's state of their shape, each with its parameter."""
+        for parameter in self._given:
+            if parameter.dim() != 4:
+                continue
+            yield parameter, parameter
+            state = self._optimizer.state.get(parameter, {}) if self._optimizer is not None else {}
+            for value in state.values():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    yield value, parameter

@@ -1,0 +1,115 @@
+"""Plans that were found and proven on this machine, kept for the next process that runs the same call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from threadcast.core import CurveTable, Machine, OpGraph, Plan
+from threadcast.core.atomic_file import replacing
+from threadcast.core.curve_codec import from_codes, to_codes
+from threadcast.core.errors import FormatError
+from threadcast.core.json_reading import member, number
+from threadcast.runtime.plans.variant import MemoryFormat
+
+_logger = logging.getLogger("threadcast")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPlan:
+    """A plan that was faster than the default, its memory format, and the seconds that its steps took.
+
+    `fused`: the plan is of the graph with fused operators. `fewer` are plans for smaller numbers of cores;
+    `curves`, of the plan's graph, are what the rest of them can be made from, as long as some are missing.
+    """
+
+    plan: Plan
+    memory_format: MemoryFormat
+    step_s: float
+    fused: bool = False
+    fewer: Mapping[int, Plan] = field(default_factory=dict)
+    curves: CurveTable | None = None
+
+
+class PlanStore:
+    """Plans by call and by graph, in a folder; one machine and one version of PyTorch see only their own.
+
+    `among` says what the plans have competed with: they count only against the same.
+
+    A file that cannot be read or written is as good as none, with a message: plans can always be made anew.
+    """
+
+    def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
+        self._folder, self._machine, self._among = folder, machine, among
+
+    def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
+        """`formats`, the one that was best for this call first. A call is known by its `repr`."""
+        try:
+            best = self._path(repr(call), "layout").read_text()
+        except OSError:
+            return tuple(formats)
+        return tuple(sorted(formats, key=lambda one: one != best))
+
+    def read(self, graph: OpGraph) -> StoredPlan | None:
+        """The plan kept for this graph."""
+        path = self._path(_text(graph), "json")
+        try:
+            document = json.loads(path.read_text())
+            layout = member(document, "layout", str)
+            if layout not in list(MemoryFormat):
+                raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
+            step_s = number(document, "step_s", minimum=0.0)
+            plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
+            written = member(document, "fewer", dict, default={})
+            fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
+            curves = member(document, "curves", dict, default={})
+            known = from_codes(curves) if curves else None
+            return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _logger.warning("the plan in %s is of no use and is made anew: %s", path, error)
+            return None
+
+    def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
+        """Keep a plan for this call and graph."""
+        document: dict[str, Any] = {
+            "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
+            "plan": stored.plan.to_json(),
+            "fewer": {str(cores): plan.to_json() for cores, plan in stored.fewer.items()},
+            "curves": {} if stored.curves is None else to_codes(stored.curves),
+        }  # fmt: skip
+        contents = {
+            self._path(repr(call), "layout"): stored.memory_format,
+            self._path(_text(graph), "json"): json.dumps(document)
+        }  # fmt: skip
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for path, content in contents.items():
+                with replacing(path) as draft:
+                    draft.write_text(content)
+        except OSError as error:
+            _logger.warning("the plan is not kept: %s", error)
+
+    def drop(self, graph: OpGraph) -> None:
+        """Forget the plan for this graph."""
+        try:
+            self._path(_text(graph), "json").unlink(missing_ok=True)
+        except OSError as error:
+            _logger.warning("an old plan stays: %s", error)
+
+    def _path(self, text: str, suffix: str) -> Path:
+        whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
+        return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def _text(graph: OpGraph) -> str:
+    ops = [(op_id, op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
+    return repr((ops, [(edge.source, edge.target) for edge in graph.edges]))

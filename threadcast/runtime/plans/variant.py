@@ -1,0 +1,26 @@
+"""The forms of a call's graph for which plans are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MemoryFormat(StrEnum):
+    """How the numbers of images and of convolution weights are ordered in memory."""
+
+    AS_GIVEN = "as given"
+    """As the caller made them."""
+    CHANNELS_LAST = "channels last"
+    """All channels of a pixel beside each other, in which most convolutions are faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One form of a call's graph, for which plans are made: its memory format, and whether operators are fused."""
+
+    memory_format: MemoryFormat
+    fused: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.memory_format}, fused" if self.fused else str(self.memory_format)

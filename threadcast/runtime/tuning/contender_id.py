@@ -1,0 +1,58 @@
+"""What can run a call: the default, a plan of one variant of its graph, eager PyTorch in a memory format, a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+
+
+class Kind(Enum):
+    """The kinds of contenders."""
+
+    DEFAULT = "default"
+    """What the caller would run without threadcast."""
+    PLAN = "plan"
+    """A plan, run by an engine."""
+    EAGER = "eager"
+    """The default in another memory format."""
+    BACKEND = "backend"
+    """The whole model on another runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContenderId:
+    """Which contender it is; `str` gives the name that reports print.
+
+    `variant` is a plan's, `memory_format` that of eager PyTorch, `backend` the name of a backend and its setting.
+    """
+
+    kind: Kind
+    variant: Variant | None = None
+    memory_format: MemoryFormat | None = None
+    backend: str = ""
+
+    def __str__(self) -> str:
+        details = {Kind.PLAN: self.variant, Kind.EAGER: self.memory_format}
+        if self.kind is Kind.BACKEND:
+            return self.backend
+        return f"{self.kind.value}, {details[self.kind]}" if self.kind in details else self.kind.value
+
+
+DEFAULT = ContenderId(Kind.DEFAULT)
+
+
+def plan_of(variant: Variant) -> ContenderId:
+    """The best plan of this variant."""
+    return ContenderId(Kind.PLAN, variant=variant)
+
+
+def eager_in(memory_format: MemoryFormat) -> ContenderId:
+    """The default with its tensors in this memory format."""
+    return ContenderId(Kind.EAGER, memory_format=memory_format)
+
+
+def backend(name: str) -> ContenderId:
+    """The backend of this name."""
+    return ContenderId(Kind.BACKEND, backend=name)
