@@ -1,6 +1,7 @@
 """Which process has which cores, which it is meant to have, and in what order cores change hands.
 
-No core is ever granted to two processes, unless there are more processes than cores, or one lends it.
+No core is ever granted to two processes unless there are more processes than cores, one lends it, or both are allowed
+no other.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ class Ledger:
         for name, party in present.items():
             target = frozenset(party.target)
             if not target <= party.granted:
-                others = frozenset[int]().union(*(p.granted for n, p in present.items() if n != name))
+                # Cores that are in two targets are shared: these processes are allowed no others.
+                others = frozenset[int]().union(
+                    *(p.granted - target.intersection(p.target) for n, p in present.items() if n != name)
+                )
                 now = target if shared else (target & party.granted) | (target - others)
             else:
                 now = target
