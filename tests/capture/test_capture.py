@@ -195,9 +195,11 @@ def test_a_write_through_a_view_keeps_its_place() -> None:
 
 
 def test_run_takes_changed_data_and_changed_rates() -> None:
-    model, captured = small_step()
-    assert captured.optimizer is not None
-    captured.optimizer.param_groups[0]["lr"] = 0.0
+    model = Small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batch = (torch.randn(2, 3, 8, 8),), torch.tensor([0, 3])
+    captured = capture_training(model, nn.functional.cross_entropy, optimizer, *batch)
+    optimizer.param_groups[0]["lr"] = 0.0
     before = copy.deepcopy(dict(model.named_parameters()))
     first = captured.run(torch.zeros(2, 3, 8, 8), torch.tensor([1, 1]))["loss"]
     second = captured.run(torch.ones(2, 3, 8, 8), torch.tensor([2, 2]))["loss"]
@@ -316,10 +318,16 @@ def test_what_cannot_be_captured_says_why(function: Callable[[Tensor], Any], mes
 def test_unknown_optimizers_and_settings_are_named() -> None:
     model = nn.Linear(2, 2)
     arguments = (torch.ones(1, 2),), torch.ones(1, 2)
+    future = torch.optim.SGD(model.parameters(), lr=0.1)
+    future.defaults["lookahead"] = True
+    rate = torch.tensor(0.1, requires_grad=True)
     for optimizer, message in [
         (torch.optim.RMSprop(model.parameters()), "RMSprop.*SGD, Adam, AdamW"),
-        (torch.optim.Adam(model.parameters(), amsgrad=True), "amsgrad"),
-        (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5), "dampening=0.5"),
+        (torch.optim.Adam(model.parameters(), differentiable=True), "differentiable"),
+        (torch.optim.Adam(model.parameters(), capturable=True), "capturable"),
+        (torch.optim.SGD(model.parameters(), lr=rate), "lr=.* is a tensor"),
+        (torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=torch.tensor(0.1)), "weight_decay=.* is a tensor"),
+        (future, "not known: lookahead"),
     ]:
         with pytest.raises(CaptureError, match=message):
             capture_training(model, nn.functional.mse_loss, optimizer, *arguments)

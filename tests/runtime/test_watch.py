@@ -80,12 +80,15 @@ SETTINGS: dict[str, Callable[[Model, Optimizer], Any]] = {
     "evaluation": lambda m, o: m.eval(),
     "one layer's mode": lambda m, o: m.layer.eval(),
     "a frozen parameter": lambda m, o: m.layer.bias.requires_grad_(False),
-    "another momentum": lambda m, o: o.param_groups[0].update(momentum=0.5),
+    "no momentum": lambda m, o: o.param_groups[0].update(momentum=0.0),
+    "decay where there was none": lambda m, o: o.param_groups[0].update(weight_decay=0.5),
+    "another choice": lambda m, o: o.param_groups[0].update(maximize=True),
+    "a rate that is a tensor": lambda m, o: o.param_groups[0].update(lr=torch.tensor(0.1)),
     "another group": _add_group,
     "a number": lambda m, o: setattr(m, "alpha", 0.5),
     "a tuple": lambda m, o: setattr(m.layer, "sides", (1, 2)),
     "other parameters in a group": lambda m, o: o.param_groups[0]["params"].reverse(),
-    "a setting that cannot be hashed": lambda m, o: o.param_groups[0].update(betas=[0.5, 0.9]),
+    "a choice that cannot be hashed": lambda m, o: o.param_groups[0].update(nesterov=[]),
 }
 
 
@@ -125,10 +128,10 @@ def test_other_settings_are_seen(watched: tuple[Model, Optimizer, Watch], change
 
 
 @needs_compiler
-def test_training_and_another_rate_change_nothing(watched: tuple[Model, Optimizer, Watch]) -> None:
+def test_training_and_other_numbers_change_nothing(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, optimizer, found = watched
     before = found.look()
-    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.param_groups[0].update(lr=0.5, momentum=0.5, dampening=0.1, max_lr=3.0, label={})
     with torch.no_grad():
         model.layer.weight.add_(1)
         model.mean.copy_(torch.ones(3))

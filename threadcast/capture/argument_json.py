@@ -1,7 +1,8 @@
 """Operator arguments as JSON, so that an op's identity holds all that its work depends on, and can be run from it.
 
-A tensor is {"t": i}, the i-th input of the op. Scalars, strings, None and lists are themselves; a torch dtype,
-device, layout or memory format is {"dtype": "float32"} and so on; a float that JSON lacks is {"float": "inf"}.
+A tensor is {"t": i}, the i-th input of the op, and {"number": i} what this input, of one element, holds. Scalars,
+strings, None and lists are themselves; a torch dtype, device, layout or memory format is {"dtype": "float32"} and so
+on; a float that JSON lacks is {"float": "inf"}.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from threadcast.capture.values import AsNumber, Ref
 from threadcast.core.errors import CaptureError, FormatError
 
 _NAMED = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
@@ -22,6 +24,8 @@ def encode(value: Any, positions: dict[Any, int]) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, AsNumber):
+        return {"number": positions[value.ref]}
     if value.__hash__ is not None and value in positions:
         return {"t": positions[value]}
     if isinstance(value, list | tuple):
@@ -43,6 +47,9 @@ def decode(document: Any, tensors: list[Any]) -> Any:
     name, value = next(iter(document.items())) if len(document) == 1 else ("", None)
     if name == "t" and isinstance(value, int) and 0 <= value < len(tensors):
         return tensors[value]
+    if name == "number" and isinstance(value, int) and 0 <= value < len(tensors):
+        given = tensors[value]
+        return AsNumber(given) if isinstance(given, Ref) else given.item()
     if name == "float" and isinstance(value, str):
         return float(value)
     if name == "device" and isinstance(value, str):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.values import AsNumber, Ref, find_refs
 
 Call = Callable[[Sequence[Any]], Any]
 
@@ -30,6 +30,8 @@ def compiled(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 def _source(template: Any, names: dict[str, Any]) -> str:
     if isinstance(template, Ref):
         return f"slots[{template.slot}]" + ("" if template.item is None else f"[{template.item}]")
+    if isinstance(template, AsNumber):
+        return f"{_source(template.ref, names)}.item()"
     if any(True for _ in find_refs(template)):
         if isinstance(template, dict):
             return "{" + "".join(f"{_source(k, names)}: {_source(v, names)}, " for k, v in template.items()) + "}"

@@ -21,11 +21,12 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_state import ModuleState
-from threadcast.capture.optimizers import ready_state, updates_of
+from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
 from threadcast.capture.program import Input, Program
 from threadcast.capture.python_state import PythonState
 from threadcast.capture.recording import Recorder
 from threadcast.capture.unsupported import check_function, check_supported
+from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -52,7 +53,8 @@ class Captured:
     held: Mapping[int, Any]
     arguments: tuple[Tensor, ...]
     """The example arguments, flat, in the order in which `bind` takes them."""
-    optimizer: Optimizer | None = None
+    settings: SettingInputs | None = None
+    """The optimizer's numbers, which `bind` reads anew."""
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments (nested as at capture; none: the example's).
@@ -61,8 +63,8 @@ class Captured:
         the graph holds them as numbers.
         """
         tensors = iter(self._checked(arguments) if arguments else self.arguments)
-        if self.optimizer is not None:
-            self._renew_rates()
+        if self.settings is not None:
+            self.settings.renew()
         entries = enumerate(self.program.inputs)
         return [next(tensors) if entry.role == "input" else self.held[slot] for slot, entry in entries]
 
@@ -87,12 +89,6 @@ class Captured:
                 )
         return tensors
 
-    def _renew_rates(self) -> None:
-        assert self.optimizer is not None
-        rates = [slot for slot, entry in enumerate(self.program.inputs) if entry.role == "rate"]
-        for slot, group in zip(rates, self.optimizer.param_groups):
-            self.held[slot].fill_(float(group["lr"]))
-
 
 def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = True) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
@@ -108,7 +104,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
 
     groups = {"parameter": state.parameters, "buffer": state.buffers}
     with state.left_alone(function):
-        return _capture(call, groups, inputs, Recorder(), optimizer=None, split=split)
+        return _capture(call, groups, inputs, Recorder(), settings=None, split=split)
 
 
 def capture_training(
@@ -124,8 +120,8 @@ def capture_training(
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
     A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}.
-    SGD, Adam and AdamW are known; learning rates are read from the optimizer at every run. CaptureError says why a
-    step cannot be captured.
+    SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
+    CaptureError says why a step cannot be captured, FirstStepMissing that PyTorch must run one first.
     """
     check_supported(model)
     check_function(loss)
@@ -136,14 +132,19 @@ def capture_training(
     trained = [(n, p) for n, p in state.parameters.items() if p.requires_grad and p in updates]
     if not trained:
         raise CaptureError("no parameter requires a gradient and belongs to the optimizer: there is nothing to train")
-    moments = {name: ready_state(optimizer, parameter, updates[parameter]) for name, parameter in trained}
-    flat_moments = {f"{name}.{i}": tensor for name, tensors in moments.items() for i, tensor in enumerate(tensors)}
+    states = {name: state_of(optimizer, parameter, updates[parameter]) for name, parameter in trained}
+    flat_states = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
     group_of = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
-    rates = {f"rate{i}": _rate(group) for i, group in enumerate(optimizer.param_groups)}
+    fused = {name: fused_is_right(updates[p], p, list(states[name].values())) for name, p in trained}
+    for name, parameter in trained:
+        if not fused[name]:
+            check_loop(updates[parameter], parameter, list(states[name].values()))
+    settings = SettingInputs(optimizer)
+    updated: list[tuple[str, Tensor]] = []
     recorder = Recorder()
 
     def step(
-        parameters: list[Tensor], buffers: list[Tensor], moment_list: list[Tensor], rate_list: list[Tensor], data: Any
+        parameters: list[Tensor], buffers: list[Tensor], state_list: list[Tensor], numbers: list[Tensor], data: Any
     ) -> Any:
         arguments, wanted = data
         outputs = state.call(model, parameters, buffers, arguments)
@@ -157,26 +158,31 @@ def capture_training(
         if any(gradient is not None for gradient in found[len(trained) :]):
             raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
         recorder.phase = "update"
-        remaining = dict(zip(flat_moments, moment_list))
+        remaining, given = dict(zip(flat_states, state_list)), dict(zip(settings.tensors, numbers))
+        known: dict[tuple[int, bool], dict[str, Any]] = {}
         with torch.no_grad():
             for (name, parameter), gradient in zip(trained, found):
                 if gradient is not None:
-                    mine = [remaining[f"{name}.{i}"] for i in range(len(moments[name]))]
-                    updates[parameter].apply(live[name], gradient, mine, rate_list[group_of[parameter]])
+                    check_first_step(optimizer, parameter, updates[parameter])
+                    mine = [remaining[f"{name}.{key}"] for key in states[name]]
+                    of = group_of[parameter], fused[name]
+                    if of not in known:
+                        known[of] = settings.numbers(of[0], given, recorder.number, fused=of[1])
+                    updates[parameter].apply(live[name], gradient, mine, known[of], fused=of[1])
+                    updated.append((name, parameter))
         result = {"loss": value, "outputs": outputs}
         if gradients:
             result["gradients"] = {name: g for (name, _), g in zip(trained, found) if g is not None}
         return result
 
-    groups = {"parameter": state.parameters, "buffer": state.buffers, "state": flat_moments, "rate": rates}
+    groups = {
+        "parameter": state.parameters, "buffer": state.buffers, "state": flat_states, "setting": settings.tensors,
+    }  # fmt: skip
     with state.left_alone(model, loss):
-        return _capture(step, groups, (tuple(inputs), target), recorder, optimizer=optimizer, split=split)
-
-
-def _rate(group: Mapping[str, Any]) -> Tensor:
-    """A group's learning rate, as precise as its parameters."""
-    precise = any(parameter.dtype == torch.float64 for parameter in group["params"])
-    return torch.tensor(float(group["lr"]), dtype=torch.float64 if precise else torch.float32)
+        captured = _capture(step, groups, (tuple(inputs), target), recorder, settings=settings, split=split)
+    for name, parameter in updated:
+        keep_state(optimizer, parameter, states[name])
+    return captured
 
 
 class _State:
@@ -237,7 +243,7 @@ def _capture(
     arguments: tuple[Any, ...],
     recorder: Recorder,
     *,
-    optimizer: Optimizer | None,
+    settings: SettingInputs | None,
     split: bool,
 ) -> Captured:
     recording = recorder.record(function, [*(list(group.values()) for group in groups.values()), arguments])
@@ -256,7 +262,7 @@ def _capture(
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()
-    return Captured(lowered.graph, lowered.program, held, tensors, optimizer)
+    return Captured(lowered.graph, lowered.program, held, tensors, settings)
 
 
 def _describe(value: Any) -> str:

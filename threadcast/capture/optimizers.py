@@ -1,83 +1,252 @@
-"""Optimizer updates as one operator call a parameter, so that each is a task of its own.
+"""Optimizer updates parameter by parameter, so that each is a task of its own.
 
-PyTorch's fused kernels serve one parameter at a time; their results agree with `optimizer.step()`.
-State lives where the optimizer keeps it (`optimizer.state`), so `state_dict` and checkpoints work as before.
+An update is one call of PyTorch's fused kernel where that was proven to do what the optimizer does (`update_check`),
+else the optimizer's own loop on one parameter. State lives where the optimizer keeps it (`optimizer.state`), so
+`state_dict` and checkpoints work as before. Numbers such as learning rates are inputs of the graph (`SettingInputs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from threadcast.core.errors import CaptureError
 
-STATE_NAMES: dict[type[Optimizer], tuple[str, ...]] = {
-    SGD: ("momentum_buffer",),
-    Adam: ("exp_avg", "exp_avg_sq", "step"),
-    AdamW: ("exp_avg", "exp_avg_sq", "step"),
-}
+_ADAM_NUMBERS = ("lr", "betas", "eps", "weight_decay")
+_ADAM_CHOICES = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+
+NUMBERS: dict[type[Optimizer], tuple[str, ...]] = {
+    SGD: ("lr", "momentum", "dampening", "weight_decay"), Adam: _ADAM_NUMBERS, AdamW: _ADAM_NUMBERS,
+}  # fmt: skip
+"""Settings that are inputs of the graph, by optimizer."""
+
+CHOICES: dict[type[Optimizer], tuple[str, ...]] = {
+    SGD: ("nesterov", "maximize", "foreach", "differentiable", "fused"), Adam: _ADAM_CHOICES, AdamW: _ADAM_CHOICES,
+}  # fmt: skip
+"""Settings that decide what is computed: another value takes another graph."""
+
+_DECIDES_BY_ZERO = ("momentum", "weight_decay")
+"""Numbers of which an optimizer's loop asks whether they are 0."""
+
+
+class FirstStepMissing(CaptureError):
+    """The optimizer's first step does what later ones do not. Once PyTorch has run it, the step can be captured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """How one parameter is updated: its group's settings and the names of its state tensors, in call order."""
+    """How the parameters of one group are updated, and the names of each one's state tensors, in call order."""
 
     kind: type[Optimizer]
     group: dict[str, Any]
     state_names: tuple[str, ...]
 
-    def apply(self, parameter: Tensor, gradient: Tensor, state: list[Tensor], rate: Tensor) -> None:
-        """Update `parameter` and `state` in place; `rate` is a scalar float tensor, the learning rate."""
-        group = self.group
-        if gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever the strides say
+    def apply(
+        self, parameter: Tensor, gradient: Tensor, state: Sequence[Tensor], numbers: Mapping[str, Any], *, fused: bool
+    ) -> None:
+        """Update `parameter` and `state` in place, by the fused kernel or by the optimizer's own loop.
+
+        `numbers` are the group's by name, as `numbers_of` gives them.
+        """
+        if fused and gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever strides say
             gradient = torch.empty_like(parameter).copy_(gradient)
-        if self.kind is SGD:
-            torch._fused_sgd_(
-                [parameter], [gradient], state, weight_decay=group["weight_decay"], momentum=group["momentum"],
-                lr=rate, dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
-                is_first_step=False,
-            )  # fmt: skip
+        apply = self._apply_sgd if self.kind is SGD else self._apply_adam
+        apply([parameter], [gradient], list(state), numbers, fused)
+
+    def _apply_sgd(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: list[Any], numbers: Mapping[str, Any],
+        fused: bool,
+    ) -> None:  # fmt: skip
+        group = self.group
+        choices = {name: group[name] for name in ("nesterov", "maximize")}
+        if fused:
+            torch._fused_sgd_(parameters, gradients, state, **numbers, **choices, is_first_step=False)
             return
-        step, moments = state[-1], state[:-1]
-        step.add_(1)
-        fused: Callable[..., None] = torch._fused_adamw_ if self.kind is AdamW else torch._fused_adam_
-        fused(
-            [parameter], [gradient], [moments[0]], [moments[1]], [], [step], lr=rate, beta1=group["betas"][0],
-            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
-            maximize=group["maximize"],
+        sgd(parameters, gradients, state, foreach=group["foreach"], fused=group["fused"], **numbers, **choices)
+
+    def _apply_adam(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: list[Tensor], numbers: Mapping[str, Any],
+        fused: bool,
+    ) -> None:  # fmt: skip
+        group = self.group
+        step, means, squares, largest = state[-1:], state[:1], state[1:2], state[2:-1]
+        choices = {name: group[name] for name in ("amsgrad", "maximize")}
+        if fused:
+            step[0].add_(1)
+            kernel: Callable[..., None] = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+            kernel(parameters, gradients, means, squares, largest, step, **numbers, **choices)
+            return
+        adam(
+            parameters, gradients, means, squares, largest, step, foreach=group["foreach"], fused=group["fused"],
+            has_complex=parameters[0].is_complex(), decoupled_weight_decay=group["decoupled_weight_decay"],
+            **numbers, **choices,
         )  # fmt: skip
 
 
 def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:
-    """How `optimizer` updates each of its parameters; CaptureError for what the fused kernels do not do."""
+    """How `optimizer` updates each of its parameters; CaptureError for what is not known to be captured rightly."""
     kind = type(optimizer)
-    if kind not in STATE_NAMES:
-        known = ", ".join(known.__name__ for known in STATE_NAMES)
+    if kind not in NUMBERS:
+        known = ", ".join(known.__name__ for known in NUMBERS)
         raise CaptureError(f"optimizer {kind.__name__} cannot be captured; use one of {known}")
+    strange = sorted(optimizer.defaults.keys() - {*NUMBERS[kind], *CHOICES[kind]})
+    if strange:
+        raise CaptureError(f"{kind.__name__} of this PyTorch has a setting that is not known: {strange[0]}")
     found = {}
     for group in optimizer.param_groups:
-        for setting in ("amsgrad", "differentiable"):
-            if group.get(setting):
-                raise CaptureError(f"{kind.__name__}({setting}=True) cannot be captured; set it to False")
-        if kind is SGD and group["dampening"] != 0:
-            raise CaptureError(f"SGD(dampening={group['dampening']}) cannot be captured; set it to 0")
-        names = STATE_NAMES[kind] if kind is not SGD or group["momentum"] != 0 else ()
-        found.update({parameter: Update(kind, group, names) for parameter in group["params"]})
+        _check(kind, group)
+        update = Update(kind, group, _state_names(kind, group))
+        found.update(dict.fromkeys(group["params"], update))
     return found
 
 
-def ready_state(optimizer: Optimizer, parameter: Tensor, update: Update) -> list[Tensor]:
-    """The parameter's state tensors, made as the optimizer's first step would make them where they are missing."""
-    state = optimizer.state[parameter]
+def _check(kind: type[Optimizer], group: Mapping[str, Any]) -> None:
+    name = kind.__name__
+    for choice in ("capturable", "differentiable"):
+        if group.get(choice):
+            raise CaptureError(f"{name}({choice}=True) cannot be captured; set it to False")
+    for number in NUMBERS[kind]:
+        for value in group[number] if number == "betas" else [group[number]]:
+            if isinstance(value, Tensor):
+                if number != "lr" or value.numel() != 1 or value.requires_grad or value.device.type != "cpu":
+                    raise CaptureError(f"{name}({number}=...) is a tensor that cannot be captured; use a number")
+            elif not isinstance(value, int | float):
+                raise CaptureError(f"{name}({number}={value!r}) cannot be captured; use a number")
+
+
+def _state_names(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[str, ...]:
+    if kind is SGD:
+        return ("momentum_buffer",) if group["momentum"] != 0 else ()
+    return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []), "step")
+
+
+def numbers_of(kind: type[Optimizer], group: Mapping[str, Any]) -> dict[str, float]:
+    """The settings of a group that are inputs of the graph, as the optimizers' functions name them."""
+    values = {name: group[name] for name in NUMBERS[kind]}
+    if "betas" in values:
+        values["beta1"], values["beta2"] = values.pop("betas")
+    return {name: float(value) for name, value in values.items()}
+
+
+def built_in(optimizer: Optimizer) -> tuple[Hashable, ...]:
+    """What a graph has built in of the optimizer's settings, by group: choices, and which numbers are 0 or tensors.
+
+    Entries of a group that are no settings of the optimizer's, such as those of schedules, do not count.
+    """
+    kind = type(optimizer)
+    return tuple([choices_of(kind, group) for group in optimizer.param_groups]) if kind in NUMBERS else ()
+
+
+def choices_of(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[tuple[str, Hashable], ...]:
+    """The part of `built_in` that one group is."""
+    chosen = [(name, _plain(group.get(name))) for name in CHOICES[kind]]
+    return (*chosen, *((name, _kind_of_number(name, group.get(name))) for name in NUMBERS[kind]))
+
+
+def _plain(value: Any) -> Hashable:
+    return value if value is None or isinstance(value, bool) else repr(value)
+
+
+def _kind_of_number(name: str, value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return f"{value.dtype}, {value.numel()} elements, {value.device}, {value.requires_grad}"
+    if isinstance(value, list | tuple):
+        return tuple(_kind_of_number(name, part) for part in value)
+    if not isinstance(value, int | float):
+        return type(value).__name__
+    return name in _DECIDES_BY_ZERO and value == 0
+
+
+class SettingInputs:
+    """Tensors of one element that hold the numbers of an optimizer's groups, for a graph to read.
+
+    `renew` has them hold what the groups say now. Learning rates that are tensors are there a second time, in their
+    type, for loops that compute with tensors.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._kind = type(optimizer)
+        self.tensors: dict[str, Tensor] = {}
+        self._filled: list[dict[str, float]] = []
+        for i, group in enumerate(optimizer.param_groups):
+            numbers = numbers_of(self._kind, group)
+            self.tensors.update({f"{i}.{name}": torch.tensor(v, dtype=torch.float64) for name, v in numbers.items()})
+            if isinstance(group["lr"], Tensor):
+                self.tensors[f"{i}.lr tensor"] = group["lr"].detach().clone().reshape(())
+            self._filled.append(numbers)
+
+    def renew(self) -> None:
+        """Read the groups again."""
+        for i, group in enumerate(self._optimizer.param_groups):
+            numbers = numbers_of(self._kind, group)
+            if i >= len(self._filled) or numbers == self._filled[i]:
+                continue
+            for name, value in numbers.items():
+                self.tensors[f"{i}.{name}"].fill_(value)
+            if f"{i}.lr tensor" in self.tensors:
+                self.tensors[f"{i}.lr tensor"].fill_(numbers["lr"])
+            self._filled[i] = numbers
+
+    def numbers(
+        self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float], *, fused: bool
+    ) -> dict[str, Any]:
+        """What `Update.apply` takes while it is recorded. `values` stand for `tensors`, `number` stands for one."""
+        settings = self._optimizer.param_groups[group]
+        found: dict[str, Any] = {}
+        for name in self._filled[group]:
+            is_zero = name in _DECIDES_BY_ZERO and settings[name] == 0
+            found[name] = 0.0 if is_zero else number(values[f"{group}.{name}"])
+        if not fused and f"{group}.lr tensor" in values:
+            found["lr"] = values[f"{group}.lr tensor"]
+        return found
+
+
+def state_of(optimizer: Optimizer, parameter: Tensor, update: Update) -> dict[str, Tensor]:
+    """The parameter's state tensors by name, as the optimizer's first step would make them where they are missing.
+
+    The optimizer does not have those that are new; see `keep_state`. CaptureError where its step would refuse them.
+    """
+    state = optimizer.state.get(parameter, {})
+    if update.kind is not SGD and state and any(state.get(name) is None for name in update.state_names):
+        raise CaptureError(f"the state of {update.kind.__name__} is incomplete")
+    found = {}
     for name in update.state_names:
-        if state.get(name) is None:
-            zero = torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(parameter)
-            state[name] = zero.detach()
-        elif name != "step" and state[name].stride() != parameter.stride():  # the model has changed its layout since
-            state[name] = torch.empty_like(parameter).detach().copy_(state[name])
-    return [state[name] for name in update.state_names]
+        tensor = state.get(name)
+        if tensor is None:
+            tensor = _first_step_count(update.group) if name == "step" else torch.zeros_like(parameter).detach()
+        elif name != "step" and tensor.stride() != parameter.stride() and is_dense(parameter):
+            tensor = torch.empty_like(parameter, dtype=tensor.dtype).detach().copy_(tensor)  # it had another layout
+        found[name] = tensor
+    return found
+
+
+def keep_state(optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
+    """Let the optimizer have the tensors that `state_of` made."""
+    if state:
+        optimizer.state[parameter].update(state)
+
+
+def check_first_step(optimizer: Optimizer, parameter: Tensor, update: Update) -> None:
+    """FirstStepMissing where the optimizer's first step is still to come, and no state makes later ones do the same."""
+    state = optimizer.state.get(parameter, {})
+    dampened = "momentum_buffer" in update.state_names and update.group["dampening"] != 0
+    if dampened and state.get("momentum_buffer") is None:
+        raise FirstStepMissing("cannot capture: SGD does not dampen the first gradient of a parameter")
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor's elements fill a range of memory, each once."""
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
+
+
+def _first_step_count(group: Mapping[str, Any]) -> Tensor:
+    precise = torch.get_default_dtype() == torch.float64 and not group["fused"]
+    return torch.zeros((), dtype=torch.float64 if precise else torch.float32)

@@ -19,13 +19,13 @@ from threadcast.capture.calls import Call, compiled
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError, InvalidInput
 
-Role = Literal["parameter", "buffer", "state", "rate", "input", "constant"]
+Role = Literal["parameter", "buffer", "state", "setting", "input", "constant"]
 Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One value that a run is given. `state` is the optimizer's, `rate` a learning rate.
+    """One value that a run is given. `state` is the optimizer's, `setting` one of its numbers.
 
     `shares` is an earlier input whose memory this one shares, None where there is none.
     """

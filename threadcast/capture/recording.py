@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError, InvalidInput
@@ -94,6 +95,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._doubles: set[Ref] = set()  # refs that several tensors have
         self._names: Counter[str] = Counter()
         self._decomposes: dict[OpOverload, bool] = {}
+        self._numbers = Numbers(self._add_number)
+
+    def number(self, tensor: Tensor) -> Number:
+        """A float that stands for what a tensor of one element holds when the graph runs, from within the callable."""
+        return self._numbers.standing_for(self._ref(tensor))
 
     def record(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Recording:
         """What `function(*arguments)` calls; each leaf of the arguments has a slot, in order.
@@ -149,6 +155,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return made
         if func is not aten.lift_fresh.default:
             args, kwargs = tuple(self._faked(args)), self._faked(kwargs)
+        if func is aten._local_scalar_dense.default and self.phase == "update":  # the loop of an optimizer asks
+            held = self._add_number(aten._to_copy.default, (self._ref(args[0]),), {"dtype": torch.float64})
+            return float(self._numbers.standing_for(held))
         base = func._schema.name.split("::")[-1]
         result = None if base.startswith("_fused_") and not func._schema.returns else func(*args, **kwargs)
         for tensor in _written(func, args, kwargs):
@@ -160,6 +169,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
             func = aten.lift_fresh_copy.default
         taken, named = tuple(self._with_refs(args)), self._with_refs(kwargs)  # before its results have their refs
+        taken, named = self._numbers.put_in(taken), self._numbers.put_in(named)
         slot = self._new_slot()
         specs: Result
         if isinstance(result, list | tuple):
@@ -175,6 +185,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if ref is None or last is None or ref.slot != last.number or ref in self._doubles:
             return False
         return all(result.alias_info is None for result in last.target._schema.returns)
+
+    def _add_number(self, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Ref:
+        """Record a call whose result is a tensor of one float64; no fake tensor of it is made."""
+        if target is aten.full.default:
+            kwargs = {"dtype": torch.float64}
+        ref = Ref(self._new_slot())
+        spec = self.recording.specs[ref] = TensorSpec((), "float64", ())
+        base = target._schema.name.split("::")[-1]
+        self.recording.calls.append(Recorded(ref.slot, self._name(base), target, args, kwargs or {}, self.phase, spec))
+        return ref
 
     def _new_slot(self) -> int:
         self._slots += 1

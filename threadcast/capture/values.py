@@ -18,6 +18,12 @@ class Ref(NamedTuple):
         return held if self.item is None else held[self.item]
 
 
+class AsNumber(NamedTuple):
+    """The number that a tensor of one element holds when the operator is called, where a call takes a Python number."""
+
+    ref: Ref
+
+
 def find_refs(template: Any) -> Iterator[Ref]:
     """Every `Ref` in nested lists, tuples and dictionaries."""
     if isinstance(template, Ref):
@@ -34,6 +40,8 @@ def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
     """`template` with `change` applied to every `Ref` in nested lists, tuples and dictionaries."""
     if isinstance(template, Ref):
         return change(template)
+    if isinstance(template, AsNumber):
+        return AsNumber(change(template.ref))
     if isinstance(template, list):
         return [map_refs(change, part) for part in template]
     if type(template) is tuple:  # not torch.Size, which stays one

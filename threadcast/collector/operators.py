@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from threadcast.capture.argument_json import decode
 from threadcast.capture.dependencies import writes
 from threadcast.capture.program import Node
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.values import AsNumber, Ref, find_refs
 from threadcast.core.errors import CaptureError, FormatError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
@@ -50,11 +50,14 @@ def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
     generator = torch.Generator().manual_seed(seed)
     tensors = [_make_tensor(spec, generator) for spec in op.inputs]
     try:
-        args = tuple(decode(arg, tensors) for arg in op.attributes["args"])
-        kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
         refs: list[Any] = [Ref(i) for i in range(len(tensors))]
         call = Node(target, tuple(decode(a, refs) for a in op.attributes["args"]),
                     {n: decode(v, refs) for n, v in op.attributes["kwargs"].items()}, "forward")  # fmt: skip
+        for value in (*call.args, *call.kwargs.values()):
+            if isinstance(value, AsNumber):
+                tensors[value.ref.slot].fill_(0.5)  # a momentum or a rate that each optimizer can meet
+        args = tuple(decode(arg, tensors) for arg in op.attributes["args"])
+        kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
     except (KeyError, FormatError) as error:
         raise CaptureError(f"op {op.key} does not say how to call {target}: {error}") from error
     _make_valid(target, call, tensors, generator)

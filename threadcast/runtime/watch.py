@@ -13,6 +13,7 @@ from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_globals
 
+from threadcast.capture.optimizers import built_in
 from threadcast.capture.python_state import PythonState, Table
 from threadcast.capture.unsupported import is_plain
 from threadcast.runtime.engines.native.library import loaded_library
@@ -22,8 +23,6 @@ _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
-_APART = ("params", "lr", "initial_lr")
-"""Entries of an optimizer's group that a graph does not have built in."""
 _CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
 
 
@@ -38,7 +37,7 @@ class Seen:
     """Whose hooks there are, which a graph would not call; None without any."""
     settings: tuple[Any, ...]
     """What else a graph has built in: the modules' numbers and texts (modes too), which parameters are trained, the
-    optimizer's settings but rates."""
+    optimizer's settings but the numbers that a graph takes as inputs."""
     unsteady: str | None = None
     """What changes too often for a graph to pay, or cannot be watched; None where there is nothing such."""
 
@@ -196,16 +195,10 @@ class Watch:
         return constants, trained, *self._groups()
 
     def _groups(self) -> tuple[Any, ...]:
-        """The optimizer's settings but rates, and whose parameters they are for."""
+        """What graphs have built in of the optimizer's settings, and whose parameters they are for."""
         assert self.optimizer is not None
-        groups = tuple(
-            [
-                tuple([(name, _frozen(value)) for name, value in group.items() if name not in _APART])
-                for group in self.optimizer.param_groups
-            ]
-        )
         held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
-        return groups, held
+        return built_in(self.optimizer), held
 
     def _hooked(self) -> str | None:
         tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), self._parameters)

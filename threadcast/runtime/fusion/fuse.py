@@ -55,7 +55,7 @@ class _Rewriting:
         outputs = map_refs(self._renumbered, old.program.outputs)
         program = Program(old.program.inputs, nodes, outputs, old.program.structure)
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
-        return Captured(graph, program, old.held, old.arguments, old.optimizer)
+        return Captured(graph, program, old.held, old.arguments, old.settings)
 
     def _new_slots(self) -> dict[int, Ref]:
         """Where the value of each slot of the captured program is found."""

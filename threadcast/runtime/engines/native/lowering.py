@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.program import Node, Program
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.values import AsNumber, Ref, find_refs
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.lifetimes import Lifetimes
@@ -83,8 +83,9 @@ def native_program(native: ModuleType, captured: Captured, values: Values) -> An
 def native_calls(program: Program, values: Values) -> list[tuple[str, str, list[Any], int, int]]:
     """(operator, overload, arguments in the schema's order, first value of the result, values) of each node.
 
-    An argument is None for the schema's default, ("constant", object), ("value", number) or ("values", numbers), -1
-    where the list has a None. ExecutionError for what is no operator of the dispatcher.
+    An argument is None for the schema's default, ("constant", object), ("value", number), ("number", number) for what
+    the value holds, or ("values", numbers), -1 where the list has a None. ExecutionError for what is no operator of the
+    dispatcher.
     """
     calls = []
     for i, node in enumerate(program.nodes):
@@ -111,6 +112,8 @@ def _argument(given: Any, values: Values) -> tuple[str, Any] | None:
         return None
     if isinstance(given, Ref):
         return "value", values.of_ref(given)
+    if isinstance(given, AsNumber):
+        return "number", values.of_ref(given.ref)
     if not any(True for _ in find_refs(given)):
         return "constant", given
     if not isinstance(given, list | tuple) or not all(part is None or isinstance(part, Ref) for part in given):

@@ -17,7 +17,8 @@ namespace py = pybind11;
 namespace threadcast {
 namespace {
 
-// `given` is None (the schema's default), ("constant", object), ("value", number) or ("values", [number or -1]).
+// `given` is None (the schema's default), ("constant", object), ("value", number), ("number", number) for what the value
+// holds when the operator is called, or ("values", [number or -1]).
 Argument argument_of(const c10::FunctionSchema& schema, size_t position, const py::object& given) {
   const c10::Argument& declared = schema.arguments()[position];
   Argument argument;
@@ -35,6 +36,10 @@ Argument argument_of(const c10::FunctionSchema& schema, size_t position, const p
     if (number) argument.constant.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
   } else if (kind == "value") {
     argument.kind = Argument::Kind::kValue;
+    argument.value = pair[1].cast<size_t>();
+  } else if (kind == "number") {
+    const bool tensor = declared.type()->isSubtypeOf(*c10::TensorType::get());
+    argument.kind = tensor ? Argument::Kind::kWrapped : Argument::Kind::kNumber;
     argument.value = pair[1].cast<size_t>();
   } else {
     const bool optional = declared.type()->castRaw<c10::ListType>() != nullptr &&

@@ -1,5 +1,7 @@
 #include "calls.h"
 
+#include <ATen/ScalarOps.h>
+
 namespace threadcast {
 namespace {
 
@@ -17,6 +19,13 @@ c10::IValue list_of(const Argument& argument, const Values& values) {
   return tensors;
 }
 
+// Below all other numbers in the promotion of types, as a Python number is.
+at::Tensor wrapped(double number) {
+  at::Tensor tensor = c10::scalar_to_tensor(number);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
 }  // namespace
 
 void Call::run(Values& values, std::vector<c10::IValue>& stack) const {
@@ -24,6 +33,8 @@ void Call::run(Values& values, std::vector<c10::IValue>& stack) const {
     switch (argument.kind) {
       case Argument::Kind::kConstant: stack.push_back(argument.constant); break;
       case Argument::Kind::kValue: stack.push_back(values[argument.value]); break;
+      case Argument::Kind::kNumber: stack.push_back(values[argument.value].toTensor().item<double>()); break;
+      case Argument::Kind::kWrapped: stack.push_back(wrapped(values[argument.value].toTensor().item<double>())); break;
       default: stack.push_back(list_of(argument, values));
     }
   }

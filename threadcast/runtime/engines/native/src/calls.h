@@ -11,9 +11,10 @@ namespace threadcast {
 
 using Values = std::vector<c10::IValue>;
 
-// Where an argument comes from: a constant, a value, or a list of these.
+// Where an argument comes from: a constant, a value, the number that a value of one element holds (by itself, or as the
+// tensor that an operator gets for a Python number), or a list of values.
 struct Argument {
-  enum class Kind { kConstant, kValue, kTensors, kOptionalTensors } kind = Kind::kConstant;
+  enum class Kind { kConstant, kValue, kNumber, kWrapped, kTensors, kOptionalTensors } kind = Kind::kConstant;
   c10::IValue constant;
   size_t value = 0;
   std::vector<long> values;  // of a list; below 0: none
