@@ -39,7 +39,7 @@ def test_a_sample_narrows_the_curve_as_the_formula_says():
     gain = c[:, [1, 6]] @ np.linalg.inv(within)
     np.testing.assert_allclose(mean[0], gaussian.mean + gain @ (values[0] - gaussian.mean[[1, 6]]), rtol=1e-9)
     np.testing.assert_allclose(variance[0], np.diag(c - gain @ c[[1, 6]]), rtol=1e-6)
-    np.testing.assert_allclose(np.diag(gaussian.left([1, 6], counts)), variance[0], rtol=1e-6)
+    np.testing.assert_allclose(np.diag(gaussian.remaining([1, 6], counts)), variance[0], rtol=1e-6)
     np.testing.assert_array_equal(believed, 1)
 
 
@@ -80,7 +80,7 @@ def test_without_samples_it_is_as_it_was():
     mean, variance, believed = given(gaussian, [], np.empty((3, 0)), np.empty(0))
     assert (mean.shape, variance.shape, believed.shape) == ((3, 8), (3, 8), (3, 0))
     np.testing.assert_array_equal(mean[2], gaussian.mean)
-    assert gaussian.left([], np.empty(0)) is gaussian.covariance
+    assert gaussian.remaining([], np.empty(0)) is gaussian.covariance
 
 
 def test_other_curves_are_forecast_from_two_points():
@@ -105,11 +105,11 @@ def test_few_ops_lean_on_what_is_smooth():
     assert correlation[0, 1] > correlation[0, 7]
 
 
-def test_the_most_telling_case_leaves_the_least_variance():
+def test_the_most_informative_case_leaves_the_least_variance():
     gaussian = CaseGaussian.fitted(drawn(300), THREADS, noise=QUIET)
-    left = gaussian.left([0], np.ones(1))
-    rest = {at: np.trace(gaussian.left([0, at], np.ones(2))) for at in range(1, 8)}
-    assert gaussian.most_telling(left, list(rest), np.ones(8)) == min(rest, key=rest.get)
+    left = gaussian.remaining([0], np.ones(1))
+    rest = {at: np.trace(gaussian.remaining([0, at], np.ones(2))) for at in range(1, 8)}
+    assert gaussian.most_informative(left, list(rest), np.ones(8)) == min(rest, key=rest.get)
 
 
 def test_the_regret_of_a_sure_choice_is_none_and_of_a_toss_up_some():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +19,7 @@ from tests.service.service_data import CURVES, GRAPH, MEASURED, OPS, UNSEEN, gra
 from tests.service.test_measurements import _dense, _rows
 from tests.service.test_mutated_bodies import GOOD
 from tests.service.test_server import LONG_S, Running, running, samples_of
+from tests.waiting import eventually
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
@@ -85,9 +85,7 @@ def test_what_one_service_stores_counts_in_the_others_answers(two: tuple[Running
     assert before[0].headers["ETag"] == before[1].headers["ETag"]
     assert two[0].post("/v1/measurements", samples_of(OPS[0], 0.5)).status == 201
     assert curve(two[0], OPS[0].key).data != before[0].data
-    until_s = time.monotonic() + LONG_S
-    while curve(two[1], OPS[0].key).data == before[1].data:
-        assert time.monotonic() < until_s
+    assert eventually(lambda: curve(two[1], OPS[0].key).data != before[1].data, LONG_S)
     after = [curve(server, OPS[0].key) for server in two]
     assert after[0].data == after[1].data
     assert after[0].headers["ETag"] == after[1].headers["ETag"]
@@ -119,9 +117,7 @@ def test_two_services_agree_on_the_champion(two: tuple[Running, Running]) -> Non
             "PUT", f"{two[0].url}/v1/models/aliases/champion", json={"version": version}, timeout=LONG_S, retries=False
         )
         assert answer.status == 200
-        until_s = time.monotonic() + LONG_S
-        while champions() != {version}:
-            assert time.monotonic() < until_s
+        assert eventually(lambda version=version: champions() == {version}, LONG_S)
 
 
 def test_a_database_that_cannot_be_reached_is_our_fault_and_its_password_stays_here(tmp_path: Path) -> None:

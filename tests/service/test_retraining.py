@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.models.synthetic_ops import make_ops, measure_all
 from tests.models.test_retraining import slower
 from tests.service.test_server import LONG_S, arguments, refused, running
+from tests.waiting import eventually
 from threadcast.core import Measurement
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.registry import ModelRegistry
@@ -91,10 +91,7 @@ def test_a_server_retrains_beside_answering_and_one_call_goes_back(
         assert champion() == "learned_curve@1"
         with Store.open(place.store) as store:
             store.add(slower(measured, 3.0))
-        until_s = time.monotonic() + LONG_S
-        while champion() != "learned_curve@2":
-            assert time.monotonic() < until_s
-            time.sleep(0.05)
+        assert eventually(lambda: champion() == "learned_curve@2", LONG_S)
         assert server.post("/v1/models/aliases/champion/rollback", {}).status == 200
         assert champion() == "learned_curve@1"
         server.process.terminate()

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ import pytest
 import urllib3
 
 from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
+from tests.waiting import eventually
 from threadcast.core import Case, Op
 from threadcast.core.errors import InvalidInput, ServiceError
 from threadcast.models.registry import ModelRegistry
@@ -215,9 +215,7 @@ def test_sighup_reads_the_model_again_and_keeps_the_old_one_where_that_fails(
         (mine.models / "versions" / "roofline@1" / "model.json").write_text("{}")
         server.process.send_signal(signal.SIGHUP)
         failed = 'threadcast_model_load_failures_total{alias="champion"} 1.0'
-        until_s = time.monotonic() + LONG_S
-        while failed not in server.get("/metrics").data.decode():
-            assert time.monotonic() < until_s
+        assert eventually(lambda: failed in server.get("/metrics").data.decode(), LONG_S)
         assert json.loads(server.get("/health/ready").data)["model"] == "roofline@1"
         assert server.stop(signal.SIGTERM) == 0
 

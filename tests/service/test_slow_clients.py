@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from tests.service.service_data import CURVES, MEASURED, graph_document
 from tests.service.test_server import LONG_S, Running, environment, running
+from tests.waiting import eventually
 from threadcast.service.server import CONNECTIONS
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
@@ -206,9 +206,7 @@ def in_flight(server: Running) -> float:
 def test_a_stopped_server_answers_what_it_works_at(settings: ServiceSettings, tmp_path: Path) -> None:
     with running(settings, tmp_path) as server, connect(server) as connection:
         connection.sendall(plan_request(2))  # the first plan starts a process, which takes a while
-        until_s = time.monotonic() + LONG_S
-        while in_flight(server) < 2:
-            assert time.monotonic() < until_s
+        assert eventually(lambda: in_flight(server) >= 2, LONG_S)
         server.process.send_signal(signal.SIGTERM)
         status, _, content = answer(connection)
         assert status == 200

@@ -78,9 +78,9 @@ def command(
 
         with Store.open(settings["store"], create=False) as store:
             measurements, networks_of = store.measurements(), store.networks_of()
-    made = make_models(names, samples or compared_samples(measurements), measurements, tune=tune)
+    candidates = make_models(names, samples or compared_samples(measurements), measurements, tune=tune)
     chosen = choose_split(split, measurements, networks_of, known=known)
-    evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"], draw=draw)
+    evaluation = judge(output, measurements, candidates, chosen, jobs=settings["train.jobs"], draw=draw)
     document = {
         "split": chosen[1], "rows": [row.to_json() for row in evaluation.rows],
         "by_fold": [row.to_json() for row in evaluation.by_fold], "left_out": dict(evaluation.left_out),

@@ -144,10 +144,10 @@ def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[li
     cases = len({measurement.case for measurement in measurements})
     samples = max(1, cases // 4)
     options = {name: {"samples": samples} for name in registry_of_kinds.REGRESSORS}
-    made = [(name, registry_of_kinds.create(name, **options.get(name, {}))) for name in registry_of_kinds.names()]
+    candidates = [(name, registry_of_kinds.create(name, **options.get(name, {}))) for name in registry_of_kinds.names()]
     with output.progress("comparing models") as bar:
         evaluation = evaluate(
-            measurements, made, split=new_network(store.networks_of()), split_name="new_network", jobs=jobs,
+            measurements, candidates, split=new_network(store.networks_of()), split_name="new_network", jobs=jobs,
             progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
     rows = [row.to_json() for row in evaluation.rows]
@@ -190,10 +190,10 @@ def _run(
     from threadcast.scheduler.problem import Problem
 
     graph = network.captured.graph
-    made = plan(Problem(graph, engine_costs().added(curves), machine))
-    output.note(f"running {network.name} by a plan of {made.policy}")
+    planned = plan(Problem(graph, engine_costs().added(curves), machine))
+    output.note(f"running {network.name} by a plan of {planned.policy}")
     captured = network.captured
-    with open_engine(captured, made, machine) as engine:
+    with open_engine(captured, planned, machine) as engine:
         result = compare(engine, captured.bind(), network.eager, steps=steps)
     weights: dict[int, float] = {}
     for i, op in enumerate(graph.ops):
@@ -206,7 +206,7 @@ def _run(
     ]
     verdict = result.verdict
     return RunReport(
-        name=network.name, graph=graph, plan=made, trace=result.trace, plots=plots, kept=verdict.kept,
+        name=network.name, graph=graph, plan=planned, trace=result.trace, plots=plots, kept=verdict.kept,
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
         spread=f"{verdict.low:.2f} to {verdict.high:.2f}",
     )  # fmt: skip

@@ -54,18 +54,18 @@ def make_models(
         return Tuned(name, trials=tune, **options) if tune and model.searched else model
 
     samples = samples or [suggested_samples(_cases_of_smallest(measurements))]
-    made = []
+    models = []
     for name in names:
         if not registry_of_kinds.takes(name, "samples"):
-            made.append((name, made_of(name)))
+            models.append((name, made_of(name)))
             continue
         for count in samples:
             try:
-                made.append((name, made_of(name, samples=count)))
+                models.append((name, made_of(name, samples=count)))
             except InvalidInput:
                 if count:
                     raise  # a model that cannot do without samples is not compared without
-    return made
+    return models
 
 
 def compared_samples(measurements: Sequence[Measurement]) -> list[int]:
@@ -107,11 +107,11 @@ def choose_split(
             wanted = "new_network" if len(by_network(group(measurements))) > 1 else "new_shape"
         except ModelError:
             wanted = "new_shape"
-    made = {
+    split_makers = {
         "new_network": by_network, "new_shape": splits.new_shape(), "new_kind": splits.new_kind(known=known),
         "new_machine": splits.new_machine(known=known),
     }  # fmt: skip
-    return made[wanted], wanted
+    return split_makers[wanted], wanted
 
 
 def judge(

@@ -65,13 +65,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
     A column whose name ends in "_s" is in seconds and is shown with a time unit.
     """
     cells = [list(row) for row in rows]
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    shown_table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for i, column in enumerate(columns):
         numeric = any(_is_number(row[i]) for row in cells)
-        made.add_column(column.removesuffix("_s"), justify="right" if numeric else "left", overflow="fold")
+        shown_table.add_column(column.removesuffix("_s"), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
-        made.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
-    return made
+        shown_table.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
+    return shown_table
 
 
 def _cell(column: str, value: Any) -> str:

@@ -118,8 +118,8 @@ def command(
         _table([chosen]),
     ]
     if compared:
-        document["compared"] = [summary(made) for made in compared]
-        shown.append(_table(sorted(compared, key=lambda made: made.makespan_s), title="every policy"))
+        document["compared"] = [summary(candidate) for candidate in compared]
+        shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
     shown.append(widths(chosen))
     if explain:
         report = ceiling(problem, unsplit=without_split(problem))

@@ -196,9 +196,9 @@ def _widths(machine: Machine) -> list[int]:
 def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Comparison) -> dict[str, Any]:
     default = np.array(result.seconds["default"])
     contenders = []
-    for name, taken in result.seconds.items():
-        low, median, high = np.quantile(taken, [0.25, 0.5, 0.75])
-        gain = float(np.median(default / np.array(taken)))
+    for name, times_s in result.seconds.items():
+        low, median, high = np.quantile(times_s, [0.25, 0.5, 0.75])
+        gain = float(np.median(default / np.array(times_s)))
         contenders.append({"what": name, "median_s": median, "low_s": low, "high_s": high, "gain": gain})
     verdict = result.verdict
     return {

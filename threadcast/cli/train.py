@@ -80,18 +80,18 @@ def command(
     if not measurements:
         of = f" of {machine}" if machine else ""
         raise ModelError(f"{where} has no measurements{of}; `threadcast profile NETWORK` makes some")
-    made = make_models(names, [samples] if samples else [], measurements, tune=tune)
+    candidates = make_models(names, [samples] if samples else [], measurements, tune=tune)
     if calibrate:
-        made = [(name, _calibrated() if name == "roofline" else model) for name, model in made]
+        candidates = [(name, _calibrated() if name == "roofline" else model) for name, model in candidates]
     chosen = choose_split(split, measurements, networks_of)
     origin = _origin(measurements, networks_of)
     with parallel.cluster(address) if address else nullcontext():
-        evaluation = judge(output, measurements, made, chosen, jobs=settings["train.jobs"])
+        evaluation = judge(output, measurements, candidates, chosen, jobs=settings["train.jobs"])
         if evaluation.odd_units:
             origin |= {"odd_units": list(evaluation.odd_units)}
         registered = [
             (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
-            for (_, model), row in zip(made, evaluation.rows)
+            for (_, model), row in zip(candidates, evaluation.rows)
             if _fit(output, model, measurements, row)
         ]
     if not registered:

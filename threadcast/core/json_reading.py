@@ -37,11 +37,11 @@ def parse(text: str | bytes, *, what: str) -> Any:
 
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(members)
-    if len(made) < len(members):
+    unique = dict(members)
+    if len(unique) < len(members):
         (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
         raise FormatError(f"an object has the member {twice!r} twice")
-    return made
+    return unique
 
 
 def read_json(path: Path | str, make: Callable[[Any], T]) -> T:

@@ -165,15 +165,17 @@ class Machine:
         unknown = keep - {core.id for core in self.cores}
         if unknown:
             raise InvalidInput(f"cores {sorted(unknown)} are not among those of {self.name}")
-        kept = [core for core in self.cores if core.id in keep]
+        remaining = [core for core in self.cores if core.id in keep]
         if not self.caches:
-            return replace(self, cores=tuple(kept))
+            return replace(self, cores=tuple(remaining))
         caches = tuple(
             replace(cache, cores=sharers)
             for cache in self.caches
             if (sharers := tuple(core for core in cache.cores if core in keep))
         )
-        grouped = tuple(replace(core, group=g) for core, g in zip(kept, cache_groups(kept, caches), strict=True))
+        grouped = tuple(
+            replace(core, group=g) for core, g in zip(remaining, cache_groups(remaining, caches), strict=True)
+        )
         return replace(self, cores=grouped, caches=caches)
 
     @classmethod
@@ -182,10 +184,10 @@ class Machine:
         if not 1 <= cores <= MAX_CORES:
             raise InvalidInput(f"cores={cores}: a described machine has at least 1 and at most {MAX_CORES}")
         size = group_size or cores
-        made = tuple(
+        equal_cores = tuple(
             Core(i, tuple(i + t * cores for t in range(threads_per_core)), group=i // size) for i in range(cores)
         )
-        return cls(name, made)
+        return cls(name, equal_cores)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the fingerprint, as JSON."""

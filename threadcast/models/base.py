@@ -60,7 +60,9 @@ class PerformanceModel(ABC):
     ) -> CurveTable:
         """Return the curves of many ops, one row each; override where a batch is cheaper than one op after the
         other."""
-        curves = [self.predict(op, seen, cases, machine=machine) for op, seen in zip(ops, observed, strict=True)]
+        curves = [
+            self.predict(op, measured, cases, machine=machine) for op, measured in zip(ops, observed, strict=True)
+        ]
         return CurveTable.of(curves, model=self.name)
 
     @abstractmethod

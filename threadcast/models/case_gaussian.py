@@ -92,18 +92,18 @@ class CaseGaussian:
         across = spread[:, :, None] * self.covariance[at] + level[:, :, None]
         within = across[:, :, at]
         off = values - scale[:, None] * self.mean[at]
-        noise, shift, wrong = _told_apart(within, off, scatter)
+        noise, shift, wrong = _judged_by_others(within, off, scatter)
         told = _inverse(within, noise) @ across
         mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", off - shift, told)
         variance = np.maximum(alone - (across * told).sum(axis=1), LEAST_VARIANCE)
         return mean, variance, 1 - wrong
 
-    def left(self, where: Sequence[int], samples: Floats) -> Floats:
+    def remaining(self, where: Sequence[int], samples: Floats) -> Floats:
         """The covariance (n_cases, n_cases) that remains once the cases `where` are sampled."""
         at = list(where)
         return self.covariance - self._gain(at, samples) @ self.covariance[at] if at else self.covariance
 
-    def most_telling(self, left: Floats, allowed: Sequence[int], weights: Floats) -> int:
+    def most_informative(self, left: Floats, allowed: Sequence[int], weights: Floats) -> int:
         """The one of the `allowed` cases that, sampled once, reduces the weighted sum of the variances in `left`
         most."""
         told = (weights[:, None] * left**2).sum(axis=0) / (np.diag(left) + self.noise)
@@ -115,7 +115,7 @@ class CaseGaussian:
         return gain
 
 
-def _told_apart(within: Floats, off: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
+def _judged_by_others(within: Floats, off: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
     """Noise and shift of each sample, judged by the other samples, and the probability that it is wrong; each (n_ops,
     n).
 

@@ -111,7 +111,7 @@ class _Judged:
         ops."""
         if len(self.ops) < CORRECTED_FROM or len(self.cases) < CORRECTED_CASES:
             return None
-        designs = [self._telling(count) for count in LEARNED_COUNTS if count < len(self.cases)]
+        designs = [self._informative(count) for count in LEARNED_COUNTS if count < len(self.cases)]
         designs += [tuple(self._random.permutation(len(self.cases))[:count].tolist()) for count in RANDOM_COUNTS]
         forecasts = [forecast for where in designs for forecast in self._forecasts(where)]
         if len({one.part for one in forecasts}) < 2:
@@ -152,7 +152,7 @@ class _Judged:
     def _all_scores(self, count: int) -> Floats:
         """Errors of all ops with samples at `count` cases, (n_ops, n_cases), in standard deviations; NaN at the sampled
         cases and where nothing was measured."""
-        where = self._telling(count)
+        where = self._informative(count)
         found = np.full(self.known.shape, np.nan)
         for one in self._forecasts(where):
             found[one.rows] = self._scores(one)
@@ -164,20 +164,20 @@ class _Judged:
         logs = one.forecast.mean
         if self._corrections is not None and one.forecast.where:
             logs = self._corrections[one.part].corrected(one.forecast, self.cases)
-        found: Floats = (one.truth - logs) / one.spread
+        found: Floats = (one.truth - logs) / one.deviations
         return found
 
     def _trained(self, some: Sequence[_PartForecast]) -> Correction:
         forecasts, truths = [one.forecast for one in some], [one.truth for one in some]
         return Correction.fitted(forecasts, truths, self.cases, jobs=self._jobs, seed=self._seed)
 
-    def _telling(self, count: int) -> tuple[int, ...]:
+    def _informative(self, count: int) -> tuple[int, ...]:
         """Positions of `count` cases, each the most informative one given those before it."""
         gaussian = self.machine.gaussian
         while len(self._order) < count:
-            left = gaussian.left(self._order, np.ones(len(self._order)))
+            left = gaussian.remaining(self._order, np.ones(len(self._order)))
             allowed = [i for i in range(len(self.cases)) if i not in self._order]
-            self._order.append(gaussian.most_telling(left, allowed, np.ones(len(self.cases))))
+            self._order.append(gaussian.most_informative(left, allowed, np.ones(len(self.cases))))
         return tuple(self._order[:count])
 
     def _forecasts(self, where: tuple[int, ...]) -> Iterable[_PartForecast]:
@@ -189,8 +189,8 @@ class _Judged:
             if len(mine):
                 ops, ones = [self.ops[i] for i in mine], np.ones((len(mine), len(where)))
                 given = ops, self.base[mine], where, drawn[mine], ones, 0 * ones
-                forecast, _ = machine.told(*given)
-                wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.told(*given)[0]
+                forecast, _ = machine.conditioned(*given)
+                wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.conditioned(*given)[0]
                 yield _PartForecast(out, mine, forecast, self.known[mine], np.sqrt(wholly.variance))
 
     def _drawn(self, where: tuple[int, ...]) -> Floats:
@@ -207,14 +207,14 @@ class _Judged:
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartForecast:
     """The forecast of one part of the ops, which are these `rows` of all. `truth` (n_ops, n_cases): measured log
-    seconds, NaN where there are none; `spread` (n_ops, n_cases): standard deviations as forecasts of new ops will have
-    them."""
+    seconds, NaN where there are none; `deviations` (n_ops, n_cases): standard deviations as forecasts of new ops will
+    have them."""
 
     part: int
     rows: NDArray[np.int64]
     forecast: Forecast
     truth: Floats
-    spread: Floats
+    deviations: Floats
 
 
 def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:

@@ -37,10 +37,10 @@ def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
     return knots_of(by_case(observed))
 
 
-def knots_of(seen: Mapping[Case, Measurement]) -> dict[Case, Knot]:
+def knots_of(measured_at: Mapping[Case, Measurement]) -> dict[Case, Knot]:
     """The median of each case's measurement; ModelError for a time that no op can have."""
     knots = {}
-    for case, measurement in seen.items():
+    for case, measurement in measured_at.items():
         refuse_defect(measurement)
         low, high = median_interval([sample.seconds for sample in measurement.samples])
         seconds = measurement.seconds

@@ -92,33 +92,35 @@ class LearnedCurve(BatchModel):
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The most informative case; None once `samples` cases are measured or the choice is good enough."""
-        seen = by_case(observed)
-        for measured in seen.values():
+        measured_at = by_case(observed)
+        for measured in measured_at.values():
             refuse_defect(measured)
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
-            return next((case for case in spread if case not in seen), None)
-        allowed = [i for i, case in enumerate(learned.cases) if case not in seen]
+            return next((case for case in spread if case not in measured_at), None)
+        allowed = [i for i, case in enumerate(learned.cases) if case not in measured_at]
         if not allowed:
             return None
-        if len(seen) >= self.samples:
-            doubted = self._doubted(op, seen, learned, machine)
-            if len(seen) >= self.samples + min(len(doubted), self.samples):
+        if len(measured_at) >= self.samples:
+            doubted = self._doubted(op, measured_at, learned, machine)
+            if len(measured_at) >= self.samples + min(len(doubted), self.samples):
                 return None
             # a curve that jumps is as likely as a sample that is wrong
             near = learned.cases[doubted[0]].threads
             return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
-        where, _, samples, ages = _positions(learned, seen)
-        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.left(where, np.array(samples) / (1 + np.array(ages)))
+        where, _, samples, ages = _positions(learned, measured_at)
+        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.remaining(
+            where, np.array(samples) / (1 + np.array(ages))
+        )
         weights = np.ones(len(learned.cases))
         if where:
-            logs, _ = self._forecast([op], [seen], learned, machine)
+            logs, _ = self._forecast([op], [measured_at], learned, machine)
             cost, likely = expected_regret(logs[0], left)
             if self.enough and cost <= self.enough:
                 return None
             weights = (1 - DECISION) / len(weights) + DECISION * likely
-        return learned.cases[learned.gaussian.most_telling(left, allowed, weights)]
+        return learned.cases[learned.gaussian.most_informative(left, allowed, weights)]
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
@@ -158,14 +160,14 @@ class LearnedCurve(BatchModel):
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
         known = [by_case(measurements) for measurements in observed]
-        for measured in chain.from_iterable(seen.values() for seen in known):
+        for measured in chain.from_iterable(measured_at.values() for measured_at in known):
             refuse_defect(measured)
-        wanting = [row for row, seen in enumerate(known) if not all(case in seen for case in cases)]
+        wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) < len(ops):  # many samples take a Gaussian long, and these leave nothing to tell
             return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), known)
         logs, spread = self._forecast(ops, known, learned, machine)
-        samples = np.array([min(len(seen), len(learned.low) - 1) for seen in known])
+        samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
             np.exp(logs + spread * learned.high[samples][:, None]),
@@ -194,22 +196,24 @@ class LearnedCurve(BatchModel):
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
     ) -> tuple[Floats, Floats]:
-        """Log seconds at the learned cases, and their standard deviations (`MachineCurves.spread`), both (n_ops,
+        """Log seconds at the learned cases, and their standard deviations (`MachineCurves.deviations`), both (n_ops,
         n_cases)."""
         base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
-        for row, seen in enumerate(known):  # flat lists: of 10,000 ops' own ones the garbage collector makes much
-            where, *own = _positions(learned, seen)
+        for row, measured_at in enumerate(
+            known
+        ):  # flat lists: of 10,000 ops' own ones the garbage collector makes much
+            where, *own = _positions(learned, measured_at)
             rows, *flat = alike.setdefault(where, ([], [], [], []))
             rows.append(row)
             for values, more in zip(flat, own, strict=True):
                 values.extend(more)
         for where, (rows, *flat) in alike.items():
             given = (np.reshape(values, (len(rows), len(where))) for values in flat)
-            forecast, _ = learned.told([ops[row] for row in rows], base[rows], where, *given)
+            forecast, _ = learned.conditioned([ops[row] for row in rows], base[rows], where, *given)
             logs[rows] = self._corrected(forecast, learned)
-            spread[rows] = learned.spread(forecast)
+            spread[rows] = learned.deviations(forecast)
         return logs, spread
 
     def _corrected(self, forecast: Forecast, learned: MachineCurves) -> Floats:
@@ -228,19 +232,21 @@ class LearnedCurve(BatchModel):
 
         return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
 
-    def _doubted(self, op: Op, seen: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine) -> list[int]:
+    def _doubted(
+        self, op: Op, measured_at: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine
+    ) -> list[int]:
         """The learned cases whose measurement the others contradict; for each, a case next to it is to be measured."""
-        if not seen:
+        if not measured_at:
             return []
         base = self._base([op], learned, machine)
-        where, *given = _positions(learned, seen)
-        _, believed = learned.told([op], base, where, *(np.array([part]) for part in given))
+        where, *given = _positions(learned, measured_at)
+        _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _unknown(self, cases: tuple[Case, ...], known: Sequence[Mapping[Case, Measurement]]) -> MachineCurves:
         """What is assumed of a machine that was not learned from: the smooth part of all learned machines, with more
         variance."""
-        every = tuple(sorted({*cases, *(case for seen in known for case in seen)}))
+        every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
         threads = np.array([case.threads for case in every], dtype=np.float64)
         bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
         gaussian = CaseGaussian.smooth(self._variance, self._length, threads, self._noise)
@@ -251,10 +257,10 @@ class LearnedCurve(BatchModel):
         cases: Sequence[Case],
     ) -> CurveTable:  # fmt: skip
         curves = []
-        for row, seen in enumerate(known):
+        for row, measured_at in enumerate(known):
             points = zip(learned.cases, *(array[row].tolist() for array in forecast), strict=True)
             guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
-            curves.append(curve_through({**guessed, **knots_of(seen)}, cases, between="log"))
+            curves.append(curve_through({**guessed, **knots_of(measured_at)}, cases, between="log"))
         return CurveTable.of(curves, model=self.name)
 
     def to_files(self) -> dict[str, bytes]:
@@ -277,32 +283,32 @@ class LearnedCurve(BatchModel):
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
-            made = LearnedCurve(
+            loaded = LearnedCurve(
                 samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
-            made._features, fitted = member(document, "features", int), member(document, "fitted", bool)
+            loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
             variance, length, noise = (finite(value, pointer="/residuals") for value in document["residuals"])
             if not (variance > 0 and length > 0 and noise > 0):
                 raise ArtefactError("model.json has variances that are not above 0")
-            made._variance, made._length, made._noise = variance, length, noise
+            loaded._variance, loaded._length, loaded._noise = variance, length, noise
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                made._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files)
+                loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files)
         if fitted:
-            made._trees = PointTrees("xgboost", made.shape).from_files("trees", files, features=made._features)
-        self.__dict__.update(made.__dict__)
+            loaded._trees = PointTrees("xgboost", loaded.shape).from_files("trees", files, features=loaded._features)
+        self.__dict__.update(loaded.__dict__)
         return self
 
 
 def _positions(
-    learned: MachineCurves, seen: Mapping[Case, Measurement]
+    learned: MachineCurves, measured_at: Mapping[Case, Measurement]
 ) -> tuple[tuple[int, ...], list[float], list[float], list[float]]:
     """The measurements at learned cases, the oldest first: positions of the cases, log seconds, the number of samples
     behind each median, and the age in units of `FADE_S`, relative to the newest."""
     known = []
-    for case, measured in seen.items():
+    for case, measured in measured_at.items():
         at = learned.position.get(case)
         if at is not None:
             known.append((_when(measured), at, math.log(measured.seconds), len(measured.samples)))

@@ -75,7 +75,7 @@ class MachineCurves:
             found[rows] = self.share * found[rows] + (1 - self.share) * by_process
         return found
 
-    def told(
+    def conditioned(
         self, ops: Sequence[Op], base: Floats, where: tuple[int, ...], logs: Floats, samples: Floats, ages: Floats
     ) -> tuple[Forecast, Floats]:
         """The Gaussian's forecast of ops that were all sampled at `where`, the oldest sample first, and the probability
@@ -106,7 +106,7 @@ class MachineCurves:
         """The size of this kind's residuals relative to the Gaussian's."""
         return self.scales.get(kind) or FOREIGN * max(self.scales.values(), default=1.0)
 
-    def spread(self, forecast: Forecast) -> Floats:
+    def deviations(self, forecast: Forecast) -> Floats:
         """(n_ops, n_cases) standard deviations, times the kind's width; an unknown kind has that of the widest known
         one."""
         count = min(len(forecast.where), len(self.low) - 1)

@@ -84,16 +84,16 @@ def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[
     """
     found = [(entry, entry.defect) for entry in entries]
     refused = {entry.op.key: defect for entry, defect in found if defect}
-    kept = tuple(entry for entry, defect in found if not defect)
-    if not kept:
+    sound = tuple(entry for entry, defect in found if not defect)
+    if not sound:
         why = f": {next(iter(refused.values()))}" if refused else ""
         raise ModelError(f"none of {len(entries)} ops has usable measurements{why}; measure with `threadcast profile`")
-    if len({entry.op.key for entry in kept}) < 2:
-        raise ModelError(f"only op {kept[0].op.key} has usable measurements; learning takes several different ops")
-    times = {m.seconds for entry in kept for m in entry.by_case.values()}
+    if len({entry.op.key for entry in sound}) < 2:
+        raise ModelError(f"only op {sound[0].op.key} has usable measurements; learning takes several different ops")
+    times = {m.seconds for entry in sound for m in entry.by_case.values()}
     if len(times) == 1:
         raise ModelError(
-            f"all {len(kept)} ops take {times.pop()!r} s in every case: that is no measurement; "
+            f"all {len(sound)} ops take {times.pop()!r} s in every case: that is no measurement; "
             "check the seconds column or the clock"
         )
-    return kept, refused
+    return sound, refused

@@ -37,10 +37,10 @@ class PatientClimb(PerformanceModel):
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The next step of the climb with cache sharing, then of the one without; then of their refinements."""
-        seen = by_case(observed)
+        measured_at = by_case(observed)
         for affinity in Affinity:
             counts = [case.threads for case in machine.cases() if case.affinity is affinity]
-            times = {case.threads: m.seconds for case, m in seen.items() if case.affinity is affinity}
+            times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
             threads = self._next(counts, times)
             if threads is not None:
                 return Case(threads, affinity)

@@ -48,8 +48,8 @@ class PerCase(BatchModel):
         """The next sampled case, by threads: the cases chosen in training; before `fit`, evenly spread legal ones."""
         learned = self._learned.get(machine.fingerprint)
         samples = learned.samples if learned else evenly_spread(machine.cases(), self.recipe.samples)
-        seen = by_case(observed)
-        return next((case for case in samples if case not in seen), None)
+        measured_at = by_case(observed)
+        return next((case for case in samples if case not in measured_at), None)
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn one set of regressors for each machine, `jobs` at a time; ModelError where one has too few usable
@@ -75,8 +75,10 @@ class PerCase(BatchModel):
             known = ", ".join(self._learned) or "none: fit it first"
             raise ModelError(f"{self.name} has not learned {machine.fingerprint}, only {known}")
         self.check_batch(ops, observed)
-        sampled = [_sampled(op, seen, learned, self.name) for op, seen in zip(ops, observed, strict=True)]
-        known_points = [measured_knots(seen) for seen in observed]
+        sampled = [
+            _sampled(op, measurements, learned, self.name) for op, measurements in zip(ops, observed, strict=True)
+        ]
+        known_points = [measured_knots(measurements) for measurements in observed]
         forecast = learned.forecast(sampled)
         if not set(cases) <= set(learned.cases):
             return self._interpolated(learned, forecast, known_points, cases)
@@ -119,8 +121,8 @@ class PerCase(BatchModel):
 
 
 def _sampled(op: Op, observed: Sequence[Measurement], learned: CaseRegression, name: str) -> list[Measurement]:
-    seen = by_case(observed)
-    missing = [case for case in learned.samples if case not in seen]
+    measured_at = by_case(observed)
+    missing = [case for case in learned.samples if case not in measured_at]
     if missing:
         raise ModelError(f"{name} needs {op.key} measured at {', '.join(map(str, missing))}; measure it there first")
-    return [seen[case] for case in learned.samples]
+    return [measured_at[case] for case in learned.samples]

@@ -120,13 +120,13 @@ class SampleNoise:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Floats]) -> SampleNoise:
         """Take over what `to_arrays` gave; ValueError on what cannot be."""
-        made = cls(*(arrays[name] for name in cls.__slots__))
-        sizes = {array.shape for array in made.to_arrays().values()}
-        if len(sizes) != 1 or made.knots.ndim != 1 or not len(made.knots) or np.any(np.diff(made.knots) <= 0):
+        read = cls(*(arrays[name] for name in cls.__slots__))
+        sizes = {array.shape for array in read.to_arrays().values()}
+        if len(sizes) != 1 or read.knots.ndim != 1 or not len(read.knots) or np.any(np.diff(read.knots) <= 0):
             raise ValueError("noise whose arrays do not fit each other")
-        if min(made.narrow.min(), made.wide.min()) <= 0 or not (made.shares.min() >= 0 and made.shares.max() < 1):
+        if min(read.narrow.min(), read.wide.min()) <= 0 or not (read.shares.min() >= 0 and read.shares.max() < 1):
             raise ValueError("noise that no samples can have")
-        return made
+        return read
 
 
 def _two_normals(off: Floats) -> tuple[float, float, float, float]:

@@ -77,8 +77,8 @@ class ScalingLaw(PerformanceModel):
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The next of the evenly spread cases."""
-        seen = by_case(observed)
-        return next((case for case in evenly_spread(machine.cases(), self.samples) if case not in seen), None)
+        measured_at = by_case(observed)
+        return next((case for case in evenly_spread(machine.cases(), self.samples) if case not in measured_at), None)
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Set the interval from residuals; nothing else is learned."""

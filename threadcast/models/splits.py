@@ -116,13 +116,13 @@ def new_shape(*, folds: int = 5, seed: int = 0) -> Split:
 
 
 def _folds(left_out: Mapping[str, Sequence[bool]], what: str) -> tuple[Fold, ...]:
-    made = []
+    found = []
     for name, marks in left_out.items():
         test = tuple(i for i, out in enumerate(marks) if out)
         train = tuple(i for i, out in enumerate(marks) if not out)
         if train and test:
-            made.append(Fold(name, train, test))
-    if not made:
+            found.append(Fold(name, train, test))
+    if not found:
         known = ", ".join(left_out) or "none"
         raise ModelError(f"leaving some out takes measurements of at least two {what}; there are: {known}")
-    return tuple(made)
+    return tuple(found)

@@ -92,15 +92,15 @@ class StaticRegressor(BatchModel):
             check_schema(document, SCHEMA)
             if document["library"] != self.library:
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
-            made = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
-            made._bounds = _bounds_of(document, "log_bounds")
+            loaded = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
+            loaded._bounds = _bounds_of(document, "log_bounds")
             of_kind = member(document, "log_bounds_of_kinds", dict, default={})  # older models have none
-            made._of_kind = {str(kind): _bounds_of(of_kind, kind) for kind in of_kind}
-            made._features = member(document, "features", int)
+            loaded._of_kind = {str(kind): _bounds_of(of_kind, kind) for kind in of_kind}
+            loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
         if fitted:
-            made._trees = PointTrees(self.library, made.shape).from_files("trees", files, features=made._features)
-        self.__dict__.update(made.__dict__)
+            loaded._trees = PointTrees(self.library, loaded.shape).from_files("trees", files, features=loaded._features)
+        self.__dict__.update(loaded.__dict__)
         return self
 
 

@@ -60,13 +60,13 @@ class PerformanceModelContract(ABC):
         return group(measurements)[:4]
 
     def test_fit_returns_the_model(self, measurements: tuple[Measurement, ...]) -> None:
-        made = self.make_model()
-        assert made.fit(measurements) is made
+        unfitted = self.make_model()
+        assert unfitted.fit(measurements) is unfitted
 
     def test_fit_of_nothing_is_a_model_error_or_no_work(self) -> None:
-        made = self.make_model()
+        unfitted = self.make_model()
         with contextlib.suppress(ModelError):
-            assert made.fit([]) is made
+            assert unfitted.fit([]) is unfitted
 
     def test_an_unfitted_model_can_be_copied(self) -> None:
         assert copy.deepcopy(self.make_model()).name == self.make_model().name
@@ -74,10 +74,10 @@ class PerformanceModelContract(ABC):
     def test_proposals_are_legal_never_repeat_and_end(
         self, model: PerformanceModel, entries: tuple[MeasuredOp, ...]
     ) -> None:
-        for made in (model, self.make_model()):
+        for unfitted in (model, self.make_model()):
             for entry in entries:
                 observed: list[Measurement] = []
-                while (case := made.propose(entry.op, observed, entry.machine)) is not None:
+                while (case := unfitted.propose(entry.op, observed, entry.machine)) is not None:
                     assert case in entry.machine.cases()
                     assert case not in {m.case for m in observed}
                     observed.append(entry.by_case[case])

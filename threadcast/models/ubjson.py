@@ -65,13 +65,13 @@ class _Reader:
     def _object(self, depth: int) -> dict[str, Any]:
         kind, count = self._type_and_count()
         members: dict[str, Any] = {}
-        seen = 0
-        while self._more(count, seen, "}"):
+        read = 0
+        while self._more(count, read, "}"):
             name = self._text()
             if name in members:
                 raise FormatError(f"not UBJSON: the name {name!r} is used twice in one object")
             members[name] = self.value(kind or self.marker(), depth + 1)
-            seen += 1
+            read += 1
         return members
 
     def _type_and_count(self) -> tuple[str, int | None]:
@@ -83,12 +83,12 @@ class _Reader:
             return kind, self._length()
         return kind, self._length() if self._next_is("#") else None
 
-    def _more(self, count: int | None, seen: int, end: str) -> bool:
+    def _more(self, count: int | None, read: int, end: str) -> bool:
         if count is None:
             return not self._next_is(end)
         if count > len(self._data):  # each item takes a byte at least, also where its type is said once
             raise FormatError(f"not UBJSON: {count} items in {len(self._data)} bytes")
-        return seen < count
+        return read < count
 
     def _next_is(self, character: str) -> bool:
         found = self._data[self.at : self.at + 1] == character.encode()
@@ -111,6 +111,6 @@ class _Reader:
     def _take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self._data):
             raise FormatError(f"not UBJSON: {count} bytes are wanted at byte {self.at} of {len(self._data)}")
-        taken = self._data[self.at : self.at + count]
+        data = self._data[self.at : self.at + count]
         self.at += count
-        return taken
+        return data

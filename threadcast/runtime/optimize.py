@@ -38,7 +38,7 @@ class _OptimizedModel:
         return self._optimized.fastest
 
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
-        """Use so many cores from the next operator boundary on, or those of these CPUs; None: all that there are.
+        """Use so many cores, or those of these CPUs, from the next operator boundary; None: all that the process has.
 
         From any thread; a call or training step under way goes on with them, and its result is the same. Returns the
         CPUs of the cores in use. InvalidInput for none, and for cores that this process has not.
@@ -51,7 +51,7 @@ class _OptimizedModel:
 
 
 class OptimizedCall(_OptimizedModel):
-    """Has the signature of what it was made from; `reports` say what runs it, `close` ends its threads.
+    """A callable with the signature of `function`; `reports` say what runs it, `close` ends its threads.
 
     Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
     """
@@ -174,7 +174,7 @@ def _machine(cores: int | None) -> Machine:
 
 
 def _described(function: Callable[..., Any]) -> str:
-    """What tells a model from others, in the next process too."""
+    """A text that differs between models, and is the same in the next process."""
     if not isinstance(function, nn.Module):
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
     if any(map(is_lazy, function.parameters())):

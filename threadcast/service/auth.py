@@ -1,4 +1,4 @@
-"""Who may do what: keys with scopes, where the service has a key file; everybody everything where it has none."""
+"""Authorization: by keys with scopes where the service has a key file; without one, everything is allowed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from threadcast.service.problems import Problem
 from threadcast.service.settings import ServiceSettings
 
 OPEN = frozenset({"operations.live", "operations.ready", "static"})
-"""Endpoints that ask for no key: who watches over the process has none."""
+"""Endpoints that need no key: health checks come from programs without one."""
 
 SCOPES = {
     "predictions.predict": "read", "plans.make_plan": "read", "decisions.decide": "read", "measurements.add": "ingest",
 }  # fmt: skip
-"""Endpoints that may be posted to with less than admin."""
+"""Endpoints that accept POST from keys without the scope admin."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def scope_of(endpoint: str | None, method: str) -> str | None:
-    """The scope that a request needs; None where it needs no key. What is not listed and changes things needs admin."""
+    """Return the scope that a request needs: admin for unlisted ones that change things. None where it needs no key."""
     if endpoint in OPEN:
         return None
     if endpoint in SCOPES:
@@ -38,13 +38,13 @@ def scope_of(endpoint: str | None, method: str) -> str | None:
 
 
 def owned(idempotency_key: str) -> str:
-    """The idempotency key as it is stored: keys of two clients never meet."""
+    """Return the idempotency key as it is stored: with the client's name, so that two clients can use the same."""
     key: Key | None = g.get("key")
     return idempotency_key if key is None else f"{key.name}\n{idempotency_key}"
 
 
 def install(app: APIFlask, settings: ServiceSettings) -> None:
-    """Let `app` refuse requests without a key that allows them; ConfigError for a key file that is none."""
+    """Make `app` refuse requests without a key that allows them; ConfigError for a wrong key file."""
     keys = None if settings.keys is None else KeyFile(settings.keys)
 
     def authorise() -> None:
@@ -86,7 +86,7 @@ def _key(keys: KeyFile) -> Key:
 
 
 def _token() -> str:
-    """The key that was sent. A browser's password is one for reading only: pages elsewhere can make it send that."""
+    """Return the key in the request. A browser's password is for reading only: other sites can make it send that."""
     sent = request.authorization
     if sent is None:
         return ""

@@ -1,4 +1,4 @@
-"""ETag and If-None-Match: who has an answer already is told so in place of getting it again."""
+"""ETag and If-None-Match: a client that has the current answer gets 304 in place of it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _TAGGED = ("/v1/", "/openapi.json")
 
 
 def etag_of(content: bytes) -> str:
-    """A strong tag: equal for equal content, in whatever process."""
+    """Return a strong entity tag: equal for equal content, in every process."""
     return f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
 
 
 def matches(etag: str) -> bool:
-    """Whether the current request's If-None-Match names this tag."""
+    """Whether the If-None-Match header of the current request has this tag."""
     sent = request.headers.get("If-None-Match")
     return sent is not None and (sent == etag or request.if_none_match.contains_weak(etag.strip('"')))
 
 
 def tag(response: Response) -> Response:
-    """Tag what a GET under /v1 answers, and answer 304 without content where the client has it; for `after_request`."""
+    """Add an ETag to the answer of a GET under /v1; turn it into 304 where the client has it. For `after_request`."""
     if request.method not in ("GET", "HEAD") or response.status_code != 200 or not request.path.startswith(_TAGGED):
         return response
     if "ETag" not in response.headers:
         response.headers["ETag"] = etag_of(response.get_data())
-        response.headers.setdefault("Cache-Control", "no-cache")  # ask each time whether it is still so
+        response.headers.setdefault("Cache-Control", "no-cache")  # a cache must ask each time
     if matches(response.headers["ETag"]):
         response.status_code = 304
         response.set_data(b"")
@@ -37,5 +37,5 @@ def tag(response: Response) -> Response:
 
 
 def install(app: APIFlask) -> None:
-    """Tag the answers of `app`."""
+    """Add ETags to the answers of `app`."""
     app.after_request(tag)

@@ -1,4 +1,4 @@
-"""GET /v1/curves/{op}: the curve of one op that is known by its key, with a tag to ask again by."""
+"""GET /v1/curves/{op}: the curve of one stored op, with an entity tag."""
 
 from __future__ import annotations
 

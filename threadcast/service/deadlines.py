@@ -1,4 +1,4 @@
-"""When a request must have been answered, and what stops work that takes longer."""
+"""The time that a request may take, and how work that takes longer is stopped."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from threadcast.prediction.predictor import Predictor
 from threadcast.service.problems import Problem
 
 HEADER = "X-Deadline-S"
-"""Seconds after which the client waits no longer; `deadline_s` holds where it is shorter, or there is none."""
+"""Seconds that the client waits for the answer. The setting `deadline_s` applies where this is longer or not sent."""
 
 OPS_AT_ONCE = 512
-"""Ops forecast between two looks at the clock."""
+"""Ops that are predicted between two checks of the time."""
 
 RETRY_S = 1
 
 
 class TimeIsUp(BaseException):
-    """Ends a thread's work from outside; no Exception, so that what is being worked at does not catch it."""
+    """Raised in a thread by another one to stop it. Not an Exception, so that the work does not catch it."""
 
 
 def too_late(limit_s: float) -> Problem:
-    """What a request that took too long is answered."""
+    """Return the problem with which a request that takes longer than `limit_s` is answered: 503, to be tried later."""
     return Problem(
         503, f"this was not done within {limit_s:g} s and was stopped; ask for less, or later",
         headers={"Retry-After": str(RETRY_S)},
@@ -37,14 +37,14 @@ def too_late(limit_s: float) -> Problem:
 
 
 class Deadline:
-    """The end of the time that a request has."""
+    """The end of the time that a request may take: `limit_s` seconds from now."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._until_s = time.monotonic() + limit_s
 
     def remaining_s(self) -> float:
-        """Seconds left; a problem where there are none."""
+        """Return the seconds that are left; raise `too_late` where there are none."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise too_late(self.limit_s)
@@ -52,7 +52,7 @@ class Deadline:
 
 
 def deadline(most_s: float) -> Deadline:
-    """The current request's deadline, counted from the first call; problem for a header that is no time."""
+    """Return the deadline of the current request, counted from the first call; Problem 422 for a wrong header."""
     if "deadline" not in g:
         sent = request.headers.get(HEADER)
         try:
@@ -79,9 +79,9 @@ def curves_in_time(
 
 @contextmanager
 def stopped_in_time(until: Deadline) -> Iterator[None]:
-    """Stop the block, between two of its bytecodes, when time is up; then a problem.
+    """Stop the block between two of its bytecodes when time is up, and raise `too_late`.
 
-    Only for pure computation: whatever holds a lock or a connection at that moment would keep it.
+    Only for pure computation: a lock or a connection that it holds at that moment would stay held.
     """
     here, lock, over = threading.get_ident(), threading.Lock(), False
 

@@ -1,4 +1,4 @@
-"""Reading what requests carry into the vocabulary of `core`, with a pointer to whatever is wrong."""
+"""Reads the documents in requests as objects of `core`; errors point to the wrong member."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CASE_MEMBERS = frozenset({"threads", "affinity"})
 
 @contextmanager
 def reading(pointer: str) -> Iterator[None]:
-    """Turn what `core` refuses inside the block into an error that points at least to `pointer`."""
+    """Turn an InvalidInput of the block that has no pointer into a FormatError at `pointer`."""
     try:
         yield
     except FormatError:
@@ -30,7 +30,7 @@ def reading(pointer: str) -> Iterator[None]:
 
 
 def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machine", where: Where = "body") -> Machine:
-    """The machine described by a document, known by its fingerprint, or, for None, the only one in the store."""
+    """Return the machine of a document or a stored fingerprint; for None the only machine in the store."""
     if isinstance(value, dict):
         cores = value.get("cores")
         if isinstance(cores, list) and len(cores) > MAX_CORES:
@@ -57,7 +57,7 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
 def read_ops(
     values: Sequence[Any], stored: StoredDocuments, limits: ServiceSettings, *, pointer: str = "/ops"
 ) -> list[Op]:
-    """The ops described in full, or known to the store by their keys."""
+    """Return the ops of documents and of keys of stored ops."""
     if not 1 <= len(values) <= limits.max_ops:
         raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
     known = stored.ops({value for value in values if isinstance(value, str)})
@@ -75,7 +75,7 @@ def read_ops(
 
 
 def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Case] | None:
-    """The cases asked for; None where none are named."""
+    """Return the cases; None where the request names none."""
     if values is None:
         return None
     if not 1 <= len(values) <= limits.max_cases:
@@ -88,14 +88,14 @@ def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Ca
 
 
 def refuse_unknown(entry: Mapping[str, Any], allowed: Set[str], pointer: str) -> None:
-    """Refuse members that mean nothing: they are misspelt ones."""
+    """Raise FormatError for members that are not `allowed`, which are mostly misspelt ones."""
     for name in entry:
         if name not in allowed:
             raise FormatError(f"unknown member {name[:40]!r}; known: {', '.join(sorted(allowed))}", pointer=pointer)
 
 
 def read_case(value: Any, pointer: str) -> Case:
-    """A case from {"threads", "affinity"?}."""
+    """Return the case in `{"threads", "affinity"?}`."""
     threads = member(value, "threads", int, pointer=pointer)
     affinity = member(value, "affinity", str, pointer=pointer, default="compact")
     if affinity not in list(Affinity):
@@ -108,7 +108,7 @@ def read_case(value: Any, pointer: str) -> Case:
 
 
 def read_graph(value: Any, store: Store, limits: ServiceSettings, *, pointer: str = "/graph") -> OpGraph:
-    """The graph in a `threadcast.graph/1` document, or the stored one of this name."""
+    """Return the graph in a `threadcast.graph/1` document, or the stored graph of this name."""
     if isinstance(value, str):
         if value not in store.graphs():
             raise Problem(404, f"no graph is stored as {value[:80]!r}", pointer=pointer)
@@ -130,7 +130,7 @@ def _check_size(ops: int, limits: ServiceSettings, pointer: str) -> None:
 
 @contextmanager
 def below(pointer: str) -> Iterator[None]:
-    """Put `pointer` before the pointer of a FormatError: the document read inside the block lies there."""
+    """Put `pointer` before the pointer of a FormatError: it is where the document that the block reads begins."""
     try:
         yield
     except FormatError as error:

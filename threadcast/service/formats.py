@@ -15,7 +15,7 @@ from threadcast.core.tensor import DTYPE_BYTES
 from threadcast.models.measured import LONGEST_S, SHORTEST_S
 
 REF = "x-component"
-"""Stands for "$ref" until the description is complete: pydantic resolves the latter itself and knows only its own."""
+"""In place of "$ref" until the description is complete: pydantic would resolve that, and knows only its own schemas."""
 
 _SECONDS = {"type": "number", "minimum": 0, "description": "seconds"}
 _SAMPLE = {"type": "number", "minimum": SHORTEST_S, "maximum": LONGEST_S, "description": "seconds"}
@@ -39,7 +39,7 @@ def _object(
 
 
 def ref(name: str) -> dict[str, str]:
-    """A reference to one of `COMPONENTS`, until `with_references`."""
+    """Return a reference to one of `COMPONENTS`, in the form that `with_references` replaces."""
     return {REF: name}
 
 
@@ -287,12 +287,12 @@ Rows = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Measu
 
 
 def answers(component: str, description: str, *, status: int = 200) -> dict[int | str, Any]:
-    """What `doc(responses=...)` takes for an answer that is one of `COMPONENTS`."""
+    """Return the argument of `doc(responses=...)` for an answer that is one of `COMPONENTS`."""
     return {status: {"description": description, "content": {"application/json": {"schema": ref(component)}}}}
 
 
 def with_references(description: Any) -> Any:
-    """The OpenAPI description with every `REF` turned into a "$ref" to a component."""
+    """Return the OpenAPI description with every `REF` replaced by a "$ref" to a component."""
     if isinstance(description, list):
         return [with_references(item) for item in description]
     if not isinstance(description, dict):

@@ -1,6 +1,6 @@
-"""API keys: made once and shown once; the file keeps their digests.
+"""API keys: shown once when they are created; the file has only their digests.
 
-A key is 256 random bits, so one round of SHA-256 is enough: nobody finds it by trying words, as passwords are found.
+A key is 256 random bits, so one round of SHA-256 is enough: it cannot be guessed as passwords can.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from threadcast.core.json_reading import check_schema, member, parse
 SCHEMA = "threadcast.keys/1"
 Scope = Literal["read", "ingest", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""What a key may allow: to ask; to store measurements; to move aliases, and everything else."""
+"""What a key may allow: asking; storing measurements; everything, as moving aliases."""
 
 PREFIX = "tc_"
-"""Begins every key, so that one that got into a log or a repository is found."""
+"""Begins every key, so that scanners find keys in logs and repositories."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -36,7 +36,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of a key: not the key itself."""
+    """A key as it is stored: with its digest, without the key itself."""
 
     name: str
     scopes: tuple[str, ...]
@@ -54,7 +54,7 @@ class Key:
             raise InvalidInput(f"key {self.name!r} has no SHA-256 digest")
 
     def allows(self, scope: str) -> bool:
-        """Whether the key may be used for this; admin may everything."""
+        """Whether the key has this scope; admin includes all."""
         return scope in self.scopes or "admin" in self.scopes
 
 
@@ -84,7 +84,7 @@ class KeyFile:
             return self._keys
 
     def find(self, token: str) -> Key | None:
-        """The key that this is; None where it is none. Takes as long whichever it is, or none."""
+        """Return the key with this token, None where there is none. The time taken does not depend on the token."""
         digest, found = _digest(token), None
         for key in self.keys():
             if hmac.compare_digest(digest, key.sha256):
@@ -93,7 +93,7 @@ class KeyFile:
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys in a file; ConfigError where it is none."""
+    """Return the keys in a file; ConfigError where it is not a key file."""
     try:
         document = parse(path.read_bytes(), what=str(path))
         check_schema(document, SCHEMA)
@@ -108,9 +108,9 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def add_key(path: Path, name: str, scopes: Sequence[str]) -> str:
-    """Make a key, add what is to be kept of it to the file, and return it; nobody can tell it again.
+    """Create a key, add its digest to the file, and return it; it cannot be shown again.
 
-    The file is made where there is none, for its owner's eyes. InvalidInput for a name that is taken or none.
+    A missing file is created, readable by its owner only. InvalidInput for a wrong name or one that is in use.
     """
     token = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -123,12 +123,12 @@ def add_key(path: Path, name: str, scopes: Sequence[str]) -> str:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Take a key out of the file: running services refuse it from the next request on. NotFound where there is none."""
+    """Remove a key from the file: running services refuse it from the next request on. NotFound where there is none."""
     keys = read_keys(path)
-    kept = tuple(key for key in keys if key.name != name)
-    if len(kept) == len(keys):
+    remaining = tuple(key for key in keys if key.name != name)
+    if len(remaining) == len(keys):
         raise NotFound(f"no key named {name!r} in {path}; there are: {', '.join(key.name for key in keys) or 'none'}")
-    _write(path, kept)
+    _write(path, remaining)
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:

@@ -108,7 +108,7 @@ def read_long(rows: Sequence[Any], references: References, *, pointer: str = "/r
 
 
 def dense_documents(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """What `read_dense` reads, without loss."""
+    """Return the entries that `read_dense` reads as these measurements."""
     documents = []
     for m in measured:
         names = dict.fromkeys(name for sample in m.samples for name in sample.counters)
@@ -125,7 +125,7 @@ def dense_documents(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """One row a sample; conditions are left out, as the long form has no place for them."""
+    """Return one row for each sample, without conditions, which the long form does not have."""
     return [
         {
             "machine": m.machine.fingerprint, "op": m.op.key, "threads": m.case.threads,
@@ -138,7 +138,7 @@ def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def count_samples(dense: Sequence[Any] | None, rows: Sequence[Any] | None) -> int:
-    """Samples that a request carries, before any of it is read."""
+    """Return the number of samples in a request, before any of them is checked."""
     listed = (entry.get("seconds") for entry in dense or () if isinstance(entry, dict))
     return len(rows or ()) + sum(len(seconds) for seconds in listed if isinstance(seconds, list))
 
@@ -150,7 +150,7 @@ def _numbers(values: Sequence[Any], pointer: str) -> list[float]:
 
 
 def _time(value: Any, pointer: str) -> float:
-    """Seconds that an op can take: one sample of another length and no model could tell anything of its op."""
+    """Return the seconds of a sample; FormatError for times that no op takes, which would spoil a model of it."""
     seconds = finite(value, pointer=pointer)
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise FormatError(f"{seconds:g} s: ops take from {SHORTEST_S:g} to {LONGEST_S:g} s", pointer=pointer)

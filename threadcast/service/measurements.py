@@ -1,4 +1,4 @@
-"""POST and GET /v1/measurements: what was measured, in and out."""
+"""POST and GET /v1/measurements: stores and lists measurements."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add(asked: MeasurementsRequest) -> Response:
 
 
 def _replayed(former: Receipt) -> Response:
-    """The first answer to this key; a problem where something else was sent then."""
+    """Return the first answer to this idempotency key; Problem 422 where another body was sent then."""
     if former.digest not in ("", _digest()):  # empty: stored before digests were kept, or by the command line
         raise Problem(
             422, f"this {IDEMPOTENCY_KEY} was used for another body; take a new one", pointer=f"/{IDEMPOTENCY_KEY}",
@@ -146,5 +146,5 @@ def show(asked: MeasurementsQuery) -> Response:
 
 
 def _named(name: str, things: Mapping[str, Machine | Op]) -> list[dict[str, Any]]:
-    """The documents of these things, each with its identity, which readers need not know how to compute."""
+    """Return the documents of machines or ops, each with its identity under `name`."""
     return [{name: identity, **thing.to_json()} for identity, thing in things.items()]

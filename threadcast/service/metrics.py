@@ -1,4 +1,4 @@
-"""Prometheus metrics: how many requests, how fast, how many at once; and the bound on the last."""
+"""Prometheus metrics of requests, predictions and models, and the limit on concurrent requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from threadcast.service.problems import Problem
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Seconds. From a cached curve to the plan of a large graph."""
+"""Seconds; from a cached curve to the plan of a large graph."""
 
 RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.05, 1.11, 1.25, 1.5, 2.0, 4.0)
-"""Observed over predicted: by symmetric factors."""
+"""Measured over predicted time: factors symmetric about 1."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED = "(no route)"
 
 
 class Metrics:
-    """The metrics of one app. With several worker processes, `multiprocess_dir` is where they meet."""
+    """The metrics of one app. Several worker processes collect theirs in `multiprocess_dir`."""
 
     def __init__(self, *, multiprocess_dir: str | None = None) -> None:
         self._multiprocess_dir = multiprocess_dir
@@ -60,18 +60,18 @@ class Metrics:
         self._standing: dict[str, str] = {}
 
     def moved(self, alias: str, version: str) -> None:
-        """Note what an alias stands for from now on."""
+        """Record the version that an alias stands for from now on."""
         if alias in self._standing:
             self._models.labels(alias, self._standing[alias]).set(0)
         self._models.labels(alias, version).set(1)
         self._standing[alias] = version
 
     def count_unmatched(self, method: str, status: int) -> None:
-        """Count a request that was refused before it came to a route."""
+        """Count a request that was refused before a route was found for it."""
         self.requests.labels(UNMATCHED, method if method in _METHODS else "other", status).inc()
 
     def observe(self, ratios: Mapping[str, Sequence[float]]) -> None:
-        """Note ratios of measured to predicted seconds, by model."""
+        """Record ratios of measured to predicted seconds, by model."""
         for model, found in ratios.items():
             for ratio in found:
                 self.ratios.labels(model).observe(ratio)
@@ -86,7 +86,7 @@ class Metrics:
 
 
 def install(app: APIFlask, metrics: Metrics, *, max_in_flight: int) -> None:
-    """Count every request of `app`, and answer 429 to what comes under /v1 beyond `max_in_flight` at once."""
+    """Count every request of `app`; answer 429 to requests under /v1 while `max_in_flight` others are in progress."""
     places = threading.BoundedSemaphore(max_in_flight)
 
     def begin() -> None:

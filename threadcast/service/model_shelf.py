@@ -1,4 +1,4 @@
-"""The models that a service process answers with: each loaded once, shared by all threads."""
+"""The loaded models of a service process, shared by its threads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
 
 MOST_LOADED = 8
-"""Versions kept beside those that aliases stand for, for requests that name a version."""
+"""Versions kept in memory besides those that aliases stand for."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Standing(NamedTuple):
-    """What an alias stands for here, as of so many moves."""
+    """The model that an alias stands for in this process, after so many moves of the alias."""
 
     model: PerformanceModel
     version: str
@@ -32,10 +32,9 @@ class _Standing(NamedTuple):
 class ModelShelf:
     """Loaded models of one registry. Safe to use from threads.
 
-    A version never changes, so it is read once. Aliases are looked at every few milliseconds; when one has moved, the
-    version that it now stands for is loaded in the background, beside the old one, which answers until then, and goes
-    on to do so where the new one cannot be loaded. `failed` is called with the alias each time that happens, `moved`
-    with alias and version when an alias first stands for one.
+    A version never changes, so it is loaded once. Aliases are checked every few milliseconds. When one has moved, its
+    new version is loaded in the background while the old one goes on answering. Where the new one cannot be loaded, the
+    old one stays and `failed` is called with the alias; else `moved` is called with the alias and the version.
     """
 
     def __init__(
@@ -54,10 +53,10 @@ class ModelShelf:
         self._standing: dict[str, _Standing] = {}
         self._moves: dict[str, ExpiringValue[int]] = {}
         self._attempted: dict[str, int] = {}
-        """By alias, the number of moves up to which following it was tried."""
+        """By alias, the number of its moves when loading its version was last tried."""
 
     def get(self, reference: str | None = None) -> tuple[PerformanceModel, str]:
-        """The model under this alias or "name@number" (None: the default), and its "name@number".
+        """Return the model of an alias or "name@number" (None: the default), and its "name@number".
 
         NotFound for an unknown one, ArtefactError for one that must not be loaded.
         """
@@ -73,7 +72,7 @@ class ModelShelf:
         return standing.model, standing.version
 
     def follow(self, alias: str) -> tuple[PerformanceModel, str]:
-        """Let the alias stand here for what it stands for in the registry, from the return on; raises as `get`."""
+        """Load the version that the alias stands for in the registry and use it from the return on; raises as `get`."""
         moves = self.registry.moves(alias)
         version = self.registry.resolve(alias)
         model = self._load(version)
@@ -81,7 +80,7 @@ class ModelShelf:
         return model, version
 
     def reload(self) -> None:
-        """Read what every alias in use stands for from disk again, beside the old; what cannot be read stays."""
+        """Load the versions of all aliases in use from disk again; where that fails, the old one stays."""
         for alias in list(self._standing):
             self._try(alias, fresh=True)
 

@@ -1,4 +1,4 @@
-"""How long ops took beside how long the default model said that they would: what drifts."""
+"""Measured over predicted time of new measurements, by which drift is found."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def observed_over_predicted(measured: Sequence[Measurement], here: Context) -> dict[str, list[float]]:
-    """By "name@number" of the model, observed over predicted seconds of the first `MOST_OPS` ops of these.
+    """Return measured over predicted seconds of the first `MOST_OPS` ops, by the "name@number" of the default model.
 
-    Nothing where the model cannot tell: what was measured is stored nevertheless.
+    Empty where the model cannot predict: the measurements are stored all the same.
     """
     with suppress(ThreadcastError):
         model, version = here.models.get()

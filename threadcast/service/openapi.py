@@ -1,6 +1,6 @@
 """The OpenAPI description of the whole service as a document.
 
-`python -m threadcast.service.openapi > docs/openapi.json` writes it anew after a change.
+After a change, `python -m threadcast.service.openapi > docs/openapi.json` writes the file again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What those who run the service ask: is it alive, can it answer, what are its limits, how is it doing."""
+"""Routes for those who operate the service: health checks, limits and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of the API for people, and what browsers are told to keep every page to."""
+"""The page with the API reference, and the security headers of all pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""On every answer: a page may load our own files and nothing else, and none of its text is a script or a style."""
+"""Of every answer. A page may load files of this service only, and has no inline scripts or styles."""
 
 blueprint = APIBlueprint("pages", __name__, enable_openapi=False)
 
 
 def secure(response: Response) -> Response:
-    """Set the headers that keep a browser from doing more than was meant."""
+    """Add `SECURITY_HEADERS` to an answer."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.add(name, value)
     return response

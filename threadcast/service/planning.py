@@ -1,4 +1,4 @@
-"""From a request's graph, machine and cores to the problem that a policy or the planner takes."""
+"""Builds the planning problem of a request from its graph, machine and cores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from threadcast.service.documents import read_graph, read_machine
 from threadcast.service.schemas import Planned
 
 MAX_OPTION = 4_096
-"""Largest number in a policy's options: they count cores, threads and executors."""
+"""Largest number in the options of a policy, which count cores, threads and executors."""
 
 
 def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
-    """The graph with its own curves, or with predicted ones, on as many cores as were asked for."""
+    """Return the problem: the graph with its own or else predicted curves, on the cores that the request names."""
     graph = read_graph(graph_or_name, here.store, here.settings)
     if not len(graph):
         raise FormatError("the graph has no ops to plan", pointer="/graph/ops")
@@ -46,7 +46,7 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
 
 
 def _limited(machine: Machine, cores: int | None) -> Machine:
-    """The machine's first `cores` cores, whole cache groups where they fit."""
+    """Return the machine limited to its first `cores` cores, in whole cache groups where they fit."""
     if cores is None or cores == len(machine):
         return machine
     if cores > len(machine):
@@ -62,7 +62,7 @@ def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Contex
 
 
 def read_policy(name: str, options: Mapping[str, Any], problem: Problem) -> Policy:
-    """The policy of this name with these options; an error that points to /policy or /options."""
+    """Return the policy of this name with these options; errors point to /policy or /options."""
     check_policy(name, options)
     try:
         return create(name, problem, **options)
@@ -71,7 +71,7 @@ def read_policy(name: str, options: Mapping[str, Any], problem: Problem) -> Poli
 
 
 def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...] = ()) -> None:
-    """Refuse names that are not registered (nor among `more`), and options that no policy's numbers can be."""
+    """Raise FormatError for a name that is not registered nor among `more`, and for options that are not numbers."""
     known = (*more, *names())
     if name not in known:
         raise FormatError(f"no policy is called {name[:80]!r}; known are {', '.join(known)}", pointer="/policy")
@@ -88,7 +88,7 @@ def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...]
 
 
 def refused_options(error: TypeError | ValueError, options: Mapping[str, Any]) -> FormatError:
-    """What a policy's refusal to be made is to the client; a TypeError without options is no such thing."""
+    """Return the error for the client when a policy refuses its options; raises a TypeError without options again."""
     if isinstance(error, TypeError) and not options:
         raise error
     return FormatError(f"{error}", pointer="/options" if options else "/policy")

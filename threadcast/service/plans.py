@@ -1,4 +1,4 @@
-"""POST /v1/plans: cores, threads and order for every op of a graph; GET /v1/plans/{name}: a plan made before."""
+"""POST /v1/plans: cores, threads and order for every op of a graph; GET /v1/plans/{name}: an earlier plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PlanRequest
 
 AUTO = "auto"
-"""The planner's own choice among the policies."""
+"""The name under which the planner chooses among the policies."""
 
 blueprint = APIBlueprint("plans", __name__, url_prefix="/v1")
 
@@ -56,8 +56,8 @@ def make_plan(asked: PlanRequest) -> Response:
     text = here.store.kept_plan(name)
     if text is None:
         with timed("plan"):
-            made = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
-        text = json.dumps(described(made, problem), separators=(",", ":"))
+            plan = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
+        text = json.dumps(described(plan, problem), separators=(",", ":"))
         here.store.keep_plan(name, text, most=here.settings.max_kept_plans)
     response = _answer(text)
     response.headers["Content-Location"] = f"/v1/plans/{name}"
@@ -74,9 +74,9 @@ def kept_plan(name: str) -> Response:
     return _answer(text)
 
 
-def described(made: Plan, problem: PlanProblem) -> dict[str, Any]:
-    """The plan's document, each op with the source of its time where the curves have that point."""
-    document, sources = made.to_json(), PointSources(problem)
+def described(plan: Plan, problem: PlanProblem) -> dict[str, Any]:
+    """Return the document of a plan; each op has the source of its time."""
+    document, sources = plan.to_json(), PointSources(problem)
     positions = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
     for op in document["ops"]:
         try:
@@ -93,7 +93,7 @@ def _answer(text: str) -> Response:
 
 
 def _name(problem: PlanProblem, policy: str, options: dict[str, Any]) -> str:
-    """A name for the plan of just this graph, these curves, machine, policy and options."""
+    """Return the name of the plan: a digest of its graph, curves, machine, policy and options."""
     curves = problem.curves
     asked = [__version__, problem.graph.to_json(), problem.machine.to_json(), policy, options, curves.model]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())

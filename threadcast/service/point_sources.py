@@ -1,4 +1,4 @@
-"""Where the time of a planned or launched op comes from: measured, interpolated, learned or extrapolated."""
+"""The source of the time of a planned or launched op: measured, interpolated, learned or extrapolated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _NAMES: list[str] = [source.value for source in Source]
 
 
 class PointSources:
-    """Says of ops on cores which kind of point of their curves the predicted time is."""
+    """Finds the point of an op's curve that a predicted time comes from."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._column = {case: i for i, case in enumerate(problem.curves.cases)}
 
     def of(self, op: int, cores: tuple[int, ...], threads: int) -> str:
-        """The source of the seconds that `problem.times.on` gives; PlanError where that does."""
+        """Return the source of the time that `problem.times.on` returns; PlanError where that raises it."""
         curves = self._problem.curves
         seconds = self._problem.times.on(op, cores, threads)
         count = min(threads, len(cores))

@@ -36,7 +36,7 @@ _STATUS: tuple[tuple[type[ThreadcastError], int], ...] = (
     (StoreError, 503),
     (ArtefactError, 503),
 )
-"""Statuses of the errors that the parts below raise; any other one is our fault: 500."""
+"""Statuses of the errors that other parts of threadcast raise; any other error is a fault of the service: 500."""
 
 _DETAIL = {
     404: "no such path; see /docs",
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):
-    """Ends a request with this status; `pointer` is a JSON pointer into `where`."""
+    """Raised to answer a request with this status; `pointer` is a JSON pointer into `where`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Problem(Exception):
 
 
 def document(status: int, detail: str, pointer: str = "", where: Where = "body") -> dict[str, Any]:
-    """The members that every problem has."""
+    """Return the members that every problem document has."""
     return {
         "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
         "pointer": pointer, "in": where,
@@ -110,7 +110,7 @@ def _pairs(headers: Headers) -> list[tuple[str, str]]:
 
 
 def install(app: APIFlask) -> None:
-    """Let every error of `app` end in a problem document."""
+    """Make `app` answer every error with a problem document."""
     app.error_processor(_refused_input)
     app.register_error_handler(Problem, _problem)
     app.register_error_handler(HTTPException, _http)
@@ -139,14 +139,14 @@ def _threadcast(error: ThreadcastError) -> Response:
 
 
 def unexpected(error: Exception, status: int = 500, what: str = "the service failed") -> Response:
-    """Log `error` and answer with nothing of it but the reference under which the log has it."""
+    """Log `error`, and return an answer that tells only the reference under which the log has it."""
     reference = request_id()
     _log.error("%s %s failed (reference %s)", request.method, request.path, reference, exc_info=error)
     return answer(status, f"{what}; the server's log has the reason under {reference}", reference=reference)
 
 
 def _refused_input(error: HTTPError) -> Response:
-    """APIFlask's own errors: what pydantic refused, all of it."""
+    """Return the answer to an error of APIFlask's, with all that pydantic found."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return answer(error.status_code, str(error.message))
@@ -160,5 +160,5 @@ def _refused_input(error: HTTPError) -> Response:
 
 
 def pointer_of(location: Iterable[int | str]) -> str:
-    """The JSON pointer (RFC 6901) to where pydantic found something."""
+    """Return the JSON pointer (RFC 6901) to the place of an error that pydantic found."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)

@@ -1,4 +1,4 @@
-"""The prediction that a service must be able to make before it says that it is ready."""
+"""The readiness probe: a prediction that a service must be able to make before it says that it is ready."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ UNMEASURED = (
     Op("mm", (TensorSpec((256, 256)), TensorSpec((256, 256))), outputs=(TensorSpec((256, 256)),)),
     Machine.uniform("readiness", 2),
 )
-"""An ordinary op and machine, for a store that holds nothing yet."""
+"""The op and the machine that are predicted while the store is empty."""
 
 
 class ReadinessProbe:
-    """Predicts one op through the store and the default model: a measured one, on its machine, once there is one.
+    """Predicts one op with the store and the default model: a measured op on its machine, once there is one.
 
-    What was predicted last is tried first, since finding an op reads the store.
+    The op that it predicted last is tried first, since finding one reads the store.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Op, Machine] | None = None
 
     def predict(self, store: Store, predictor_of: PredictorOf) -> str:
-        """Predict it; the "name@number" that answered.
+        """Predict, and return the "name@number" of the model.
 
         Takes the first measured op on the first machine that the model knows. Raises whatever goes wrong, but for
         a model that can tell nothing while nothing is measured.

@@ -1,4 +1,4 @@
-"""What every answer carries beside its content: the request's id, and how long the parts of the work took."""
+"""The headers of every answer that identify the request and say how long the parts of the work took."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REQUEST_ID = "X-Request-Id"
 SERVER_TIMING = "Server-Timing"
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
-"""Ids that are given back as they came: nothing that could forge a line of a log."""
+"""Ids that a client may choose: they cannot forge a line of a log."""
 
 
 def request_id() -> str:
-    """The current request's id: the client's where it sent a sane one, else one of ours."""
+    """Return the id of the current request: the client's where it is acceptable, else a random one."""
     if "request_id" not in g:
         sent = request.headers.get(REQUEST_ID, "")
         g.request_id = sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
@@ -29,7 +29,7 @@ def request_id() -> str:
 
 @contextmanager
 def timed(phase: str) -> Iterator[None]:
-    """Add the seconds that the block takes to this phase of the current request."""
+    """Add the time of the block to this phase of the current request."""
     started = time.perf_counter()
     try:
         yield
@@ -39,7 +39,7 @@ def timed(phase: str) -> Iterator[None]:
 
 
 def install(app: APIFlask) -> None:
-    """Put the id and the times, in milliseconds as Server-Timing has them, on every answer of `app`."""
+    """Add X-Request-Id and Server-Timing (milliseconds) to every answer of `app`."""
 
     def mark(response: Response) -> Response:
         response.headers[REQUEST_ID] = request_id()

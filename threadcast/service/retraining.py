@@ -1,7 +1,7 @@
-"""Retraining beside the service, in a process of its own: on schedule, or when what is measured drifts.
+"""Retrains the default model in a process beside the service: on schedule, or when measurements drift.
 
-A candidate takes the alias only where it beats what stands there on ops that it has not learned from
-(`models.retraining`); the services notice as they notice every move of an alias.
+The alias moves to a candidate only if that is better on ops that it has not learned from (`models.retraining`).
+Services notice that as they notice every move of an alias.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
 CHECK_S = 1.0
-"""Seconds between looks at the store."""
+"""Seconds between two checks of the store."""
 
 MIN_RATIOS = 20
-"""New measurements that drift is told from."""
+"""Fewest new measurements from which drift is computed."""
 
 NICE = 10
-"""How far training gives way to serving."""
+"""Priority of training (nice(2)): serving goes first."""
 
 _log = logging.getLogger("threadcast.retraining")
 
 
 @dataclass(slots=True)
 class Retrainer:
-    """Decides when to retrain `alias`, and does. `every_s` and `drift_limit` of 0 never ask for it."""
+    """Decides when to retrain `alias`, and does it. 0 turns `every_s` or `drift_limit` off."""
 
     store: Store
     registry: ModelRegistry
@@ -58,7 +58,7 @@ class Retrainer:
         self.trained_to = self.looked_to = self.store.last_measurement()
 
     def step(self, now_s: float) -> str | None:
-        """Retrain if it is time and there is something new; the version that the alias then stands for, if it moved."""
+        """Retrain if it is time and there are new measurements; return the new version of the alias if it moved."""
         last = self.store.last_measurement()
         if last == self.trained_to or not (self._is_time(now_s) or self._drifts(last)):
             return None
@@ -66,7 +66,7 @@ class Retrainer:
         return self.retrain()
 
     def retrain(self) -> str | None:
-        """Let a candidate compete; the version under which it was registered and has the alias, if it is better."""
+        """Train a candidate; if it is better, register it, move the alias to it and return its version."""
         version = self.registry.resolve(self.alias)
         measured = self.store.measurements()
         verdict = compete(self.registry.load(version), measured)
@@ -101,7 +101,7 @@ class Retrainer:
 
 @contextlib.contextmanager
 def beside(settings: ServiceSettings) -> Iterator[None]:
-    """Retrain in a process of its own within the block, if the settings ask for it; ConfigError where they cannot."""
+    """Run a retraining process during the block, if the settings ask for it; ConfigError where the model is fixed."""
     if not (settings.retrain_every_s or settings.retrain_drift):
         yield
         return

@@ -1,4 +1,4 @@
-"""What each request must look like; the documents inside are read by `service.documents`."""
+"""The members of each request; the documents in them are read by `service.documents`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Options = Annotated[dict[str, Any], Field(max_length=50)]
 
 
 class Body(BaseModel):
-    """A request body: unknown members are refused, since they are misspelt ones."""
+    """A request body. Unknown members are refused: they are mostly misspelt ones."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _one_of(**kinds: Any) -> ConfigDict:
-    """Exactly one of these members is given and not null; each by the JSON type that it then has."""
+    """Require exactly one of these members; `kinds` are the JSON types of their values."""
     choices: list[Any] = [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()]
     return ConfigDict(json_schema_extra={"oneOf": choices})
 
@@ -48,7 +48,7 @@ class PredictionRequest(Body):
 
 
 class Planned(Body):
-    """What a plan or a policy is made for, beside the graph."""
+    """The members that say how a graph is planned."""
 
     cores: Annotated[int, Field(ge=1, le=MAX_CORES)] | None = Field(
         None, description="all of the machine's if left out"
@@ -78,7 +78,7 @@ class RunningOp(Body):
 
 
 class DecisionRequest(Planned):
-    """What is ready, what runs and which cores are idle; and one of `graph`, `context` and `plan`."""
+    """The ops that are ready and running and the idle cores; and one of `graph`, `context` and `plan`."""
 
     model_config = _one_of(graph=["object", "string"], context="string", plan="object")
 

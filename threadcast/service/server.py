@@ -1,6 +1,6 @@
-"""Runs the application under gunicorn: worker processes with threads, nothing loaded before the fork.
+"""Runs the application under gunicorn: worker processes with threads.
 
-OpenMP pools and database connections do not survive a fork, so each worker makes the app for itself.
+Each worker creates the application after the fork, since OpenMP pools and database connections do not survive one.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from threadcast.service.context import Context
 
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable by which prometheus_client learns where the metrics of several processes meet."""
+"""Environment variable with the directory where prometheus_client collects the metrics of several processes."""
 
 GRACE_S = 10
-"""Seconds that requests under way may still take after SIGTERM."""
+"""Seconds that requests in progress may still take after SIGTERM."""
 
 STALL_S = 120
-"""Seconds without a sign of life after which gunicorn kills a worker. Plans of large graphs hold the interpreter for
-seconds; a worker that hangs for good should not hold its port for much longer."""
+"""Seconds without a heartbeat after which gunicorn kills a worker. Large requests hold the interpreter for seconds; a
+worker that hangs must not keep its share of the requests for much longer."""
 
 KEEP_ALIVE_S = 5
 """Seconds that an idle connection stays open."""
 
 COLLECT_AFTER = 50_000
-"""Objects made after which Python looks for cycles. At its 700 a request of 10,000 ops, which has none, is walked
-through hundreds of times: 0.4 s of 1.4."""
+"""Objects created between two runs of Python's cycle collector. With its default of 700 a request of 10,000 ops, which
+has no cycles, is searched hundreds of times: 0.4 s of 1.4."""
 
 CONNECTIONS = 512
 """Connections of each worker process, well below the 1,024 files that a process may commonly have open."""
@@ -78,7 +78,7 @@ def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = Fal
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -86,17 +86,17 @@ def url_of(listener: socket.socket) -> str:
 def serve(
     settings: ServiceSettings, listener: socket.socket, *, workers: int, threads: int, ready: Callable[[str], None]
 ) -> int:
-    """Serve on `listener` until SIGTERM or SIGINT, and return 0; no worker process is left then.
+    """Serve on `listener` until SIGTERM or SIGINT, and return 0 when all worker processes have ended.
 
-    `ready` is called with the URL, once, in a worker process, when its readiness probe has passed. Returns 1
-    when the workers cannot start; the reason is then on stderr, in one line.
+    `ready` is called with the URL once, in the first worker process, when its readiness probe has passed. Returns 1
+    when the workers cannot start; one line on stderr then says why.
     """
     url, parent = url_of(listener), os.getpid()
     options = {
         "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": Worker,
         "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S, "graceful_timeout": GRACE_S,
         "worker_connections": CONNECTIONS, "keepalive": KEEP_ALIVE_S,
-        "sendfile": False,  # it would go past what the worker keeps to send in one piece
+        "sendfile": False,  # it would bypass `BufferedSocket`
         "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
     }  # fmt: skip
     shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
@@ -105,7 +105,7 @@ def serve(
             _Gunicorn(settings, options, lambda: ready(url)).run()
         except SystemExit as ended:
             if os.getpid() != parent:  # a worker, which must not unwind the stack that it was forked on
-                with contextlib.suppress(OSError):  # a full disk, of which has been told
+                with contextlib.suppress(OSError):  # a full disk, which was reported already
                     sys.stdout.flush()
                     sys.stderr.flush()
                 os._exit(ended.code if isinstance(ended.code, int) else 1)
@@ -114,7 +114,7 @@ def serve(
 
 
 class _Gunicorn(BaseApplication):  # type: ignore[misc]
-    """The application as gunicorn's arbiter and its workers see it."""
+    """The application for gunicorn: its settings, and what its arbiter and workers call."""
 
     def __init__(self, settings: ServiceSettings, options: dict[str, Any], ready: Callable[[], None]) -> None:
         self._settings, self._options, self._ready = settings, options, ready
@@ -131,12 +131,12 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         self.cfg.set("child_exit", _forget_metrics)
 
     def run(self) -> None:
-        """Serve until told to stop; ends with SystemExit, in the parent and in each worker."""
+        """Serve until a signal; ends with SystemExit, in the parent and in each worker."""
         _Arbiter(self).run()
 
     def load(self) -> Any:
-        """Make the app and run its readiness probe, in a worker; one line on stderr and the end when that fails."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
+        """Return the app, in a worker, once its readiness probe has passed; else print one line and end the server."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are models to reload
         from threadpoolctl import threadpool_limits
 
         from threadcast.service.app import create_app
@@ -145,7 +145,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         try:
             app = create_app(self._settings)
             context: Context = app.extensions["threadcast"]
-            context.store.add([])  # a store that cannot be written to is found now and not by the first client
+            context.store.add([])  # fails now where the store cannot be written to
             context.readiness.predict(context.store, context.predictor)
         except ThreadcastError as error:
             _refuse(str(error) if self._first else None)  # the others fail for the same reason
@@ -156,14 +156,14 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         worker.receive_s, worker.max_body_bytes = self._settings.receive_s, self._settings.max_body_bytes
 
     def _started(self, worker: Any) -> None:
-        gc.freeze()  # the libraries stay
+        gc.freeze()  # objects of the libraries live as long as the process
         gc.set_threshold(COLLECT_AFTER)
         models = self.wsgi().extensions["threadcast"].models
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=models.reload, name="reload").start())
         if self._first:
             try:
                 self._ready()
-            except OSError as error:  # nobody would learn where it listens
+            except OSError as error:  # nobody could know where it listens
                 _refuse(f"the URL cannot be printed: {error.strerror}")
 
     def _ended(self, arbiter: Arbiter, worker: Any) -> None:
@@ -173,23 +173,23 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
 
 def _refuse(why: str | None) -> NoReturn:
-    """End this worker, and with it the server, in one line."""
+    """End this worker, and with it the server; print `why` on stderr."""
     if why is not None:
-        print(f"threadcast: error: {why}", file=sys.stderr)  # noqa: T201 - a worker has no other voice
+        print(f"threadcast: error: {why}", file=sys.stderr)  # noqa: T201 - there is no other way to tell the user
     sys.exit(Arbiter.APP_LOAD_ERROR)
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
-    """gunicorn's parent process, which while it halts for one worker's sake is not to be halted for the next one's."""
+    """gunicorn's parent process. While it stops because one worker failed, it ignores that further workers fail."""
 
     _halting = False
 
     def handle_int(self, *args: Any) -> None:
-        """Ctrl-C: the same as SIGTERM, so that requests under way are answered and workers end by themselves."""
+        """Ctrl-C does the same as SIGTERM: requests in progress are answered, and workers end by themselves."""
         self.handle_term(*args)
 
     def handle_hup(self, *args: Any) -> None:
-        """SIGHUP: workers read their models again, beside the old ones. gunicorn would replace the workers."""
+        """SIGHUP makes workers reload their models in the background. gunicorn would replace the workers."""
         self.kill_workers(signal.SIGHUP)
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
@@ -205,7 +205,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 
 class _Log(Logger):  # type: ignore[misc]
-    """gunicorn's log on stderr, without its remarks on workers that have said themselves why they cannot start."""
+    """gunicorn's log on stderr, without its messages about workers that have printed why they cannot start."""
 
     def error(self, msg: str, *args: Any, **kwargs: Any) -> None:
         said = msg.startswith("Worker") and args[1:] == (Arbiter.APP_LOAD_ERROR,)
@@ -215,7 +215,7 @@ class _Log(Logger):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _shared_metrics() -> Iterator[None]:
-    """A directory in which the metrics of several worker processes meet, announced in the environment."""
+    """Collect the metrics of several worker processes in a temporary directory, named in the environment."""
     before = os.environ.get(MULTIPROCESS_DIR)
     with tempfile.TemporaryDirectory(prefix="threadcast-metrics-") as directory:
         os.environ[MULTIPROCESS_DIR] = directory
@@ -229,7 +229,7 @@ def _shared_metrics() -> Iterator[None]:
 
 
 def _forget_metrics(arbiter: Arbiter, worker: Any) -> None:
-    """Drop what a dead worker still reports as in flight."""
+    """Remove the gauges of a worker that has ended."""
     if MULTIPROCESS_DIR in os.environ:
         from prometheus_client.multiprocess import mark_process_dead
 

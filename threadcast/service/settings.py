@@ -1,4 +1,4 @@
-"""What a service is started with: where its data lie, and the limits of one request."""
+"""The settings of a service: where its data are, and its limits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class ServiceSettings:
     """Settings of one service process; `core.settings` has their units, meanings and defaults.
 
     `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model`
-    the alias or "name@version" that answers where a request names none. `local_only` refuses
-    requests that were sent to another host's name than this machine's own: a page in a browser may have been told that
-    its server is here. ConfigError for a limit that is not allowed.
+    the alias or "name@version" for requests that name none. `local_only` refuses requests whose Host is not this
+    machine: a web page elsewhere can make a browser send them here (DNS rebinding). ConfigError for a wrong limit.
     """
 
     store: str | Path
@@ -52,12 +51,12 @@ class ServiceSettings:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """The service's share of all settings."""
+        """Return the settings of the service among all settings."""
         own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
         return cls(store=settings["store"], models=settings["models"], **own)
 
     def limits(self) -> dict[str, dict[str, Any]]:
-        """Every limit by name, with its value, unit and meaning, as `GET /v1/info` shows it."""
+        """Return every limit by name, with its value, unit and meaning, as `GET /v1/info` shows them."""
         described = {name: SETTINGS[f"service.{name}"] for name in _limit_names()}
         return {
             name: {"value": getattr(self, name), "unit": setting.unit, "meaning": setting.doc}
@@ -66,7 +65,7 @@ class ServiceSettings:
 
 
 _OTHERS = ("keys", "retrain_every_s", "retrain_drift")
-"""Settings that are no limits of a request."""
+"""Settings that are not limits of a request."""
 
 
 def _limit_names() -> list[str]:

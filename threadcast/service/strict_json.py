@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it: UTF-8, no NaN, no number beyond a double, no half of a surrogate pair."""
+"""Strict JSON (RFC 8259): UTF-8, no NaN, no number beyond a double, no lone surrogates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from threadcast.service.problems import Problem
 
 _SUSPICIOUS = re.compile(rb"\\u[dD][89a-fA-F]|[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
-"""What text must contain to hold half a surrogate pair or a number that overflows; hardly any does."""
+"""Matches all text that may have a lone surrogate or a number that overflows; only that is checked further."""
 
 
 class StrictJson(JSONProvider):

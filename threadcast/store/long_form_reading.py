@@ -70,8 +70,8 @@ class LongFormReader:
     def measurements(self) -> list[Measurement]:
         """The measurements in the order of their first rows."""
         groups = self._read_rows()
-        machines = {label: self._machine(label, seen) for label, seen in self._machines.items()}
-        ops = {label: self._op(label, seen) for label, seen in self._ops.items()}
+        machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
+        ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
         found = [
             (rows[0].number, Measurement(ops[op], machines[machine], case, tuple(r.sample for r in rows), conditions))
             for (machine, op, case), group in groups.items()
@@ -118,10 +118,10 @@ class LongFormReader:
             if not label:
                 raise self._error(number, name, "must not be empty")
         self._ops.setdefault(op, _Label(number))
-        seen = self._machines.setdefault(machine, _Label(number))
-        seen.threads = max(seen.threads, threads)
+        facts = self._machines.setdefault(machine, _Label(number))
+        facts.threads = max(facts.threads, threads)
         if case.affinity is Affinity.SPREAD:
-            seen.spread_threads = max(seen.spread_threads, threads)
+            facts.spread_threads = max(facts.spread_threads, threads)
         return machine, op, case
 
     def _row(self, number: int, cells: Cells) -> _Row:
@@ -155,55 +155,55 @@ class LongFormReader:
 
     def _check_features(self, number: int, cells: Cells, features: tuple[Any, ...]) -> None:
         label = self._text(cells, "op")
-        seen = self._ops[label]
-        if not seen.features:
-            seen.features = features
-        elif features != seen.features:
-            for name, was, now in zip(self._features, seen.features, features):
+        facts = self._ops[label]
+        if not facts.features:
+            facts.features = features
+        elif features != facts.features:
+            for name, was, now in zip(self._features, facts.features, features):
                 if _feature(was) != _feature(now):
-                    there = f"{was!r} in {self._table.unit} {seen.number}"
+                    there = f"{was!r} in {self._table.unit} {facts.number}"
                     raise self._error(number, f"feature.{name}", f"{now!r} for op {label!r}, but {there}")
 
-    def _describe(self, number: int, name: str, text: str, seen: _Label) -> None:
-        if seen.described not in ("", text):
+    def _describe(self, number: int, name: str, text: str, facts: _Label) -> None:
+        if facts.described not in ("", text):
             raise self._error(number, f"json.{name}", f"is not as in a row before it for the same {name}")
-        seen.described = text
+        facts.described = text
 
-    def _machine(self, label: str, seen: _Label) -> Machine:
+    def _machine(self, label: str, facts: _Label) -> Machine:
         if "json.machine" in self._at:
-            return self._described(label, seen, "json.machine", Machine)
-        groups = seen.spread_threads
-        return Machine.uniform(label, seen.threads, group_size=-(-seen.threads // groups) if groups > 1 else None)
+            return self._described(label, facts, "json.machine", Machine)
+        groups = facts.spread_threads
+        return Machine.uniform(label, facts.threads, group_size=-(-facts.threads // groups) if groups > 1 else None)
 
-    def _op(self, label: str, seen: _Label) -> Op:
+    def _op(self, label: str, facts: _Label) -> Op:
         if "json.op" in self._at:
-            return self._described(label, seen, "json.op", Op)
+            return self._described(label, facts, "json.op", Op)
         given = {
-            name: value for name, cell in zip(self._features, seen.features) if (value := _feature(cell)) is not None
+            name: value for name, cell in zip(self._features, facts.features) if (value := _feature(cell)) is not None
         }
         kind = str(given.pop("kind", "op"))
         cost = []
         for name in ("flops", "bytes"):
             value = given.pop(name, None)
             if isinstance(value, str) or (value is not None and not 0 <= value < math.inf):
-                raise self._error(seen.number, f"feature.{name}", f"must be a number of at least 0, got {value!r}")
+                raise self._error(facts.number, f"feature.{name}", f"must be a number of at least 0, got {value!r}")
             cost.append(value)
         return Op(kind, attributes={**given, "label": label}, cost=(cost[0], cost[1]))
 
-    def _described(self, label: str, seen: _Label, column: str, kind: type[T]) -> T:
-        if not seen.described:
+    def _described(self, label: str, facts: _Label, column: str, kind: type[T]) -> T:
+        if not facts.described:
             raise self._error(
-                seen.number,
+                facts.number,
                 column,
                 f"nothing in the file describes {label!r}; keep the first row of each machine and op, "
                 f"or drop the column {column!r} to read them as labels",
             )
         try:
-            return kind.from_json(self._json(seen.number, column, seen.described))
+            return kind.from_json(self._json(facts.number, column, facts.described))
         except FormatError as error:
-            raise self._error(seen.number, column, f"{error.pointer} {error}") from error
+            raise self._error(facts.number, column, f"{error.pointer} {error}") from error
         except (InvalidInput, LookupError, TypeError, ValueError) as error:
-            raise self._error(seen.number, column, f"does not describe {label!r}: {error!r}") from error
+            raise self._error(facts.number, column, f"does not describe {label!r}: {error!r}") from error
 
     def _json(self, number: int, column: str, text: str) -> dict[str, Any]:
         try:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from threadcast.core import Machine, Op, OpGraph, Placement, Trace
 from threadcast.core.corun import CoRunTable
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.interference.bad_pairs import MOST, SEEN, learned, observed_slowdowns
+from threadcast.scheduler.interference.bad_pairs import FEWEST_TIMES, LARGEST, learned, observed_slowdowns
 
 OTHERS = ("x", "y", "z")
 GRAPH = OpGraph(("a", "b", "c", *OTHERS), tuple(Op(name) for name in ("a", "b", "c", *OTHERS)))
@@ -24,7 +24,9 @@ def trace(*ops: tuple[str, int, float, float], pace: float = 1.0) -> Trace:
     return Trace(4, "test", tuple(placed))
 
 
-def observed(*ops: tuple[str, int, float, float], times: int = SEEN, pace: float = 1.0) -> dict[tuple[str, str], float]:
+def observed(
+    *ops: tuple[str, int, float, float], times: int = FEWEST_TIMES, pace: float = 1.0
+) -> dict[tuple[str, str], float]:
     return observed_slowdowns([trace(*ops, pace=pace)] * times, GRAPH, LONE_S)
 
 
@@ -54,8 +56,8 @@ def test_where_too_few_ops_ran_alone_only_what_loses_more_than_most_is_bad() -> 
         pairs = [("a", 0, 0, finish_s), ("b", 1, 0, finish_s), ("x", 0, 9, 11), ("y", 1, 9, 11), ("z", 2, 9, 11)]
         return Trace(4, "test", tuple(Placement(name, (core,), 1, start, end) for name, core, start, end in pairs))
 
-    assert set(observed_slowdowns([crowded(2)] * SEEN, GRAPH, LONE_S).values()) == {1.0}
-    found = observed_slowdowns([crowded(4)] * SEEN, GRAPH, LONE_S)
+    assert set(observed_slowdowns([crowded(2)] * FEWEST_TIMES, GRAPH, LONE_S).values()) == {1.0}
+    found = observed_slowdowns([crowded(4)] * FEWEST_TIMES, GRAPH, LONE_S)
     assert found[A, B] == found[B, A] == 2.0
 
 
@@ -67,13 +69,13 @@ def test_the_one_beside_longest_is_blamed() -> None:
 
 def test_a_loss_seen_once_among_many_steps_is_forgotten() -> None:
     usual, once = trace(("a", 0, 0, 1), ("b", 1, 0, 1)), trace(("a", 0, 0, 9), ("b", 1, 0, 9))
-    assert observed_slowdowns([usual] * SEEN + [once], GRAPH, LONE_S) == {(A, B): 1.0, (B, A): 1.0}
-    assert observed(("a", 0, 0, 2), ("b", 1, 0, 2), times=SEEN - 1) == {}
+    assert observed_slowdowns([usual] * FEWEST_TIMES + [once], GRAPH, LONE_S) == {(A, B): 1.0, (B, A): 1.0}
+    assert observed(("a", 0, 0, 2), ("b", 1, 0, 2), times=FEWEST_TIMES - 1) == {}
 
 
 def test_ops_on_the_same_cores_and_ops_of_next_to_no_time_are_not_judged() -> None:
     assert observed(("a", 0, 0, 2), ("b", 0, 0, 2)) == {}
-    short = observed_slowdowns([trace(("a", 0, 0, 2), ("b", 1, 0, 2))] * SEEN, GRAPH, {**LONE_S, "a": 1e-6})
+    short = observed_slowdowns([trace(("a", 0, 0, 2), ("b", 1, 0, 2))] * FEWEST_TIMES, GRAPH, {**LONE_S, "a": 1e-6})
     assert set(short) == {(B, A)}
 
 
@@ -91,7 +93,7 @@ def test_a_trace_of_another_graph_is_refused() -> None:
 )
 def test_slowdowns_lie_between_1_and_the_most_taken(ops: list[tuple[str, int, float, float]]) -> None:
     found = observed(*[(op_id, core, start, start + took) for op_id, core, start, took in ops])
-    assert all(1.0 <= by <= MOST for by in found.values())
+    assert all(1.0 <= by <= LARGEST for by in found.values())
     assert all(one != other for one, other in found)
 
 

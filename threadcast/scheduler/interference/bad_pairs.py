@@ -1,4 +1,4 @@
-"""Pairs of ops that steps have shown to slow each other down, so that later plans keep them apart.
+"""Pairs of ops that were observed to slow each other down, so that later plans do not run them at the same time.
 
 Source: Liu et al. 2018, III-D, discussion: cases of unexpected loss by interference can be recorded and avoided in
 later steps. How a loss is found and blamed on a pair is ours.
@@ -22,15 +22,15 @@ bandwidth costs less than this on most machines; what costs more is better avoid
 LEAST_S = 20e-6
 """Ops of less time are not judged: noting times, waking threads and the scheduler's ticks move them as much."""
 
-SEEN = 5
-"""Times that a pair must have run side by side: one step may have met anything."""
+FEWEST_TIMES = 5
+"""Times that a pair must have run side by side: a single step may have been disturbed by anything."""
 
 ALONE, ALONE_SHARE = 3, 0.1
 """Ops that ran alone, needed to tell how far forecasts are off, and the part of its time in which one may have had
 another beside it."""
 
-MOST = 20.0
-"""Slow-down taken where the time side by side is all, or more than all, that was lost."""
+LARGEST = 20.0
+"""Slow-down assumed where the loss is as long as the time side by side, or longer."""
 
 
 def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[str, float]) -> dict[Keys, float]:
@@ -39,10 +39,10 @@ def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[
     `lone_s` is each op's predicted time alone on the cores that it had, by id. Of every op the one is blamed that ran
     beside it longest, if that was half of its time or more, and was not on its cores: with slow-down s in the o
     seconds side by side, o / s of work was done in them and the rest at the pace of the step's ops in general. A
-    pair's slow-down is the median over all times it was seen; fewer than SEEN say nothing.
+    pair's slow-down is the median over all times that it was observed; fewer than FEWEST_TIMES say nothing.
     """
     key = {op_id: op.key for op_id, op in zip(graph.ids, graph.ops)}
-    seen: dict[Keys, list[float]] = defaultdict(list)
+    observed: dict[Keys, list[float]] = defaultdict(list)
     for trace in traces:
         unknown = [at.id for at in trace.ops if at.id not in key or at.id not in lone_s]
         if unknown:
@@ -55,8 +55,8 @@ def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[
                 continue
             other, together_s = beside[at.id]
             if together_s >= at.duration_s / 2:
-                seen[key[at.id], key[other]].append(_slowdown(at.duration_s, expected_s, together_s))
-    return {pair: median(factors) for pair, factors in seen.items() if len(factors) >= SEEN}
+                observed[key[at.id], key[other]].append(_slowdown(at.duration_s, expected_s, together_s))
+    return {pair: median(factors) for pair, factors in observed.items() if len(factors) >= FEWEST_TIMES}
 
 
 def learned(table: CoRunTable, observed: Mapping[Keys, float], *, slower: float = SLOWER) -> CoRunTable:
@@ -68,7 +68,7 @@ def learned(table: CoRunTable, observed: Mapping[Keys, float], *, slower: float 
 def _slowdown(took_s: float, expected_s: float, together_s: float) -> float:
     """s in: expected = took - together + together / s."""
     done_together_s = together_s - (took_s - expected_s)
-    return max(1.0, min(MOST, together_s / done_together_s)) if done_together_s > 0 else MOST
+    return max(1.0, min(LARGEST, together_s / done_together_s)) if done_together_s > 0 else LARGEST
 
 
 def _pace(ops: Sequence[Placement], beside: Mapping[str, tuple[str, float]], lone_s: Mapping[str, float]) -> float:

@@ -1,4 +1,4 @@
-"""Slow-downs of ops that run at the same time, from what was measured of their classes and seen of pairs."""
+"""Slow-downs of ops that run at the same time: measured for classes of ops, observed for pairs."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class ClassInterference:
 def _labels(
     problem: Problem, table: CoRunTable
 ) -> tuple[list[int], list[OpClass | None], dict[int, list[tuple[int, float]]]]:
-    """A number for each op, the same for ops that no slow-down tells apart; the class of each number, None where it
-    does no work or classes are unknown; and the bad neighbours of each number, with the slow-down beside them."""
+    """A label for each op, the same for ops with the same slow-downs; the class of each label, None where its ops do no
+    work or classes are unknown; and for each label those that form a bad pair with it, with the slow-down."""
     ops = problem.graph.distinct_ops()
     pairs = {pair: by for pair, by in table.bad_pairs.items() if ops.keys() >= set(pair)}
     paired = {key for pair in pairs for key in pair}

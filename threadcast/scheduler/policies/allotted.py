@@ -1,4 +1,4 @@
-"""List scheduling: every op has its thread count beforehand, the ready ones go in the order of a rank."""
+"""List scheduling of ops with fixed thread counts, in the order of a priority."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Allotted(Policy):
     def decide(self, state: State) -> Sequence[Launch]:
         launches: list[Launch] = []
         idle = state.idle
-        for seen, op in enumerate(state.ready):
-            if not idle or seen - len(launches) >= LOOK_AHEAD:
+        for tried, op in enumerate(state.ready):
+            if not idle or tried - len(launches) >= LOOK_AHEAD:
                 break
             width = self._width[op]
             if width <= len(idle):

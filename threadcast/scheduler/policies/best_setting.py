@@ -1,4 +1,4 @@
-"""The best of several settings of a policy, found with the simulator."""
+"""The best of several settings of a policy, found by simulation."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def per_kind(problem: Problem) -> Integers:
     own_s = times.at(own).tolist()
     largest: dict[str, int] = {}
     for op, described in enumerate(problem.graph.ops):
-        seen = largest.setdefault(described.kind, op)
-        if own_s[op] > own_s[seen]:
+        longest = largest.setdefault(described.kind, op)
+        if own_s[op] > own_s[longest]:
             largest[described.kind] = op
     chosen = np.array([own[largest[op.kind]] for op in problem.graph.ops], dtype=np.int64)
     not_offered = ~np.isfinite(times.at(chosen))

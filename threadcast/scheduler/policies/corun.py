@@ -27,11 +27,11 @@ class Candidate(NamedTuple):
 
 
 def candidates_of(problem: Problem, chosen: Integers, *, keep_near: bool) -> list[tuple[Candidate, ...]]:
-    """Return each op's candidates, fewest threads first; made once, so every co-run decision reuses them.
+    """Return each op's candidates, fewest threads first; computed once and used by every co-run decision.
 
     They are its fastest thread counts. With `keep_near`, one more than `TOLERANCE` away from the `chosen` position
     in `times.counts` gives way to that (strategy 2). One that is slower than another with fewer threads is left
-    out: fewer threads are preferred, so it would never be taken.
+    out: fewer threads are preferred, so it would never be chosen.
     """
     times = problem.times
     threads = np.asarray(times.counts)

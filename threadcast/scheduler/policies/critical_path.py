@@ -1,4 +1,4 @@
-"""Critical path first on symmetric executors: the scheduler of Graphi."""
+"""Critical path first on executors of equal width: the scheduler of Graphi."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_AHEAD = 64
 
 
 class CriticalPath(TeamPolicy):
-    """The ready op with the longest path behind it goes to the first free of equal executors.
+    """The ready op of the highest level goes to the first free executor; all executors are of equal width.
 
     An op's level is the longest path from it to the end of the graph, in its time at the executors' width. With
     `executors` None their number is the best of the powers of two, the cache groups and the cores, found with the
@@ -74,14 +74,14 @@ class CriticalPath(TeamPolicy):
         team = next(free, None)
         launches: list[Launch] = []
         light_is_free = True
-        for seen, op in enumerate(state.ready):
+        for tried, op in enumerate(state.ready):
             if light_is_free and self._tiny[op]:
                 launches.append(Launch(op, (self._light_core,), 1))
                 light_is_free = False
             elif team is not None:
                 launches.append(self.launch(op, team))
                 team = next(free, None)
-            if team is None and (not light_is_free or seen >= LOOK_AHEAD):
+            if team is None and (not light_is_free or tried >= LOOK_AHEAD):
                 break
         return launches
 

@@ -1,4 +1,4 @@
-"""HEFT: the op with the longest path behind it goes where it finishes first, also into a gap."""
+"""HEFT: ops by falling level, each where it finishes first, also into a gap between others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a patient user finds by hand: the best inter x intra setting for the whole graph."""
+"""The best setting of two global thread counts, inter-op and intra-op, as a patient user finds it by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a plan as it was made: every op on its cores, every core's ops in their order."""
+"""A policy that follows a plan: every op on its cores, the ops of each core in the plan's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One op at a time at the best single width: what tuning one global thread count can reach."""
+"""One op at a time at the best single width: the most that tuning one global thread count can gain."""
 
 from __future__ import annotations
 

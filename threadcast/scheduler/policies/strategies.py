@@ -32,9 +32,9 @@ class Strategies(Policy):
        that does not fit. With 2, a count more than two threads away from that of 2 gives way to it.
     4. While an op holds all cores, ready ops of the shortest time on one thread run on second hardware threads.
 
-    Without 3, one op runs at a time, in order; without 1 and 2, each on all cores. Read into the paper: a count
-    that gave way to that of 2 must fit and not outlast the others as well; strategy 4 starts only what takes no
-    longer than the op beside it, as many as fit; it does nothing where cores have one hardware thread.
+    Without 3, one op runs at a time, in order; without 1 and 2, each on all cores. Where the paper says
+    nothing: a count that gave way to that of 2 must fit and not outlast the others as well; strategy 4 starts only what
+    takes no longer than the op beside it, as many as fit; it does nothing where cores have one hardware thread.
     """
 
     name = "strategies"
@@ -67,14 +67,14 @@ class Strategies(Policy):
             return ()
         first = [at for at in state.running if at.hardware_thread == 0]
         left_s = [max(0.0, at.finish_s - state.now_s) for at in first]
-        turn = _Turn(self._picker, ready, self._idle(state, first), max(left_s, default=None))
+        decision = _Decision(self._picker, ready, self._idle(state, first), max(left_s, default=None))
         if 3 in self.strategies:
-            self._co_run(turn)
-        elif turn.longest_s is None:
-            turn.launch(ready[0], self.chosen[ready[0]])
+            self._co_run(decision)
+        elif decision.longest_s is None:
+            decision.launch(ready[0], self.chosen[ready[0]])
         if self._hyper_threading:
-            self._beside(turn, state.running, first)
-        return turn.launches
+            self._beside(decision, state.running, first)
+        return decision.launches
 
     def _idle(self, state: State, first: Sequence[Running]) -> tuple[int, ...]:
         """Cores whose first hardware thread is free: an op of strategy 4 that outlived its host keeps none away."""
@@ -83,43 +83,43 @@ class Strategies(Policy):
         busy = {core for at in first for core in at.cores}
         return tuple(core for core in self._cores if core not in busy)
 
-    def _co_run(self, turn: _Turn) -> None:
-        while turn.idle and turn.ready:
-            if turn.longest_s is not None:
-                self._fill(turn, turn.longest_s)
-            if not turn.idle or not turn.ready:
+    def _co_run(self, decision: _Decision) -> None:
+        while decision.idle and decision.ready:
+            if decision.longest_s is not None:
+                self._fill(decision, decision.longest_s)
+            if not decision.idle or not decision.ready:
                 return
-            longest = max(turn.ready, key=self._chosen_s.__getitem__)
-            if self.chosen[longest].threads > len(turn.idle):
+            longest = max(decision.ready, key=self._chosen_s.__getitem__)
+            if self.chosen[longest].threads > len(decision.idle):
                 return
-            turn.launch(longest, self.chosen[longest])
+            decision.launch(longest, self.chosen[longest])
 
-    def _fill(self, turn: _Turn, within_s: float) -> None:
+    def _fill(self, decision: _Decision, within_s: float) -> None:
         """Start every ready op that has a candidate for the idle cores and this time."""
-        idle = len(turn.idle)
-        for op in tuple(turn.ready):
+        idle = len(decision.idle)
+        for op in tuple(decision.ready):
             if self._fewest[op] <= idle and self._fastest_s[op] <= within_s:
                 found = fitting(self._candidates[op], idle=idle, within_s=within_s)
                 if found:
-                    turn.launch(op, found)
-                    idle = len(turn.idle)
+                    decision.launch(op, found)
+                    idle = len(decision.idle)
 
-    def _beside(self, turn: _Turn, running: Sequence[Running], first: Sequence[Running]) -> None:
+    def _beside(self, decision: _Decision, running: Sequence[Running], first: Sequence[Running]) -> None:
         """Strategy 4: fill the second hardware threads beside an op that holds all cores."""
-        holders = [at.cores for at in first] + [launch.cores for launch in turn.launches]
-        if len(holders) != 1 or len(holders[0]) != len(self._cores) or turn.longest_s is None:
+        holders = [at.cores for at in first] + [launch.cores for launch in decision.launches]
+        if len(holders) != 1 or len(holders[0]) != len(self._cores) or decision.longest_s is None:
             return
         busy = {core for at in running if at.hardware_thread for core in at.cores}
-        turn.idle, turn.hardware_thread = tuple(core for core in self._cores if core not in busy), 1
-        for op in sorted(turn.ready, key=lambda op: self._one_thread_s[op]):
-            if not turn.idle:
+        decision.idle, decision.hardware_thread = tuple(core for core in self._cores if core not in busy), 1
+        for op in sorted(decision.ready, key=lambda op: self._one_thread_s[op]):
+            if not decision.idle:
                 return
             found = self.chosen[op]
-            if found.threads <= len(turn.idle) and found.seconds <= turn.longest_s:
-                turn.launch(op, found)
+            if found.threads <= len(decision.idle) and found.seconds <= decision.longest_s:
+                decision.launch(op, found)
 
 
-class _Turn:
+class _Decision:
     """What one decision has launched so far, and what that leaves."""
 
     def __init__(self, picker: CorePicker, ready: list[int], idle: tuple[int, ...], longest_s: float | None) -> None:

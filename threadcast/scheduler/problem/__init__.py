@@ -1,4 +1,4 @@
-"""What is scheduled and who decides: the problem, the state of a schedule, launches, the contract of a policy."""
+"""What is scheduled: a graph with the times of its ops and a machine; the state of a schedule; the policy interface."""
 
 from threadcast.scheduler.problem.policy import Policy
 from threadcast.scheduler.problem.problem import Problem

@@ -1,4 +1,4 @@
-"""What an engine adds to an op's own time, so that plans are made for the engine that runs them."""
+"""What an engine adds to an op's own time, so that plans fit the engine that runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision sees and what it gives back: ready and running ops, idle cores, launches."""
+"""The state of a schedule at one moment, and a launch, which a policy answers with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An op that runs now: its position in the graph, core ids, thread count, start and predicted finish.
+    """An op that runs now: its position in the graph, its core ids, thread count, start and predicted finish.
 
     With more threads than cores it fills that many hardware threads of each core, from `hardware_thread` on.
     """
@@ -18,13 +18,13 @@ class Running:
     threads: int
     start_s: float
     finish_s: float
-    """Start plus predicted lone seconds; in the past when the op takes longer than predicted."""
+    """Start plus the predicted seconds of the op alone; in the past when the op takes longer than predicted."""
     hardware_thread: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """All that a decision may depend on; a view that is valid during the call only.
+    """All that a policy's decision may depend on; valid during the call of `decide` only.
 
     `ready` is in ascending order of the policy's `rank`, or in the order in which the ops became ready where it
     sets none; `op in ready` takes constant time in the simulator and the engine.
@@ -36,8 +36,8 @@ class State:
     """Core ids on which no op runs, in the machine's order."""
     running: tuple[Running, ...]
     finished: Sequence[int] | None = None
-    """One entry an op, not 0 where it has finished. None where the driver does not keep it (it follows from
-    `ready` and `running`: whatever is neither of them nor behind one of them)."""
+    """One entry an op, not 0 where it has finished. None where the caller does not track it: it follows from `ready`
+    and `running` (`policies.plan_replay.finished_ops`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Times:
             raise PlanError(f"op {name} has no case that fits {cores} cores; give more cores or a point of its curve")
 
     def on(self, op: int, cores: tuple[int, ...], threads: int) -> float:
-        """Lone seconds of `op` on `cores`: COMPACT where two of them share a cache group, else SPREAD.
+        """Return the seconds of `op` alone on `cores`: COMPACT's where two of them share a cache group, else SPREAD's.
 
         Where the curve offers only the other affinity at this count, its time. More threads than cores count as
         one a core. PlanError where the curve does not offer the thread count.

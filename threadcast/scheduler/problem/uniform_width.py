@@ -1,4 +1,4 @@
-"""Every op at one width: what a team of cores takes for each op, and the best single thread count."""
+"""Every op at the same width: how long a team of cores takes for each, and the best single thread count."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Searching for short schedules of moldable ops on equal cores, in arrays that compiled loops run over."""
+"""Searches for short schedules of moldable ops, whose thread counts are chosen with their order and their cores."""

@@ -1,1 +1,1 @@
-"""What a policy or a plan would do: simulated time, cores taken, schedules checked."""
+"""Runs policies and plans in simulated time, and checks schedules."""

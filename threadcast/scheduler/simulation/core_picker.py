@@ -1,4 +1,4 @@
-"""Which cores an op gets: teams that share a cache, or that share none."""
+"""Which idle cores an op gets, by their cache groups."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def teams(machine: Machine, count: int) -> tuple[tuple[int, ...], ...]:
         raise ValueError(f"{count} teams were asked of {len(order)} cores")
     size = min(map(len, machine.groups))
     for narrower in dict.fromkeys((width, width - width % size)):
-        found = _apart(machine.groups, narrower) if narrower else []
+        found = _without_shared_groups(machine.groups, narrower) if narrower else []
         if len(found) >= count:
             return tuple(found[:count])
     return tuple(tuple(order[i * width : (i + 1) * width]) for i in range(count))
 
 
-def _apart(groups: Sequence[Sequence[int]], width: int) -> list[tuple[int, ...]]:
+def _without_shared_groups(groups: Sequence[Sequence[int]], width: int) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     team: list[int] = []  # of groups smaller than `width`
     for group in groups:

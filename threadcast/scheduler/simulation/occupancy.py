@@ -1,4 +1,4 @@
-"""Which hardware threads of which cores are taken."""
+"""Which hardware threads of which cores are in use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pages at `/` for people: what is measured, how models do, what is planned, and which model answers.
 
-Every page is whole without scripts; with them, searching and paging exchange parts of it, and plots can be zoomed.
+Every page works without scripts. With them, searching and paging replace parts of it, and charts can be zoomed.
 """
 
 from threadcast.service.dashboard import comparison, drift, machines, models, networks, op_page, ops, overview

@@ -1,4 +1,4 @@
-"""Lines over a common axis: drawn here as SVG for a page without scripts, and described for the script that zooms.
+"""Charts of lines: drawn as SVG for pages without scripts, and described as JSON for the script that zooms.
 
 No attribute `style` is written, since the pages' policy forbids it: colours are classes.
 """
@@ -58,7 +58,7 @@ class Chart:
     within: tuple[float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the script draws from."""
+        """Return the description that the script draws."""
         lines = [
             {
                 "name": line.name, "values": line.values, "tone": line.tone % TONES, "low": line.low, "high": line.high,
@@ -73,7 +73,7 @@ class Chart:
         }  # fmt: skip
 
     def svg(self) -> Markup:
-        """The whole chart as an image; empty where there is nothing to draw."""
+        """Return the chart as an image; empty where there is nothing to draw."""
         found = [v for line in self.lines for v in (*line.values, *line.low, *line.high) if v is not None]
         if not found or not self.x:
             return Markup()
@@ -130,7 +130,7 @@ def wants_log(values: Sequence[float]) -> bool:
 
 
 class _Axis:
-    """From values to places in the image; what lies beyond is drawn at its edge."""
+    """Maps values to positions in the image; values beyond its ends are drawn at its edge."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, log: bool, padded: bool) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Every model on the same ops: the rows of `threadcast compare` that versions were registered with."""
+"""The page that compares models: the rows of `threadcast compare` with which versions were registered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadcast.service.dashboard.scores import Score, newest, readable, scores_
 
 SORTS = {"regret": "regret_mean", "accuracy": "accuracy", "samples": "samples", "name": "version"}
 FALLING = ("accuracy",)
-"""Of these more is better."""
+"""Columns of which higher values are better."""
 
 
 @blueprint.get("/comparison")
@@ -41,7 +41,7 @@ def comparison() -> str:
 
 
 def _place(score: Score, sort: str) -> tuple[bool, float, float, str]:
-    """What is not known goes last, and by regret those that could not answer for all ops."""
+    """Return the sort key of a score: unknown values last, and by regret also models that cannot predict all ops."""
     if sort == "name":
         return False, 0.0, 0.0, score.version
     value = getattr(score, SORTS[sort])
@@ -50,7 +50,7 @@ def _place(score: Score, sort: str) -> tuple[bool, float, float, str]:
 
 
 def _chart(split: str, scores: list[Score]) -> Chart | None:
-    """Accuracy by samples, a point a model; None where fewer than two models have both."""
+    """Return the chart of accuracy by samples, one point for each model; None for fewer than two models."""
     known = [s for s in scores if s.accuracy is not None and s.samples is not None]
     if len(known) < 2:
         return None
@@ -63,5 +63,5 @@ def _chart(split: str, scores: list[Score]) -> Chart | None:
 
 
 def _shown_accuracy(score: Score) -> float:
-    """In percent; those below 0 at 0, where they do not press the others together."""
+    """Return the accuracy in percent, at least 0: lower ones would compress the axis."""
     return max(100 * (score.accuracy or 0.0), 0.0)

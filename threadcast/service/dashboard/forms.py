@@ -1,4 +1,4 @@
-"""Forms that change something: only from our own pages, and with the key that the form or the browser brings."""
+"""Forms that change something: only from pages of this service, with the key in the form or from the browser."""
 
 from __future__ import annotations
 

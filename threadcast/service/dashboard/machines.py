@@ -1,4 +1,4 @@
-"""The machines that something was measured on, each drawn core by core."""
+"""The page of machines that have measurements, each drawn core by core."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from threadcast.core import Machine
 from threadcast.service.dashboard.frame import MeasuredMachine, blueprint, known_machines
 
 CELL, GAP, GROUP_GAP = 12, 3, 10
-"""Units of the drawing: a core, the room between cores, and that between cache groups."""
+"""Sizes in units of the drawing: a core, the gap between cores, and the gap between cache groups."""
 ROW = 560
-"""Units after which the drawing goes on below."""
+"""Width in units of the drawing after which a new row begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A machine as its card shows it."""
+    """The contents of a machine's card."""
 
     measured: MeasuredMachine
     sockets: int
@@ -43,7 +43,7 @@ def _card(measured: MeasuredMachine) -> Card:
 
 
 def drawing(machine: Machine) -> Markup:
-    """Cores as squares, those of a cache group together, framed by socket colour."""
+    """Draw cores as squares, those of a cache group side by side, in the colour of their socket."""
     socket = {core.id: core.socket for core in machine.cores}
     x = y = 0
     wide = 0

@@ -1,4 +1,4 @@
-"""The measured ops of a machine: searched, narrowed, sorted and in pages, all of it in the database."""
+"""The page of measured ops of a machine, which the database searches, filters, sorts and divides into pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table that ops can be sorted by; `hint` says what it tells."""
+    """A column by which the table can be sorted; `hint` explains it."""
 
     sort: str
     name: str

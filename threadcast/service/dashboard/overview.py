@@ -1,4 +1,4 @@
-"""The front page: how much is known, which model answers, and where time and threads go."""
+"""The front page: what is stored, which model answers, and which ops take time and lose by threads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from threadcast.service.dashboard.scores import score_of
 from threadcast.store.browsing import OpFilter
 
 KINDS, OPS = 8, 6
-"""Lines of the two lists: what fits beside each other on a screen."""
+"""Lines of the two lists, which fit side by side on a screen."""
 
 
 @blueprint.get("/")
 def overview() -> str:
-    """What is known here."""
+    """The front page."""
     here = context()
     known = known_machines()
     machine = chosen_machine(known)

@@ -1,4 +1,4 @@
-"""How versions did when they were trained, as their manifests keep the rows of `threadcast compare`."""
+"""The scores of model versions, from the rows of `threadcast compare` in their manifests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadcast.models.registry import Manifest, ModelRegistry
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A version's row of one split; `models.judgement.Row` says what the figures are. None: not known."""
+    """The scores of a version on one split, as in `models.judgement.Row`; None where they are not known."""
 
     version: str
     split: str
@@ -38,7 +38,7 @@ _FIGURES = [field.name for field in fields(Score) if field.name not in ("version
 
 
 def scores_of(manifest: Manifest) -> list[Score]:
-    """A score for each split that the version was judged by."""
+    """Return a score for each split on which the version was evaluated."""
     return [
         Score(manifest.version, split, **{name: _number(row.get(name)) for name in _FIGURES})
         for split, row in manifest.metrics.items()
@@ -47,7 +47,7 @@ def scores_of(manifest: Manifest) -> list[Score]:
 
 
 def score_of(manifest: Manifest) -> Score | None:
-    """The first of its scores."""
+    """Return the first score of a version, if it has one."""
     return next(iter(scores_of(manifest)), None)
 
 
