@@ -136,8 +136,10 @@ def optimize(
     It is for inference: results carry no gradients. With an `example` of arguments, measuring and planning happen at
     once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). A module in
     eval mode is also given to ONNX Runtime, OpenVINO (where installed) and `torch.compile`, and the fastest is kept;
-    making them can take a minute. `backends=False` leaves them out. What cannot be captured (control flow by data,
-    hooks, unknown operators) runs as PyTorch does, with a warning that says why.
+    making them can take a minute. `backends=False` leaves them out. They work on copies of the weights, which are made
+    anew after writes; write under `torch.no_grad()`, since what changes few elements by way of `.data` or NumPy may be
+    missed. What cannot be captured (control flow by data, hooks, unknown operators) runs as PyTorch does, with a
+    warning that says why.
     """
     made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
