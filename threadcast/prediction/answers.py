@@ -1,4 +1,4 @@
-"""Reading what the prediction service answers, and refusing whatever is not exactly that."""
+"""Reads the prediction service's answers, and refuses whatever does not follow the format exactly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HEAD_BYTES, CASE_BYTES, KEY_BYTES, POINT_BYTES = 4096, 64, 256, 128
 of at most 24 digits each, the name of its source, separators)."""
 
 MAX_MODEL_NAME = 200
-"""Characters; a longer model name is taken for garbage."""
+"""Characters; an answer with a longer model name is refused."""
 
 
 def max_answer_bytes(ops: int, cases: int) -> int:
-    """The most bytes that a true answer for so many ops and cases can have."""
+    """Return the most bytes that a correct answer for so many ops and cases can have."""
     return HEAD_BYTES + CASE_BYTES * cases + ops * (KEY_BYTES + POINT_BYTES * cases)
 
 

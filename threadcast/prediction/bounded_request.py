@@ -1,4 +1,4 @@
-"""One HTTP exchange that never keeps its caller past a total deadline."""
+"""HTTP requests that return to their caller by a deadline over everything: name look-up, connecting, reading."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from threadcast.prediction.http_answer import Answer, read_answer
 T = TypeVar("T")
 
 DEADLINE_HEADER = "X-Deadline-S"
-"""Tells the service after how many seconds nobody waits for the answer any more."""
+"""Header that tells the service after how many seconds the client stops waiting."""
 
 MAX_EXCHANGES = 64
-"""Requests of one client under way at most. A thread that resolves a name cannot be ended, so this bounds them."""
+"""Most requests of a client at once. A thread that looks up a name cannot be ended, so this bounds their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class BoundedClient:
             exchange.abort()
 
     def close(self) -> None:
-        """End the exchanges under way, whose callers get ServiceUnavailable, and make no more."""
+        """Abort the requests in progress, whose callers get ServiceUnavailable, and accept no more."""
         self._closed = True
         for exchange in self._live:
             exchange.abort()
@@ -137,7 +137,7 @@ class BoundedClient:
 
 
 class _Exchange:
-    """A request under way, which another thread may abort."""
+    """A request in progress, which another thread may abort."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Exchange:
         return max(self._until_s - time.monotonic(), 0.0)
 
     def run(self, read: Callable[[Answer], T], answer: Future[T]) -> None:
-        """Do the exchange and settle `answer`."""
+        """Send the request, read the answer, and set the result of `answer`."""
         try:
             answer.set_result(read(self._fetch()))
         except BaseException as error:  # noqa: BLE001 - carried to the caller, who raises it
@@ -203,7 +203,7 @@ class _Exchange:
         return headers
 
     def abort(self) -> None:
-        """Wake the exchange out of whatever it waits for on its socket."""
+        """Shut the socket down, so that the thread that waits for it returns."""
         with self._lock:
             self._aborted = True
             if self._socket is not None:
@@ -211,7 +211,7 @@ class _Exchange:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def let_go(self) -> None:
-        """Close this process's hold on a connection that its parent uses on."""
+        """Close this process's copy of a connection that its parent keeps using."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 os.close(self._socket.detach())

@@ -1,4 +1,4 @@
-"""A circuit breaker: what keeps failing is left alone for a while, then asked by one caller first."""
+"""A circuit breaker: after several failures a service is not asked for a while, then by one caller first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from threadcast.core.errors import NotAsked
 from threadcast.prediction.fork_lock import ForkLock
 
 LIMIT = 3
-"""Failures in a row that open it."""
+"""Failures in a row after which the breaker opens."""
 
 FIRST_OPEN_S, LONGEST_OPEN_S = 1.0, 60.0
-"""How long it is open the first time, doubled each further time, and the limit; half of it to all of it, at random."""
+"""Seconds that it stays open the first time, doubled each further time, and their limit; at random half to all."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """`failures` in a row, how often it has `opened` since the last success, and until when it is open and a probe is
-    under way (seconds of the breaker's clock)."""
+    """Failures in a row, times that the breaker opened since the last success, and the ends of two waits.
+
+    It is open until `open_until_s`; until `probe_until_s` one caller tries whether the service works again. Both in
+    seconds of the breaker's clock.
+    """
 
     failures: int = 0
     opened: int = 0
@@ -29,14 +32,17 @@ class BreakerState:
     probe_until_s: float = 0.0
 
     def phase(self, now_s: float) -> Literal["closed", "open", "half-open"]:
-        """closed: everybody may ask; open: nobody; half-open: one may."""
+        """Return "closed" where every caller may ask, "open" where none may, "half-open" where one may."""
         if now_s < self.open_until_s:
             return "open"
         return "half-open" if self.failures >= LIMIT else "closed"
 
     def failed(self, now_s: float, *, retry_after_s: float | None, open_s: float) -> BreakerState:
-        """After a failure; opens for `retry_after_s` where the service asked for that, and else after LIMIT of them
-        for `open_s`. One that began before it opened counts and does not make it longer."""
+        """Return the state after a failed request.
+
+        The breaker opens for `retry_after_s` if the service asked for that, and after LIMIT failures for `open_s`. The
+        failure of a request that began before it opened counts, but does not keep it open longer.
+        """
         failures, opened, until_s = self.failures + 1, self.opened, self.open_until_s
         if retry_after_s is not None:
             until_s = max(until_s, now_s + retry_after_s)
@@ -58,7 +64,7 @@ class Breaker:
 
     @property
     def phase(self) -> Literal["closed", "open", "half-open"]:
-        """What holds now."""
+        """Return the current state."""
         return self._state.phase(self._clock())
 
     def enter(self, until_s: float) -> None:
@@ -78,12 +84,12 @@ class Breaker:
             raise NotAsked("the service has failed, and somebody else is trying it now")
 
     def succeeded(self) -> None:
-        """Close it."""
+        """Close the breaker, after a request that succeeded."""
         with self._lock:
             self._state = BreakerState()
 
     def failed(self, *, retry_after_s: float | None = None) -> None:
-        """Count a failure."""
+        """Count a failed request; the breaker may open."""
         with self._lock:
             most_s = min(FIRST_OPEN_S * 2.0 ** min(self._state.opened, 16), LONGEST_OPEN_S)
             open_s = self._random.uniform(most_s / 2, most_s)

@@ -1,4 +1,4 @@
-"""What answers where the service does not: a model in this process, and where that cannot either, a roofline."""
+"""Fallbacks for a service that does not answer: another predictor, and a roofline that needs no model."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class FirstOf:
                 return predictor.curves(ops, cases=cases)
             except ModelError as error:
                 first = first or error
-        raise first or ModelError("nobody was asked")
+        raise first or ModelError("no predictor was asked")
 
 
 def roofline(
     machine: Machine, observed: Mapping[str, Sequence[Measurement]] | Measurements | None = None
 ) -> LocalPredictor:
-    """A predictor that can always tell, if badly: `models.nominal_roofline`, and the points in `observed`."""
+    """Return a predictor that always answers, roughly: `models.nominal_roofline`, and the points in `observed`."""
     from threadcast.models.nominal_roofline import NominalRoofline
 
     return LocalPredictor(NominalRoofline(machine), machine, {} if observed is None else observed, version=ROOFLINE)

@@ -1,4 +1,4 @@
-"""A lock that a forked process never finds held."""
+"""A lock that is always free in a process that was just forked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ForkLock:
         self._lock.release()
 
     def reopen(self) -> None:
-        """Forget the holder; for a child process."""
+        """Free the lock whoever holds it; for a child process."""
         self._lock = threading.Lock()
 
 

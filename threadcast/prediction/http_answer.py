@@ -1,4 +1,4 @@
-"""Reading an HTTP answer that may be anything: too long, packed, cut off, of another type."""
+"""Reads an HTTP answer that cannot be trusted: it may be too long, compressed, cut off or of another type."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from threadcast.core.secret import Secret
 from threadcast.prediction.retries import retry_after_s
 
 SHOWN_CHARACTERS = 200
-"""Of a refusal that are repeated in the error."""
+"""Characters of a refusal that the error repeats."""
 
 _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]{0,256}"')
-"""RFC 9110, 8.8.3; another one, or a longer, is not kept."""
+"""Entity tags as RFC 9110, 8.8.3 has them; others, and longer ones, are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the service answered: `content`, None where it says that nothing has changed since `etag`."""
+    """An answer of the service; `content` is None where nothing has changed since the answer of that `etag`."""
 
     content: bytes | None
     etag: str | None = None
 
 
 def read_answer(response: BaseHTTPResponse, *, max_bytes: int, conditional: bool, secret: Secret | None) -> Answer:
-    """Read a JSON answer of at most `max_bytes`, packed and unpacked.
+    """Return a JSON answer of at most `max_bytes`, both compressed and decompressed.
 
     304 counts as an answer where the request was `conditional`. Raises ServiceRefused for another status than 200,
     ServiceUnavailable for an answer that breaks off, ServiceError for one that is longer, of another type or damaged.
@@ -84,7 +84,7 @@ def _too_long(max_bytes: int) -> ServiceError:
 
 
 def _said(content: bytes) -> str:
-    """The detail of a problem document, else the beginning of whatever was answered."""
+    """The `detail` of a problem document, else the beginning of the answer."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):

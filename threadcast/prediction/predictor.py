@@ -1,4 +1,4 @@
-"""Where a scheduler gets its curves: one interface, in process or over HTTP."""
+"""The interface by which schedulers get curves, and its implementation by a model in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Predictor(Protocol):
 
 
 class LocalPredictor:
-    """Predicts curves with a model in this process, from the measurements that there are of each op.
+    """Predicts curves with a model in this process, from the measurements of each op.
 
     `observed`: measurements by op key, or a store, in which each op is looked up when it is first asked for;
     measurements of other machines are ignored. `version`: the model's name in the registry ("name@version"; default:
@@ -56,7 +56,7 @@ class LocalPredictor:
         return (table if ops else CurveTable.empty(self.machine.cases(), model=self.version)).at_cases(cases)
 
     def forget(self) -> None:
-        """Drop the cached curves: the model predicts each op again, from the measurements that there are then."""
+        """Drop the cached curves, so that the next call predicts from the measurements that there are then."""
         self._cache.clear()
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:

@@ -1,4 +1,4 @@
-"""Questions for curves, as the service takes them: in parts, and "has this changed?" where that was asked before."""
+"""Requests for curves in the service's format: in parts, and conditional where the same was asked before."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Questions:
         self._tagged: LruCache[bytes, TaggedAnswer] = LruCache(REMEMBERED)
 
     def parts(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-        """`ops` in parts that one request each can ask for."""
+        """Return `ops` in parts, each small enough for one request."""
         size = max(1, min(PART_OPS, PART_POINTS // len(self._cases)))
         return (ops[start : start + size] for start in range(0, len(ops), size))
 
     def body(self, ops: Sequence[Op]) -> bytes:
-        """The question for these ops."""
+        """Return the request body that asks for these ops."""
         question = {
             "machine": self._machine.to_json(),
             "ops": [op.to_json() for op in ops],
@@ -54,11 +54,11 @@ class Questions:
         return json.dumps(question, separators=(",", ":")).encode()
 
     def request(self, body: bytes, ops: int, *, etag: str | None = None) -> Request:
-        """A prediction changes nothing at the service, so it may be asked for again."""
+        """Return the request, which may be repeated, as a prediction changes nothing at the service."""
         return Request(PATH, body, max_answer_bytes(ops, len(self._cases)), safe=True, etag=etag)
 
     def last_answer(self, body: bytes) -> TaggedAnswer | None:
-        """The answer that was given last to this question; None where it had no tag, or is forgotten."""
+        """Return the latest answer to this question; None where it had no tag or is no longer remembered."""
         return self._tagged.get(_digest(body))
 
     def remember(self, body: bytes, answer: TaggedAnswer) -> None:
@@ -66,7 +66,7 @@ class Questions:
         self._tagged.put(_digest(body), answer)
 
     def reader(self, ops: Sequence[Op]) -> Callable[[Answer], tuple[CurveTable | None, str | None]]:
-        """What reads an answer about these ops: the table, None where it says that nothing has changed, and its tag."""
+        """Return a function that reads an answer about these ops: the table (None: nothing has changed) and its tag."""
         keys = [op.key for op in ops]
 
         def read(answer: Answer) -> tuple[CurveTable | None, str | None]:

@@ -1,4 +1,4 @@
-"""A helper thread that asks for curves anew while nobody waits."""
+"""A background thread that renews curves, so that no caller waits for that."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refresher:
         self._closed = False
 
     def want(self, ops: Sequence[Op]) -> None:
-        """Have `work` called with these before long."""
+        """Schedule a call of `work` with these ops."""
         with self._lock:
             if self._closed:
                 return
@@ -39,7 +39,7 @@ class Refresher:
                 self._thread = thread
 
     def close(self, *, timeout_s: float) -> None:
-        """Begin nothing more, and wait for what is being done."""
+        """Start no further work, and wait for the call in progress."""
         with self._lock:
             self._closed, self._wanted, thread = True, {}, self._thread
         if thread is not None and thread is not threading.current_thread():

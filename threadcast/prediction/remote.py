@@ -1,4 +1,4 @@
-"""Curves from the prediction service, without ever waiting longer for it than was allowed."""
+"""Curves from a prediction service, by a deadline: from the service, the cache or a fallback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from threadcast.prediction.service_client import ServiceClient
 from threadcast.prediction.versioned_curves import AgedCurves, VersionedCurves
 
 FALLBACK_MARK = " (local fallback)"
-"""Ends `table.model` where the fallback answered."""
+"""Suffix of `table.model` where the fallback answered."""
 
 FALLBACK_SHARE = 0.2
 """Share of the deadline that is left to the fallback's computing."""
@@ -36,18 +36,18 @@ new measurements reach every scheduler in about a minute, at one small request a
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """What a RemotePredictor has done so far: answers (tables) by where they came from."""
+    """Counts of a RemotePredictor's answers (tables) by where they came from, and about the latest one."""
 
     fetched: int = 0
-    """Answers for which the service was asked and answered well."""
+    """Answers for which the service was asked successfully."""
     cached: int = 0
-    """Answers given without asking."""
+    """Answers from the cache, without asking the service."""
     stale: int = 0
     """Of these, those whose curves were older than `fresh_s` or of the model before."""
     fallbacks: int = 0
-    """Answers of the fallback, since the service gave none that could be used."""
+    """Answers of the fallback, because the service gave none that could be used."""
     refreshed: int = 0
-    """Times that the service was asked anew in the background, and answered well."""
+    """Successful requests in the background, for curves that had become old."""
     source_of_curves: str = ""
     """Of the latest answer: "service", "cache", "stale cache" or "fallback"; empty where there was none."""
     model: str = ""
@@ -113,7 +113,7 @@ class RemotePredictor:
     def from_settings(
         cls, settings: Settings, machine: Machine, *, fallback: Predictor | None = None, model: str | None = None
     ) -> Self:
-        """As the settings `predictor.*` say; InvalidInput without `predictor.url` or with an unusable key."""
+        """Return a predictor by the settings `predictor.*`; InvalidInput for no `predictor.url` or a bad key."""
         url, key, file = (settings[f"predictor.{name}"] for name in ("url", "key", "key_file"))
         if url is None:
             raise InvalidInput("predictor.url is not set; it names the service")
@@ -126,7 +126,7 @@ class RemotePredictor:
 
     @property
     def status(self) -> RemoteStatus:
-        """What happened so far; a snapshot."""
+        """Return what happened so far."""
         return self._status
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class RemotePredictor:
         self.close()
 
     def close(self) -> None:
-        """End requests under way and the helper thread. Curves held are answered on; nothing more is asked for."""
+        """Abort requests in progress and end the background thread; cached curves are still returned."""
         self._client.close()
         self._refresher.close(timeout_s=self.deadline_s)
 
@@ -189,7 +189,7 @@ class RemotePredictor:
                 self._curves.confirm(keys, last.model)
 
     def _refresh(self, ops: Sequence[Op]) -> None:
-        """Ask anew; the helper thread's work."""
+        """Ask for these curves again; called in the background thread."""
         try:
             self._fetch(ops, time.monotonic() + self.deadline_s)
         except ServiceError as error:

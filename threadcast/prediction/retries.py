@@ -10,17 +10,17 @@ from random import Random
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused, ServiceUnavailable
 
 ATTEMPTS = 3
-"""Times that a request is made at most, in one call."""
+"""Most attempts of one call."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
 """Bounds of the random wait before the second attempt, doubled for each further one, and its limit. A convention: a
 service that restarts a worker is back in less, and callers wait about a second in all."""
 
 LONGEST_RETRY_AFTER_S = 60.0
-"""Most of a Retry-After that is believed: a service that names a day is asked again in a minute."""
+"""Longest Retry-After that is respected: a service that asks for a day is asked again after a minute."""
 
 PASSING = frozenset({429, 502, 503, 504})
-"""Statuses that say "not now"."""
+"""HTTP statuses after which another attempt can succeed."""
 
 
 def wait_s(failed: int, error: ServiceError, random: Random) -> float | None:

@@ -1,4 +1,4 @@
-"""Requests to the service: several attempts, a circuit breaker, one deadline over all of them."""
+"""Requests to a service with several attempts, a circuit breaker, and one deadline over all attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threadcast.prediction.retries import wait_s
 T = TypeVar("T")
 
 ITS_OWN_FAULT = frozenset({400, 404, 405, 409, 413, 415, 422})
-"""Statuses that are about one request: the service itself is well."""
+"""HTTP statuses that blame the request: the service itself works."""
 
 
 class ServiceClient:
@@ -37,7 +37,7 @@ class ServiceClient:
 
     @property
     def phase(self) -> Literal["closed", "open", "half-open"]:
-        """Of the breaker."""
+        """Return the state of the breaker."""
         return self._breaker.phase
 
     def ask(self, request: Request, read: Callable[[Answer], T], *, until_s: float) -> T:
@@ -65,7 +65,7 @@ class ServiceClient:
                 return answer
 
     def close(self) -> None:
-        """End the requests under way."""
+        """Abort the requests in progress."""
         self._http.close()
 
     def _attempt(self, request: Request, read: Callable[[Answer], T], until_s: float) -> T:
