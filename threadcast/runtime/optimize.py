@@ -19,6 +19,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
 
 
@@ -73,10 +74,15 @@ class OptimizedCall(_OptimizedModel):
         def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
             return contenders(model, arguments, cores) if backends and model is not None else ()
 
+        def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            with torch.no_grad():
+                function(*args, **kwargs) if model is None else _Formatted(model, model_format)(args, kwargs)
+
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
+        shadowed = Shadowed(default, trace, model, None, leaves)
         self._optimized = Optimized(
-            default,
+            shadowed,
             capture,
             machine,
             name=name,
@@ -114,14 +120,19 @@ class OptimizedStep(_OptimizedModel):
             *inputs, target = arguments
             return capture_training(_Formatted(model, model_format), loss, optimizer, (tuple(inputs), {}), target)
 
+        def trace(model_format: ModelFormat, *arguments: Any) -> None:
+            *inputs, target = arguments
+            value = loss(_Formatted(model, model_format)(tuple(inputs), {}), target)
+            torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+
+        shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
+            shadowed, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
         )
 
     def __call__(self, *arguments: Any) -> Tensor:
-        result = self._optimized(*arguments)
-        return result["loss"] if isinstance(result, dict) else result  # type: ignore[no-any-return]
+        return _loss_of(self._optimized(*arguments))
 
     def prepare(self, *arguments: Any) -> None:
         """Capture the step for such arguments; nothing is trained."""
@@ -136,8 +147,10 @@ def optimize(
     It is for inference: results carry no gradients. With an `example` of arguments, measuring and planning happen at
     once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). A module in
     eval mode is also given to ONNX Runtime, OpenVINO (where installed) and `torch.compile`, and the fastest is kept;
-    making them can take a minute. `backends=False` leaves them out. What cannot be captured (control flow by data,
-    hooks, unknown operators) runs as PyTorch does, with a warning that says why.
+    making them can take a minute. `backends=False` leaves them out. They work on copies of the weights, which are made
+    anew after writes; write under `torch.no_grad()`, since what changes few elements by way of `.data` or NumPy may be
+    missed. What cannot be captured (control flow by data, hooks, unknown operators) runs as PyTorch does, with a
+    warning that says why.
     """
     made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
@@ -166,6 +179,11 @@ def optimize_training(
     if example:
         step.prepare(*example)
     return step
+
+
+def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
+    """The loss of a step that eager PyTorch ran, or a plan."""
+    return result["loss"] if isinstance(result, dict) else result
 
 
 def _machine(cores: int | None) -> Machine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -29,6 +30,7 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -37,7 +39,9 @@ MAX_SIGNATURES = 8
 
 
 class Optimized:
-    """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
+    """Calls eager PyTorch, as `shadowed` has it, or a faster equivalent that does the same to the model.
+
+    The `trace` of `shadowed` takes the model's memory format before the call's arguments.
 
     `capture(arguments, model_format)` gives the graph of one call in the current memory format. The first calls measure
     and compare (`Tuning`); all of them are whole steps of the caller's. `watched` are the model and the optimizer whose
@@ -48,7 +52,7 @@ class Optimized:
 
     def __init__(
         self,
-        default: Callable[..., Any],
+        shadowed: Shadowed,
         capture: Callable[[tuple[Any, ...], ModelFormat], Captured],
         machine: Machine,
         *,
@@ -60,7 +64,8 @@ class Optimized:
         most: int | None = None,
     ) -> None:
         self.machine = machine
-        self._default, self._capture, self._rivals = default, capture, rivals
+        self._default = shadowed.eager
+        self._capture, self._rivals = capture, rivals
         model, optimizer = watched
         self._unsupported = unsupported(model)
         if self._unsupported is not None:
@@ -68,12 +73,15 @@ class Optimized:
         self._model = model
         self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
+        self._shadowed = replace(shadowed, trace=partial(shadowed.trace, self._format))
         self._tunings: dict[Any, Tuning | Fallback] = {}
         """What runs each kind of arguments."""
         self._last: tuple[Any, Tuning | Fallback] | None = None
         """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
-        self._fuse = settings["engine.fuse"]
+        self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
+        self._calls = 0
+        """Calls that were not run as before, where some of them are to be verified."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name = name
         self._lock = RLock()
@@ -95,7 +103,9 @@ class Optimized:
                     self._changing.add(self._awaited)
                     self._awaited = None
                 return self._default(*arguments)
-            return found(*arguments) if isinstance(found, Tuning) else self._as_before(found.reason, arguments)
+            if not isinstance(found, Tuning):
+                return self._as_before(found.reason, arguments)
+            return self._verified(found, arguments) if self._verify_every else found(*arguments)
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
         """Return what runs these arguments; what they need is captured now if it was not before."""
@@ -185,6 +195,7 @@ class Optimized:
                 plans=PlanStore(self._folder, self.machine, among=self._among),
                 backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
+                checked=self._shadowed,
             )
         except FirstStepMissing:
             return FIRST_CALL
@@ -234,6 +245,19 @@ class Optimized:
             self._warned.add(reason)
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
         return self._default(*arguments)
+
+    def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
+        """Run a call; every so often by eager PyTorch too, and WrongResult where the results differ."""
+        self._calls += 1
+        if self._calls % self._verify_every:
+            return tuning(*arguments)
+        reason = self._shadowed.too_large(arguments, tuning.captured)
+        if reason is None:
+            return shadow_step(self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
+        return tuning(*arguments)
 
     def _renew_watch(self) -> None:
         """Have the watch compare with the tensors as they are now."""
