@@ -127,7 +127,7 @@ class Judge:
         loss_of(model(*inputs), None).backward()  # type: ignore[no-untyped-call]
         eager.step()
         wanted, found = eager.state_dict()["state"], optimizer.state_dict()["state"]
-        strange = next((i for i in found if i not in wanted or found[i].keys() != wanted[i].keys()), None)
+        strange = next((i for i in found if found[i].keys() != wanted.get(i, {}).keys()), None)
         if strange is None:
             return None
         return Difference(f"state of parameter {strange}", f"{set(found[strange])}, not {set(wanted.get(strange, ()))}")

@@ -80,6 +80,15 @@ def test_a_core_that_only_one_may_use_is_given_up_by_the_other():
     assert ledger.parties["a"].target == (0,)
 
 
+def test_processes_that_may_use_the_same_core_only_share_it():
+    ledger = Ledger(Machine.uniform("six", 6))
+    for name in ("a", "b"):
+        ledger.join(name, Claim(), (), 0, allowed=frozenset({0}))
+    assert obey(ledger) == {"a": (0,), "b": (0,)}
+    ledger.join("c", Claim(), (), 1)
+    assert set(obey(ledger)["c"]) <= {1, 2, 3, 4, 5}
+
+
 def obey(ledger):
     """Every process does at once what it is told; what each was told."""
     orders = ledger.orders()

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from threadcast.capture.dependencies import memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_state import ModuleState
 from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
@@ -55,18 +57,29 @@ class Captured:
     """The example arguments, flat, in the order in which `bind` takes them."""
     settings: SettingInputs | None = None
     """The optimizer's numbers, which `bind` reads anew."""
+    written: tuple[int, ...] = field(init=False)
+    """Slots of inputs that a run writes to."""
+
+    def __post_init__(self) -> None:
+        nodes, inputs = self.program.nodes, self.program.inputs
+        memory = memories(nodes, inputs)
+        written = {memory[ref.slot] for node in nodes for ref in writes(node)}
+        object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments (nested as at capture; none: the example's).
 
         CaptureError for tensors of other shapes or types, or for other values of other arguments, than the example's:
-        the graph holds them as numbers.
+        the graph holds them as numbers. The version counters of tensors that the run will write to are incremented,
+        which operators below autograd do not do: by them, who holds a copy of weights notices that it is stale.
         """
         tensors = iter(self._checked(arguments) if arguments else self.arguments)
         if self.settings is not None:
             self.settings.renew()
         entries = enumerate(self.program.inputs)
-        return [next(tensors) if entry.role == "input" else self.held[slot] for slot, entry in entries]
+        inputs = [next(tensors) if entry.role == "input" else self.held[slot] for slot, entry in entries]
+        increment_version([inputs[slot] for slot in self.written])
+        return inputs
 
     def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
         """Execute the graph once on the calling thread; what the callable returned comes back."""

@@ -18,7 +18,7 @@ from threadcast.core.cost import VIEW_KINDS
 from threadcast.core.graph import Edge
 
 UNDECLARED_WRITES = {"aten::native_batch_norm": ("running_mean", "running_var")}
-"""Arguments that an operator writes although its schema does not say so."""
+"""Arguments that an operator writes in training although its schema does not say so."""
 UNDECLARED_VIEWS = dict.fromkeys(
     ("aten::_unsafe_view", "aten::_reshape_alias", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
      "aten::unsafe_chunk"), "self",
@@ -99,9 +99,12 @@ def _arguments(node: Node) -> Iterable[tuple[str, Any, bool]]:
     """(name, value, whether the operator writes it) of each given argument."""
     if not isinstance(node.target, OpOverload):
         return
-    undeclared = UNDECLARED_WRITES.get(_schema_name(node), ())
-    for position, argument in enumerate(node.target._schema.arguments):
-        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+    values = {
+        argument.name: node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        for position, argument in enumerate(node.target._schema.arguments)
+    }
+    undeclared = UNDECLARED_WRITES.get(_schema_name(node), ()) if values.get("training", True) else ()
+    for argument, value in zip(node.target._schema.arguments, values.values(), strict=True):
         declared = argument.alias_info is not None and argument.alias_info.is_write
         yield argument.name, value, declared or argument.name in undeclared
 

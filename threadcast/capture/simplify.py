@@ -17,6 +17,7 @@ from threadcast.capture.dependencies import memories, writes
 from threadcast.capture.program import Input, Node
 from threadcast.capture.recording import Result
 from threadcast.capture.splitting import Part
+from threadcast.capture.substitution_check import products_add
 from threadcast.capture.values import Ref, find_refs, map_refs
 from threadcast.core.tensor import TensorSpec
 
@@ -119,6 +120,7 @@ class Simplifier:
             and isinstance(wanted, TensorSpec)
             and (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
             and getattr(torch, found.dtype).is_floating_point
+            and products_add(getattr(torch, found.dtype))
         )
 
     def _part_of(self, value: Any) -> Part | None:

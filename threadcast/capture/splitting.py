@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from threadcast.capture.substitution_check import splits_convolution, splits_layer_norm
+
 aten = torch.ops.aten
 
 
@@ -29,13 +31,17 @@ class Part:
     """The member that the call returns as its only result; None when it returns all of them with gaps."""
 
 
-def split_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Part]:
-    """The parts that together compute what the call does; empty when the operator is not split."""
+def split_call(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
+) -> list[Part]:
+    """The parts that together compute what the call does; none where it is not split, or not rightly for `dtype`."""
     if kwargs:
         return []
     if target is aten.convolution_backward.default:
+        if not splits_convolution(dtype, len(args[4]), args[7], _convolution_backward):
+            return []
         return _convolution_backward(args)
-    if target is aten.native_layer_norm_backward.default:
+    if target is aten.native_layer_norm_backward.default and splits_layer_norm(dtype, _layer_norm_backward):
         return _layer_norm_backward(args)
     return []
 

@@ -161,6 +161,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             default_text="plans in the user's cache directory",
         ),
         Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators."),
+        Setting("engine.verify_every", int, 0, "Optimised steps from one that is also run by PyTorch, on copies of the "
+                "same state, and compared with it to the next; 0 is never.", "steps", minimum=0),
         Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling it may take.", "seconds",
                 minimum=1),
         Setting(

@@ -95,7 +95,7 @@ class Arbiter:
                 if everybody:
                     self._ledger.explore(self._now())
                 self._send_orders()
-                self._take_from_silent()
+                self._confirm_for_silent()
                 self._send_deadlines()
 
     def stop(self) -> None:
@@ -197,11 +197,11 @@ class Arbiter:
             raise FormatError("join first")
 
     def _ids_of(self, cores: Cores) -> list[int]:
-        """The numbers of those cores that are this machine's."""
+        """The ids of those of these cores that this machine has."""
         return sorted({self._core_of[cpu] for core in cores for cpu in core if cpu in self._core_of})
 
     def _allowed(self, cores: Cores | None) -> frozenset[int] | None:
-        """The numbers of the cores of which a process may use every hardware thread; None where that is all."""
+        """The ids of the cores of which a process may use every hardware thread; None if it may use all or none."""
         if cores is None:
             return None
         cpus = {cpu for core in cores for cpu in core}
@@ -215,8 +215,8 @@ class Arbiter:
             connection.order, connection.cores, connection.ordered_s = number, cores, now_s
             self._send(connection, to_json(UseCores(tuple(self._cpus_of[core] for core in cores), number)))
 
-    def _take_from_silent(self) -> None:
-        """Take their word as given that have not confirmed their orders in time."""
+    def _confirm_for_silent(self) -> None:
+        """Count orders that were not confirmed in time as confirmed, so that others get the cores."""
         now_s = self._now()
         for name, connection in self._connections.items():
             release_s = 0.0 if connection.watch.activity.stopped else RELEASE_S
@@ -240,7 +240,7 @@ class Arbiter:
             self._send(connection, to_json(status))
 
     def _send(self, connection: Connection, message: dict[str, Any]) -> None:
-        """Send one message, of which a part may wait until the other side reads; who wants another first is dropped."""
+        """Send one message; what does not fit waits until the other side reads, and a second one meanwhile ends it."""
         try:
             connection.channel.send(message)
         except OSError as error:

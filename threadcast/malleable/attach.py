@@ -104,7 +104,7 @@ def _follow_signals(member: Member) -> None:
 
 
 def _forget() -> None:
-    """In a forked child there is no listening thread, and its sockets are the parent's."""
+    """Detach a forked child: it has no listening thread, and its sockets are its parent's."""
     global _attached, _lock
     if _attached is not None:
         _attached.abandon()

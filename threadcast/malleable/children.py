@@ -29,7 +29,7 @@ class Children:
         self._masks: dict[int, ThreadMasks] = {}
 
     def restrict(self, cpus: Collection[int]) -> None:
-        """Let all of them run on `cpus` only."""
+        """Let all descendants run on `cpus` only."""
         found = descendants(os.getpid(), without=_is_attached)
         self._masks = {child: self._masks.get(child) or ThreadMasks(child, unpinned=self._inherited) for child in found}
         for masks in self._masks.values():

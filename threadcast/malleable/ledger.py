@@ -1,6 +1,7 @@
 """Which process has which cores, which it is meant to have, and in what order cores change hands.
 
-No core is ever granted to two processes, unless there are more processes than cores, or one lends it.
+No core is ever granted to two processes unless there are more processes than cores, one lends it, or both are allowed
+no other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from threadcast.malleable.trials import next_trial
 REST_S = 2.0
 """Between two trials, and after processes have come or gone."""
 TRIAL_S = 10.0
-"""Longest trial: a process that makes no steps meanwhile says nothing."""
+"""Longest trial: a process that makes no steps meanwhile reports nothing."""
 
 
 class Order(NamedTuple):
@@ -130,7 +131,10 @@ class Ledger:
         for name, party in present.items():
             target = frozenset(party.target)
             if not target <= party.granted:
-                others = frozenset[int]().union(*(p.granted for n, p in present.items() if n != name))
+                # Cores that are in two targets are shared: these processes are allowed no others.
+                others = frozenset[int]().union(
+                    *(p.granted - target.intersection(p.target) for n, p in present.items() if n != name)
+                )
                 now = target if shared else (target & party.granted) | (target - others)
             else:
                 now = target
@@ -143,7 +147,7 @@ class Ledger:
         return found
 
     def explore(self, now_s: float) -> None:
-        """Begin a trial, end one that has said enough, or divide anew because deadlines come closer."""
+        """Begin a trial, end one in which all rates are known, or divide anew because deadlines come closer."""
         if self._trial is not None:
             measured = all(self.parties[name].rates.by_cores.get(count) for name, count in self._trial.items())
             if measured or now_s > self._trial_until_s:
@@ -183,7 +187,7 @@ class Ledger:
         self._judge_deadlines(claims, counts)
 
     def _judge_deadlines(self, claims: Mapping[str, Claim], counts: Mapping[str, int]) -> None:
-        """Say of each process whether it will be in time with so many cores."""
+        """Note for each process whether it meets its deadline with so many cores."""
         known = in_time(claims, counts)
         shared = sum(counts.values()) > len(self.machine)
         for name, claim in claims.items():

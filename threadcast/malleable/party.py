@@ -14,7 +14,7 @@ from threadcast.malleable.step_rates import StepRates
 
 @dataclass(slots=True)
 class Party:
-    """One process: what it claims, how fast it is, which cores it is meant to have, and which it may still be using."""
+    """One process: its claim, how fast it is, the cores that it is meant to have, and those that it may be using."""
 
     claim: Claim
     confirmed: frozenset[int] = frozenset()

@@ -25,7 +25,7 @@ _LONGEST_PATH = 107
 
 
 def socket_of(process: int) -> Path:
-    """Where the process of this number listens once it is attached."""
+    """The path at which the process with this number listens once it is attached."""
     return user_runtime_dir() / f"{process}.sock"
 
 

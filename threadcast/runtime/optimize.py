@@ -19,6 +19,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
 
 
@@ -38,7 +39,7 @@ class _OptimizedModel:
         return self._optimized.fastest
 
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
-        """Use so many cores from the next operator boundary on, or those of these CPUs; None: all that there are.
+        """Use so many cores, or those of these CPUs, from the next operator boundary; None: all that the process has.
 
         From any thread; a call or training step under way goes on with them, and its result is the same. Returns the
         CPUs of the cores in use. InvalidInput for none, and for cores that this process has not.
@@ -51,7 +52,7 @@ class _OptimizedModel:
 
 
 class OptimizedCall(_OptimizedModel):
-    """Has the signature of what it was made from; `reports` say what runs it, `close` ends its threads.
+    """A callable with the signature of `function`; `reports` say what runs it, `close` ends its threads.
 
     Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
     """
@@ -73,10 +74,15 @@ class OptimizedCall(_OptimizedModel):
         def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
             return contenders(model, arguments, cores) if backends and model is not None else ()
 
+        def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            with torch.no_grad():
+                function(*args, **kwargs) if model is None else _Formatted(model, model_format)(args, kwargs)
+
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
+        shadowed = Shadowed(default, trace, model, None, leaves)
         self._optimized = Optimized(
-            default,
+            shadowed,
             capture,
             machine,
             name=name,
@@ -114,14 +120,19 @@ class OptimizedStep(_OptimizedModel):
             *inputs, target = arguments
             return capture_training(_Formatted(model, model_format), loss, optimizer, (tuple(inputs), {}), target)
 
+        def trace(model_format: ModelFormat, *arguments: Any) -> None:
+            *inputs, target = arguments
+            value = loss(_Formatted(model, model_format)(tuple(inputs), {}), target)
+            torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+
+        shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
         self._optimized = Optimized(
-            default, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
+            shadowed, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
         )
 
     def __call__(self, *arguments: Any) -> Tensor:
-        result = self._optimized(*arguments)
-        return result["loss"] if isinstance(result, dict) else result  # type: ignore[no-any-return]
+        return _loss_of(self._optimized(*arguments))
 
     def prepare(self, *arguments: Any) -> None:
         """Capture the step for such arguments; nothing is trained."""
@@ -136,8 +147,10 @@ def optimize(
     It is for inference: results carry no gradients. With an `example` of arguments, measuring and planning happen at
     once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). A module in
     eval mode is also given to ONNX Runtime, OpenVINO (where installed) and `torch.compile`, and the fastest is kept;
-    making them can take a minute. `backends=False` leaves them out. What cannot be captured (control flow by data,
-    hooks, unknown operators) runs as PyTorch does, with a warning that says why.
+    making them can take a minute. `backends=False` leaves them out. They work on copies of the weights, which are made
+    anew after writes; write under `torch.no_grad()`, since what changes few elements by way of `.data` or NumPy may be
+    missed. What cannot be captured (control flow by data, hooks, unknown operators) runs as PyTorch does, with a
+    warning that says why.
     """
     made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
@@ -168,13 +181,18 @@ def optimize_training(
     return step
 
 
+def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
+    """The loss of a step that eager PyTorch ran, or a plan."""
+    return result["loss"] if isinstance(result, dict) else result
+
+
 def _machine(cores: int | None) -> Machine:
     keep_freed_memory()
     return read_machine(cores=cores)
 
 
 def _described(function: Callable[..., Any]) -> str:
-    """What tells a model from others, in the next process too."""
+    """A text that differs between models, and is the same in the next process."""
     if not isinstance(function, nn.Module):
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
     if any(map(is_lazy, function.parameters())):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -20,6 +21,7 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
+from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall
 from threadcast.runtime.kinds_of_calls import differences
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
@@ -28,6 +30,7 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
@@ -36,7 +39,9 @@ MAX_SIGNATURES = 8
 
 
 class Optimized:
-    """Calls `default` or a faster equivalent; both take the same arguments and do the same to the model.
+    """Calls eager PyTorch, as `shadowed` has it, or a faster equivalent that does the same to the model.
+
+    The `trace` of `shadowed` takes the model's memory format before the call's arguments.
 
     `capture(arguments, model_format)` gives the graph of one call in the current memory format. The first calls measure
     and compare (`Tuning`); all of them are whole steps of the caller's. `watched` are the model and the optimizer whose
@@ -47,7 +52,7 @@ class Optimized:
 
     def __init__(
         self,
-        default: Callable[..., Any],
+        shadowed: Shadowed,
         capture: Callable[[tuple[Any, ...], ModelFormat], Captured],
         machine: Machine,
         *,
@@ -59,7 +64,8 @@ class Optimized:
         most: int | None = None,
     ) -> None:
         self.machine = machine
-        self._default, self._capture, self._rivals = default, capture, rivals
+        self._default = shadowed.eager
+        self._capture, self._rivals = capture, rivals
         model, optimizer = watched
         self._unsupported = unsupported(model)
         if self._unsupported is not None:
@@ -67,12 +73,15 @@ class Optimized:
         self._model = model
         self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
-        self._tunings: dict[Any, Tuning | str] = {}
-        """What runs each kind of arguments, or the reason why only the default can."""
-        self._last: tuple[Any, Tuning | str] | None = None
+        self._shadowed = replace(shadowed, trace=partial(shadowed.trace, self._format))
+        self._tunings: dict[Any, Tuning | Fallback] = {}
+        """What runs each kind of arguments."""
+        self._last: tuple[Any, Tuning | Fallback] | None = None
         """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
-        self._fuse = settings["engine.fuse"]
+        self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
+        self._calls = 0
+        """Calls that were not run as before, where some of them are to be verified."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name = name
         self._lock = RLock()
@@ -89,42 +98,43 @@ class Optimized:
     def __call__(self, *arguments: Any) -> Any:
         with self._lock, self._steps.step():
             found = self.prepare(*arguments)
-            if found is None:
+            if isinstance(found, FirstCall):
                 if self._awaited is not None:
                     self._changing.add(self._awaited)
                     self._awaited = None
                 return self._default(*arguments)
-            return self._as_before(found, arguments) if isinstance(found, str) else found(*arguments)
+            if not isinstance(found, Tuning):
+                return self._as_before(found.reason, arguments)
+            return self._verified(found, arguments) if self._verify_every else found(*arguments)
 
-    def prepare(self, *arguments: Any) -> Tuning | str | None:
-        """Return what runs these arguments, captured now if it was not before, or the reason why only the default can.
-
-        None where the default has to run a first call before one can know.
-        """
+    def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
+        """Return what runs these arguments; what they need is captured now if it was not before."""
         if self._unsupported is not None:
-            return self._unsupported
+            return Fallback(self._unsupported)
         leaves, structure = _flattened(arguments)
         seen = self._seen(self._watch) if self._watch is not None else None
         reason = self._fallback(leaves, seen)
         if reason is not None:
-            return reason
+            return Fallback(reason)
         described = _described(leaves), structure
         settings = seen.settings if seen is not None else None
         held = self._watch.storages if self._watch else frozenset()
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
-            return self._last[1] if self.cores.whole else self._with_other_cores(self._last[1])
+            if self.cores.whole:
+                return self._last[1]
+            return self._with_other_cores(self._last[1]) or FIRST_CALL
         if not self.cores.whole:
-            found = self._with_other_cores(self._tunings.get(key, ""))
+            found = self._with_other_cores(self._tunings.get(key))
             if found is not None:
                 return found
         if key not in self._tunings:
             if len(self._tunings) >= MAX_SIGNATURES:
-                return f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}"
+                return Fallback(f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}")
             tuning = self._tuning(arguments, described)
-            if tuning is None:
-                return None
+            if isinstance(tuning, FirstCall):
+                return tuning
             self._tunings[key] = tuning
             if isinstance(tuning, Tuning):
                 self.cores.pass_to(tuning.resize)
@@ -136,7 +146,7 @@ class Optimized:
         """What runs each kind of arguments, in the order in which they first came."""
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
-        return [Report.as_default(t) if isinstance(t, str) else t.report for t in self._tunings.values()]
+        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._tunings.values()]
 
     @property
     def fastest(self) -> list[Contender]:
@@ -144,20 +154,20 @@ class Optimized:
         return [tuning.fastest for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
 
     def close(self) -> None:
-        """End all threads; later calls measure anew. Parameters lie in memory as they were given."""
+        """End all threads and restore the memory format that parameters had; later calls measure anew."""
         with self._lock:
             for tuning in self._tunings.values():
-                if not isinstance(tuning, str):
+                if isinstance(tuning, Tuning):
                     tuning.close()
             self._tunings.clear()
             self._last = None
             self._format.set(MemoryFormat.AS_GIVEN)
 
-    def _with_other_cores(self, found: Tuning | str) -> Tuning | str | None:
-        """What runs a call while there are other cores than `machine` has; None where all is to be measured anew."""
+    def _with_other_cores(self, found: Tuning | Fallback | None) -> Tuning | Fallback | None:
+        """What runs a call on other cores than those of `machine`; None where everything must be measured anew."""
         if isinstance(found, Tuning) and found.follows and not self.cores.has_more:
             return found
-        if found and isinstance(found, str):
+        if isinstance(found, Fallback):
             return found
         others = [tuning for tuning in self._tunings.values() if isinstance(tuning, Tuning) and tuning.follows]
         if self.cores.unchanged and (self.cores.has_more or not others):
@@ -166,14 +176,14 @@ class Optimized:
             return None
         if isinstance(found, Tuning) and found.follows:
             return found
-        return "it has other cores than it was measured on, and they may go as soon as they came"
+        return Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 
     def _resized(self, cores: Sequence[Core]) -> None:
         for tuning in list(self._tunings.values()):
             if isinstance(tuning, Tuning):
                 tuning.resize(cores)
 
-    def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | str | None:
+    def _tuning(self, arguments: tuple[Any, ...], described: Hashable) -> Tuning | Fallback | FirstCall:
         try:
             return Tuning(
                 self._default,
@@ -185,16 +195,17 @@ class Optimized:
                 plans=PlanStore(self._folder, self.machine, among=self._among),
                 backends=self._rivals(arguments, len(self.machine)),
                 fuse=self._fuse,
+                checked=self._shadowed,
             )
         except FirstStepMissing:
-            return None
+            return FIRST_CALL
         except ModuleChanged as error:
             if described in self._changing:
-                return str(error)
+                return Fallback(str(error))
             self._awaited = described
-            return None
+            return FIRST_CALL
         except CaptureError as error:
-            return str(error)
+            return Fallback(str(error))
 
     def _captured(self, arguments: tuple[Any, ...], memory_format: MemoryFormat) -> Captured:
         self._format.set(memory_format)
@@ -203,7 +214,7 @@ class Optimized:
         return captured
 
     def _seen(self, watch: Watch) -> Seen:
-        """What there is of model and optimizer; where tensors are others than the graphs hold, these are let go."""
+        """The state of model and optimizer; graphs that hold tensors which were replaced are dropped."""
         seen = watch.look()
         if seen.moved:
             self.close()
@@ -235,14 +246,27 @@ class Optimized:
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
         return self._default(*arguments)
 
+    def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
+        """Run a call; every so often by eager PyTorch too, and WrongResult where the results differ."""
+        self._calls += 1
+        if self._calls % self._verify_every:
+            return tuning(*arguments)
+        reason = self._shadowed.too_large(arguments, tuning.captured)
+        if reason is None:
+            return shadow_step(self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
+        return tuning(*arguments)
+
     def _renew_watch(self) -> None:
-        """Take the tensors as they are now for those that the graphs hold."""
+        """Have the watch compare with the tensors as they are now."""
         if self._watch is not None:
             self._watch.renew()
 
 
 def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
-    """The leaves of arguments, and what tells how they were nested: quickly where they are tensors, one by one."""
+    """The leaves of arguments and a key of how they were nested; quick where all arguments are tensors."""
     plain = arguments
     if len(arguments) == 2 and [type(part) for part in arguments] == [tuple, dict] and not arguments[1]:
         plain = arguments[0]  # of a call without keywords
@@ -262,7 +286,7 @@ def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
 
 
 def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
-    """Which tensors share memory: for each the first that does, and what of the model's does. Empty ones share none."""
+    """For each tensor the first with the same memory, and the address if the model holds it. Empty ones share none."""
     places: dict[int, int] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]

@@ -110,8 +110,8 @@ def _follow(asked: DecisionRequest) -> dict[str, Any]:
             running.append(
                 Placement(at.id, tuple(at.cores), at.threads or len(at.cores), 0.0, at.remaining_s, at.hardware_thread)
             )
-    taken = {core for op in running for core in op.cores}
-    free = sorted({core for op in plan.ops for core in op.cores} - taken)
+    occupied = {core for op in running for core in op.cores}
+    free = sorted({core for op in plan.ops for core in op.cores} - occupied)
     launches = [
         _launch(op.id, Launch(0, op.cores, op.threads, op.hardware_thread), op.duration_s)
         for op in next_launches(plan, ready=set(asked.ready), running=running, idle=_idle(asked, free))
@@ -132,15 +132,15 @@ def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
 
 def _check_ids(asked: DecisionRequest, known: Mapping[str, object]) -> None:
     """Raise FormatError unless every op is in the graph and is named once, as ready or as running."""
-    seen: set[str] = set()
+    found: set[str] = set()
     named = [(op_id, f"/ready/{i}") for i, op_id in enumerate(asked.ready)]
     named += [(op.id, f"/running/{i}/id") for i, op in enumerate(asked.running)]
     for op_id, pointer in named:
         if op_id not in known:
             raise FormatError(f"no op has the id {op_id[:80]!r}", pointer=pointer)
-        if op_id in seen:
+        if op_id in found:
             raise FormatError(f"op {op_id[:80]!r} is named twice", pointer=pointer)
-        seen.add(op_id)
+        found.add(op_id)
 
 
 def _launch(op_id: str, launch: Launch, predicted_s: float) -> dict[str, Any]:

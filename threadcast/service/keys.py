@@ -125,10 +125,10 @@ def add_key(path: Path, name: str, scopes: Sequence[str]) -> str:
 def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file: running services refuse it from the next request on. NotFound where there is none."""
     keys = read_keys(path)
-    kept = tuple(key for key in keys if key.name != name)
-    if len(kept) == len(keys):
+    remaining = tuple(key for key in keys if key.name != name)
+    if len(remaining) == len(keys):
         raise NotFound(f"no key named {name!r} in {path}; there are: {', '.join(key.name for key in keys) or 'none'}")
-    _write(path, kept)
+    _write(path, remaining)
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:

@@ -16,14 +16,14 @@ def next_launches(
     ready op with an earlier planned start still waits for one of them. Ops that are not ready hold nothing back,
     so a late op delays only those behind it, and something always starts when nothing runs.
     """
-    taken = {(core, op.hardware_thread) for op in running for core in op.cores}
+    occupied = {(core, op.hardware_thread) for op in running for core in op.cores}
     free = set(idle)
     starting = []
     for op in plan.ops:  # by planned start
         if op.id not in ready:
             continue
         wanted = {(core, op.hardware_thread) for core in op.cores}
-        if not wanted & taken and (op.hardware_thread or free.issuperset(op.cores)):
+        if not wanted & occupied and (op.hardware_thread or free.issuperset(op.cores)):
             starting.append(op)
-        taken |= wanted
+        occupied |= wanted
     return starting

@@ -56,8 +56,8 @@ def make_plan(asked: PlanRequest) -> Response:
     text = here.store.kept_plan(name)
     if text is None:
         with timed("plan"):
-            made = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
-        text = json.dumps(described(made, problem), separators=(",", ":"))
+            plan = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
+        text = json.dumps(described(plan, problem), separators=(",", ":"))
         here.store.keep_plan(name, text, most=here.settings.max_kept_plans)
     response = _answer(text)
     response.headers["Content-Location"] = f"/v1/plans/{name}"
@@ -74,9 +74,9 @@ def kept_plan(name: str) -> Response:
     return _answer(text)
 
 
-def described(made: Plan, problem: PlanProblem) -> dict[str, Any]:
+def described(plan: Plan, problem: PlanProblem) -> dict[str, Any]:
     """Return the document of a plan; each op has the source of its time."""
-    document, sources = made.to_json(), PointSources(problem)
+    document, sources = plan.to_json(), PointSources(problem)
     positions = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
     for op in document["ops"]:
         try:

@@ -144,7 +144,7 @@ class ThreadTeam:
         self._end()
 
     def _end(self) -> None:
-        """Wait for leader and workers; the executor does not know a leader in whose start Ctrl-C fell."""
+        """Wait until leader and workers have ended; also a leader that Ctrl-C hid from the executor as it started."""
         self._executor.shutdown()
         deadline_s = time.monotonic() + _ENDING_S
         while self._is_there() and time.monotonic() < deadline_s:

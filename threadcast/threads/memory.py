@@ -18,7 +18,7 @@ _regime: Regime = "returned"
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep all freed memory for this process's later use; False where it cannot be told to.
+    """Let the C library keep all freed memory for this process's later use; False if it has no such setting.
 
     By default glibc gives large freed blocks back to the system and faults them in again: some 20,000 page faults
     in each training step of ResNet-18 at 64 pixels and batch 8, a third of the step's time, and another number of

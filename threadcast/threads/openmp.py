@@ -49,7 +49,7 @@ def _is_fork(process: int) -> bool:
 
 @cache
 def _pause() -> Callable[[int], int] | None:
-    """libgomp's function, in the very library that torch calls: a process may have loaded several."""
+    """`omp_pause_resource_all` of the OpenMP library that torch calls: a process may have loaded several."""
     import torch
 
     try:

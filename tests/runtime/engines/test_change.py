@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
@@ -16,13 +15,14 @@ from torch import Tensor, nn
 from tests.runtime.compiler import needs_compiler, skip_without_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
+from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.malleable.limits import Limits
 from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engines.engine import PlanEngine
-from threadcast.runtime.engines.executors import KEPT_PER_CORE
+from threadcast.runtime.engines.executors import SPARE_THREADS_PER_CORE
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.threads.affinity import thread_ids
@@ -227,10 +227,7 @@ def test_a_closed_engine_has_no_threads_whatever_plans_it_had(captured: Captured
         engine.change(narrow, one, [core])
         engine.run(captured.bind())
     engine.close()
-    until_s = time.monotonic() + 10
-    while len(thread_ids()) > before and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert len(thread_ids()) <= before
+    assert eventually(lambda: len(thread_ids()) <= before)
 
 
 def test_cores_of_another_machine_are_refused_where_they_cannot_be(captured: Captured, machine: Machine) -> None:
@@ -268,7 +265,7 @@ def test_threads_of_core_sets_that_were_used_once_do_not_pile_up(captured: Captu
             teams, needed = engine._executors._executors, set(engine._replay.teams)
             assert needed <= set(teams)
             others = [team for team in teams if team not in needed]
-            kept = KEPT_PER_CORE * len(machine)
+            kept = SPARE_THREADS_PER_CORE * len(machine)
             assert not others or sum(team.threads for team in teams) <= kept
             executors = [one for one in threading.enumerate() if one.name == "threadcast-executor"]
             assert len(executors) == len(teams)

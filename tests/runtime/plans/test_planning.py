@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import closing
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 import threadcast
 from tests.runtime.random_plans import made_up_curves
+from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Plan
 from threadcast.core.errors import ExecutionError
@@ -26,8 +26,9 @@ def problem(machine: Machine) -> Problem:
 
 
 def awaited(making: Planning) -> Plan:
-    while (plan := making.result()) is None:
-        time.sleep(0.01)
+    assert eventually(making.result)
+    plan = making.result()
+    assert plan is not None
     return plan
 
 

@@ -78,8 +78,9 @@ class Step:
             self.optimizer, lambda loss: {"loss": loss},
         )  # fmt: skip
         loss: Tensor = shadow_step(
-            shadowed, lambda inputs, y: self.by_plan(*inputs, y), nested, lambda: Ran(captured, self.make_engine)
-        )
+            shadowed, lambda inputs, y: self.by_plan(*inputs, y), nested, captured,
+            lambda: Ran(captured, self.make_engine),
+        )  # fmt: skip
         return loss
 
     def everything(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Attaches the Python that starts with this folder on its path (`threadcast exec`) once it computes.
 
-Launchers, which only wait for what they have started, take no part. It runs before anything else of every Python, and
-imports nothing of ours until it has to. Then it runs the sitecustomize that it stands before.
+Launchers, which only wait for the processes that they start, are not attached. This runs before anything else in every
+Python, so it imports nothing of threadcast before it attaches. At its end it runs the sitecustomize that it replaces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _waiting = False
 
 
 def _is_helper() -> bool:
-    """Whether this is a child of a process that is attached itself: its cores are its parent's to share."""
+    """Whether this process helps an attached parent, whose cores it then shares: it is not attached itself."""
     return any(name in part for part in sys.orig_argv for name in _HELPERS)
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.screening import screened
 from threadcast.runtime.backends.ways import ways
-from threadcast.runtime.engines.native.library import loaded_library
+from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 
@@ -32,15 +32,15 @@ def contenders(
 ) -> Iterator[Contender]:
     """The fastest of the backends `among` these for `module` on such arguments, made one by one.
 
-    They take its parameters and buffers as constants: a contender `holds` until one of them is changed in a way that
-    torch notices (`.data` and NumPy views it does not). A module in training mode has none; backends that cannot serve
-    are left out, with a message.
+    They take its parameters and buffers as constants: a contender `holds` until one of them is written to, as
+    `WeightVersions` finds out. A module in training mode has none; backends that cannot serve are left out, with a
+    message.
     """
     if any(part.training for part in module.modules()):
         return
     try:
         flat = FlatModule(module, arguments)
-        holds = _unchanged(module)
+        holds = WeightVersions(module).unchanged
     except (CaptureError, RuntimeError) as error:
         _logger.info("no backends: %s", error)
         return
@@ -62,14 +62,3 @@ def contenders(
                 _logger.info("%s does not run this model: %s", way, str(error).splitlines()[:1])
                 continue
             yield Contender(backend(str(way)), flat.call(run), holds)
-
-
-def _unchanged(module: nn.Module) -> Callable[[], bool]:
-    """Whether parameters and buffers still have the values that they have now; RuntimeError where torch cannot tell."""
-    plain = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
-    tensors = [*module.parameters(), *module.buffers(), *plain]
-    before = [tensor._version for tensor in tensors]
-    if (library := loaded_library()) is not None:
-        holds: Callable[[], bool] = library.Unwritten(tensors).holds
-        return holds
-    return lambda: [tensor._version for tensor in tensors] == before

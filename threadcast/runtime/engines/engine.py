@@ -56,13 +56,13 @@ class PlanEngine(Engine):
 
     @abstractmethod
     def prepare(self, plan: Plan, machine: Machine) -> None:
-        """Make ready what `change` to this plan needs, beforehand; from any thread."""
+        """Prepare what `change` to this plan needs, so that the change itself is quick. From any thread."""
 
     @abstractmethod
     def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
-        """Go on by `plan`, which was made for `machine`, with `cores` in the place of its cores, in their order.
+        """Continue with `plan`, made for `machine`, on `cores` in place of that machine's cores, one for one in order.
 
-        From any thread. A step under way goes on by the new plan from the next operator boundary, where the engine
-        can exchange plans within a step (the native one), else the next step does; results are the same. Keep the plan
-        for as long as the engine: it is known by its identity.
+        From any thread. The native engine changes a step under way at the next operator boundary, the Python engine
+        changes before its next step; results are the same. Keep the plan alive as long as the engine, which tells plans
+        apart by identity.
         """

@@ -19,15 +19,15 @@ from threadcast.threads.openmp import end_idle_workers
 
 T = TypeVar("T")
 
-KEPT_PER_CORE = 4
-"""Threads per core of the machine up to which teams of earlier plans are kept: cores that come and go come back."""
+SPARE_THREADS_PER_CORE = 4
+"""Threads per core of the machine up to which teams of earlier plans stay alive: the same cores often come back."""
 
 
 class Executors:
-    """The executors of one machine's cores, by team; made when first needed.
+    """The executors of one machine's cores, one a team, created at first use.
 
-    Engines may share one. Whoever runs a step holds `turn`, or two steps that each had half of the teams would wait
-    for each other. The threads end at `close`, when this object is garbage, and when the interpreter exits. Making
+    Engines may share one. A step runs with `turn` held: two steps that each had half of the teams would wait for
+    each other. The threads end at `close`, when this object is garbage, and when the interpreter exits. Making
     teams leaves the thread counts and affinity of other threads as they are.
     """
 
@@ -41,7 +41,7 @@ class Executors:
         self._end = weakref.finalize(self, _end, self._executors, self.turn, self._process)
 
     def make(self, teams: Iterable[Team]) -> None:
-        """Make what `teams` lack; PlanError for cores that the machine has not, or too many teams.
+        """Create the executors that `teams` lack; PlanError for cores that the machine lacks, or too many teams.
 
         ExecutionError as `check` raises it.
         """
@@ -50,9 +50,9 @@ class Executors:
             self._get(team)
 
     def change(self, teams: Sequence[Team]) -> None:
-        """Make what `teams` lack, and end what was not used for longest of the others, where these are many.
+        """Create the executors that `teams` lack; of the others end the least recently used ones above a limit.
 
-        For who holds `turn`, between two steps. Raises what `make` raises.
+        Call it with `turn` held, between two steps. Raises what `make` raises.
         """
         self.check()
         with self._making:
@@ -62,7 +62,7 @@ class Executors:
             threads = sum(team.threads for team in {*self._executors, *teams})
             ending = []
             for team in [team for team in self._executors if team not in set(teams)]:
-                if threads <= KEPT_PER_CORE * len(self.machine):
+                if threads <= SPARE_THREADS_PER_CORE * len(self.machine):
                     break
                 threads -= team.threads
                 ending.append(self._executors.pop(team))
@@ -77,7 +77,7 @@ class Executors:
         self._get(team).submit(job)
 
     def settle(self) -> None:
-        """Make the cores free for a step; to be called before every one, with `turn` held."""
+        """End the caller's idle OpenMP workers. Call it before every step, with `turn` held."""
         self.check()
         end_idle_workers()  # the caller's own: they would spin on the executors' cores
 

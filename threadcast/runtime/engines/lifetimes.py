@@ -10,11 +10,11 @@ from threadcast.runtime.engines.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """When values are let go, by their numbers.
+    """After which operators values are freed; values and operators are known by their numbers.
 
-    `last[op]` are values that nothing uses once `op` has finished. The users of the others may finish in several
-    orders: `counted[op]` are those that `op` uses, `users[value]` how many users they have, and whoever is the last
-    lets them go.
+    `last[op]` are values that nothing uses once `op` has finished. The users of other values may finish in several
+    orders: `counted[op]` are those of them that `op` uses, and `users[value]` is how many operators use each; the one
+    that finishes last frees it.
     """
 
     last: tuple[tuple[int, ...], ...]
@@ -23,9 +23,9 @@ class Lifetimes:
 
 
 def lifetimes(touches: Sequence[Collection[int]], kept: Collection[int], replay: Replay) -> Lifetimes:
-    """Return when values can be let go under `replay`; those in `kept` never are.
+    """Return after which operators values can be freed under `replay`; those in `kept` are never freed.
 
-    `touches[op]` are the values that the op reads, writes or makes.
+    `touches[op]` are the values that the operator reads, writes or creates.
     """
     users: dict[int, list[int]] = {}
     for op, values in enumerate(touches):

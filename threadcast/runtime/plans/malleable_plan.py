@@ -1,4 +1,4 @@
-"""A plan whose engine follows the cores that there are: plans for every smaller number, made in the background."""
+"""A plan that continues on fewer cores and back: plans for smaller numbers of cores, made in the background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def counts_below(cores: int) -> list[int]:
 
 
 class MalleablePlan:
-    """Lets `engine`, which runs `plan` of `graph` on `machine`, go on with other cores, and back.
+    """Moves `engine`, which runs `plan` on `machine`, to other cores and back.
 
     `problem` is what plans for fewer cores are made from, in a process of its own, one after the other; `known` are
     those that there are already. Without a problem no others are made. `done` is called with all of them in the end,
@@ -62,7 +62,7 @@ class MalleablePlan:
         return len(self._cores) >= len(self._machine)
 
     def resize(self, cores: Sequence[Core]) -> None:
-        """Go on with these from the next operator boundary, or with the first of them where they are too many.
+        """Use these cores from the next operator boundary, or the first of them where the plan is for fewer.
 
         PlanError where the engine cannot use them. Does nothing once the engine is closed: when the interpreter ends,
         engines are closed before what uses them.
@@ -89,7 +89,7 @@ class MalleablePlan:
         self._engine.change(plan, machine, self._cores[: len(machine)])
 
     def _plan(self, count: int) -> tuple[Plan, Machine]:
-        """The plan that there is for at most this many cores."""
+        """The best plan so far for at most this many cores, and the machine that it is for."""
         best = next((fewer for fewer in counts_below(count + 1) if fewer in self._plans), 0)
         if best + max(1, best // 8) > count:
             return self._plans[best], self._smaller(best)

@@ -1,4 +1,4 @@
-"""Plans that were found and proven on this machine, kept for the next process that runs the same call."""
+"""Plans that were faster than the default on this machine, stored for later processes that run the same call."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PlanStore:
         return tuple(sorted(formats, key=lambda one: one != best))
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
-        """The plan kept for this graph."""
+        """The plan stored for this graph, None where there is none that can be read."""
         path = self._path(_text(graph), "json")
         try:
             document = json.loads(path.read_text())
@@ -79,7 +79,7 @@ class PlanStore:
             return None
 
     def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
-        """Keep a plan for this call and graph."""
+        """Store a plan for this call and graph."""
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
             "plan": stored.plan.to_json(),
@@ -96,7 +96,7 @@ class PlanStore:
                 with replacing(path) as draft:
                     draft.write_text(content)
         except OSError as error:
-            _logger.warning("the plan is not kept: %s", error)
+            _logger.warning("the plan is not stored: %s", error)
 
     def drop(self, graph: OpGraph) -> None:
         """Forget the plan for this graph."""

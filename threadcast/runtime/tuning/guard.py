@@ -12,7 +12,7 @@ import numpy as np
 
 from threadcast.core.errors import InvalidInput
 
-Kept = Literal["plan", "default"]
+Choice = Literal["plan", "default"]
 
 PAIRS_AT_LEAST = 3
 """Pairs of steps below which no comparison is made: a median of two is a mean."""
@@ -41,7 +41,7 @@ class Verdict:
     its 95 % interval.
     """
 
-    kept: Kept
+    kept: Choice
     gain: float
     low: float
     high: float
@@ -95,12 +95,12 @@ class Guard:
         self.verdict: Verdict | None = None
         """Which is faster, once that is clear."""
         self._max_pairs = max_pairs
-        self._blocks: dict[Kept, list[float]] = {"default": [], "plan": []}
+        self._blocks: dict[Choice, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
-        self._last: Kept | None = None
+        self._last: Choice | None = None
         self._changed_s = 0.0
 
-    def next_runner(self) -> Kept:
+    def next_runner(self) -> Choice:
         """Default, plan, plan, default, and again, so that a steady drift favours neither; then the faster one."""
         if self.verdict is not None:
             return self.verdict.kept
@@ -120,7 +120,7 @@ class Guard:
         elif self.verdict is None and started_s - self._changed_s >= QUIET_S:
             self._note(runner, seconds)
 
-    def _note(self, runner: Kept, seconds: float) -> None:
+    def _note(self, runner: Choice, seconds: float) -> None:
         self._timed.append(seconds)
         if len(self._timed) < BLOCK or sum(self._timed) < BLOCK_S:
             return

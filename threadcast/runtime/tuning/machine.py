@@ -123,12 +123,15 @@ class TuningMachine:
 
         `difference` says how results of the contender that was checked against the default differ from the default's,
         None where they do not or were not checked. While two are compared this is the challenger. It does not run
-        again. Without `all_cores` the step had fewer cores than its plan is for, and says nothing of drift.
+        again, nor does any plan of the variant whose plan is searched for, where that one differs. Without `all_cores`
+        the step had fewer cores than its plan is for, and says nothing of drift.
         """
         runner = self.next_runner()
         self.steps[self.state] += 1
         self.seconds[self.state] += seconds
         if isinstance(runner, SearchStep):
+            if difference is not None:
+                return self._refuse_variant(runner.variant, difference)
             return self._observe_search(runner, seconds)
         if difference is not None:
             return self._refuse(self.challenger or self.best, difference)
@@ -225,7 +228,8 @@ class TuningMachine:
             self._variant = self._to_search.popleft()
             return self._await(Capture(self._variant))
         if not self.variants:
-            return self.give_up("no graph could be captured")
+            differences = (f"its results are not PyTorch's: {difference}" for difference in self.refused.values())
+            return self.give_up(next(differences, "no graph could be captured"))
         self.variants.sort(key=self._step_s.__getitem__)
         plans = map(plan_of, self.variants)
         formats = {variant.memory_format for variant in self.variants}
@@ -307,6 +311,11 @@ class TuningMachine:
     def _search_anew(self, reason: str) -> Instructions:
         self.best = DEFAULT
         return Unsettle(forget=True), *self._search_all()
+
+    def _refuse_variant(self, variant: Variant, difference: str) -> Instructions:
+        self._search = None
+        self.refused[plan_of(variant)] = difference
+        return Refuse(plan_of(variant), difference), *self._search_next()
 
     def _refuse(self, contender: ContenderId, difference: str) -> Instructions:
         if contender is DEFAULT:

@@ -62,6 +62,11 @@ class PlanMaker:
         self._traces.setdefault(step, deque(maxlen=STEPS)).append(trace)
         return result, trace.makespan_s
 
+    @property
+    def engine(self) -> PlanEngine | None:
+        """What ran the last step; None before the first and once closed."""
+        return self._engine
+
     def start_planning(self) -> bool:
         """Start to make a plan from all steps so far; False where they show nothing that would change the last one."""
         graph = self._captured.graph

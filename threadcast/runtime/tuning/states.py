@@ -41,7 +41,7 @@ _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RESUMED, State.PROBING}) | _ENDS,
     State.RESUMED: frozenset({State.PROBING}) | _ENDS,
-    State.PROBING: frozenset({State.PLANNING}) | _ENDS,
+    State.PROBING: frozenset({State.PLANNING, State.PROBING, State.COMPARING}) | _ENDS,
     State.PLANNING: frozenset({State.TRYING, State.PROBING, State.COMPARING}) | _ENDS,
     State.TRYING: frozenset({State.PLANNING, State.PROBING, State.COMPARING}) | _ENDS,
     State.COMPARING: frozenset({State.SETTLED, State.COMPARING}) | _ENDS,

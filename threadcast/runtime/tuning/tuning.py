@@ -27,7 +27,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender import Candidate, Contender, Run
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.instructions import (
     Capture,
@@ -50,8 +50,10 @@ from threadcast.runtime.tuning.instructions import (
 )  # fmt: skip
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.plan_maker import PlanMaker
+from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
+from threadcast.runtime.verification.shadow import Ran, Shadowed, checked_step
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.this_process import this_process
 
@@ -63,8 +65,9 @@ class Tuning:
 
     `capture(memory_format)` gives its graph, `model_format` orders the model's tensors in memory; `backends` makes
     further contenders when their turn comes. A plan that `plans` has stored for this `call` and graph runs at once.
-    `fuse` also tries the graph with fused operators. CaptureError where it cannot be captured. For one thread at a
-    time, but for `resize`.
+    `fuse` also tries the graph with fused operators. `checked` says how PyTorch runs a step: the first step by each
+    plan is run so too, and a plan with other results never runs again; without it nothing is checked. CaptureError
+    where it cannot be captured. For one thread at a time, but for `resize`.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Tuning:
         plans: PlanStore,
         backends: Iterable[Contender] = (),
         fuse: bool = True,
+        checked: Shadowed | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         formats = plans.formats_first(call, formats)
@@ -98,6 +102,11 @@ class Tuning:
         """Plans for smaller numbers of cores, once they have been made."""
         self._stored_s: dict[Candidate, float] = {}
         """Seconds a step of the plans that are stored."""
+        self._shadowed = checked
+        self._checked: set[ContenderId | SearchStep] = set()
+        """What has given the results of PyTorch."""
+        self._last: Runner = ContenderStep(DEFAULT)
+        """What ran the last step."""
         self._follower = CoreFollower(machine)
         self._states = TuningMachine(formats, probe_cases(machine), fuse=fuse, backends=True)
         self._instructions: Instructions = ()
@@ -107,15 +116,34 @@ class Tuning:
         if isinstance(runner, ContenderStep) and runner.rest:
             for engine in self._engines.values():
                 engine.rest()
-        started_s = self._clock()
-        makespan_s = None
-        if isinstance(runner, ContenderStep):
-            result = self._contenders[runner.contender].run(*arguments)
+        self._last = runner
+        timed = _TimedRun(self._run_of(runner), self._clock)
+        difference = None
+        if self._needs_check(runner, arguments):
+            assert self._shadowed is not None
+            result, difference = checked_step(self._shadowed, timed, arguments, self.captured)
+            self._checked.add(_plan_of(runner))
         else:
-            result, makespan_s = self._makers[runner.variant].run(runner.step, *arguments)
-        seconds = self._clock() - started_s if makespan_s is None else makespan_s
-        self._observe(seconds, started_s)
+            result = timed(*arguments)
+        self._observe(timed.seconds, timed.started_s, None if difference is None else str(difference))
         return result
+
+    @property
+    def captured(self) -> Captured:
+        """The graph of one call, as it was first captured."""
+        return self._graphs[self._first]
+
+    @property
+    def ran(self) -> Ran | None:
+        """The graph and the plan that ran the last step; None where no plan did."""
+        engine: PlanEngine | None = None
+        if isinstance(self._last, SearchStep):
+            engine = self._makers[self._last.variant].engine if self._last.variant in self._makers else None
+        elif self._last.contender.variant in self._candidates:
+            engine = self._engines.get(self._candidates[self._last.contender.variant])
+        if engine is None:
+            return None
+        return Ran(engine.captured, partial(open_engine, plan=engine.plan, machine=self._machine))
 
     @property
     def follows(self) -> bool:
@@ -147,9 +175,31 @@ class Tuning:
             runner = self._states.next_runner()
         return runner
 
-    def _observe(self, seconds: float, started_s: float) -> None:
+    def _run_of(self, runner: Runner) -> Run:
+        """What runs a whole step, and returns its result and its seconds, or None where a clock is to tell them."""
+        if isinstance(runner, SearchStep):
+            return partial(self._makers[runner.variant].run, runner.step)
+        run = self._contenders[runner.contender].run
+        return lambda *arguments: (run(*arguments), None)
+
+    def _needs_check(self, runner: Runner, arguments: tuple[Any, ...]) -> bool:
+        """Whether this is the first step of a plan, whose results are not known to be PyTorch's."""
+        plan = _plan_of(runner)
+        by_plan = isinstance(plan, SearchStep) or plan.kind is Kind.PLAN
+        if self._shadowed is None or not by_plan or plan in self._checked:
+            return False
+        reason = self._shadowed.too_large(arguments, self.captured)
+        if reason is not None:
+            self._checked.add(plan)
+            _logger.warning("the results of %s are not compared with PyTorch's: %s", plan, reason)
+        return reason is None
+
+    def _observe(self, seconds: float, started_s: float, difference: str | None) -> None:
+        all_cores = self._follower.all_cores
         try:
-            self._instructions = self._states.observe(seconds, started_s=started_s, all_cores=self._follower.all_cores)
+            self._instructions = self._states.observe(
+                seconds, started_s=started_s, difference=difference, all_cores=all_cores
+            )
         except ThreadcastError as error:  # the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
 
@@ -231,6 +281,7 @@ class Tuning:
             if captured is None:
                 return self._states.not_captured()
             self._graphs[variant] = captured
+        self._checked = {one for one in self._checked if isinstance(one, ContenderId) or one.variant != variant}
         before = partial(self._format.set, variant.memory_format)
         self._makers[variant] = PlanMaker(self._graphs[variant], self._machine, before=before)
         return self._states.captured()
@@ -273,6 +324,7 @@ class Tuning:
     def _planned(self, contender: ContenderId, candidate: Candidate) -> Contender:
         memory_format, captured = candidate.variant.memory_format, candidate.captured
         if candidate not in self._engines:
+            self._checked.discard(contender)
             self._engines[candidate] = open_engine(captured, candidate.plan, self._machine)
         engine = self._engines[candidate]
 
@@ -287,8 +339,11 @@ class Tuning:
         return self._default(*self._format.arguments(arguments))
 
     def _refuse(self, contender: ContenderId, difference: str) -> None:
-        _logger.warning("%s is not used: %s", contender, difference)
-        if contender.variant is not None:
+        _logger.warning("%s is not used, its results are not PyTorch's: %s", contender, difference)
+        self.report.reason = f"{contender}: {difference}"
+        if contender.variant in self._makers:
+            self._makers.pop(contender.variant).close()
+        if contender.variant in self._candidates:
             self._plans.drop(self._candidates[contender.variant].unfused)
 
     def _settle(self, contender: ContenderId) -> None:
@@ -360,3 +415,24 @@ class Tuning:
     def _release_engines(self, *, but: Candidate | None = None) -> None:
         for candidate in [candidate for candidate in self._engines if candidate is not but]:
             self._engines.pop(candidate).close()
+
+
+def _plan_of(runner: Runner) -> ContenderId | SearchStep:
+    """What tells one plan from others; steps while a plan is being made run by an earlier one."""
+    if isinstance(runner, ContenderStep):
+        return runner.contender
+    return SearchStep(runner.variant, runner.step.by) if isinstance(runner.step, Meanwhile) else runner
+
+
+class _TimedRun:
+    """Runs a step, and keeps when it began and how many seconds it took."""
+
+    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+        self._run, self._clock = run, clock
+        self.started_s = self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.started_s = self._clock()
+        result, seconds = self._run(*arguments)
+        self.seconds = self._clock() - self.started_s if seconds is None else seconds
+        return result

@@ -72,20 +72,21 @@ class Ran:
     make_engine: Callable[[Captured], Engine]
 
 
-def shadow_step(step: Shadowed, run: Run, arguments: Sequence[Any], ran: Callable[[], Ran | None]) -> Any:
+def shadow_step(
+    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None]
+) -> Any:
     """Run one optimised step and the same step by eager PyTorch, and return the optimised one's result.
 
-    `ran` says before and after it what runs it, None for anything but a plan. Model, optimizer and random state are
-    left as the optimised step leaves them. WrongResult names what differs beyond rounding, and the first operator whose
+    `captured` says what the step writes, `ran` afterwards which plan ran it. Model, optimizer and random state are left
+    as the optimised step leaves them. WrongResult names what differs beyond rounding, and the first operator whose
     result does. Takes `COPIES` times the memory of a `StepState`; for all intermediate results too where an operator
     has to be found.
     """
-    by = ran()
-    start = step.state(arguments, by.captured if by else None)
+    start = step.state(arguments, captured)
     result = run(*arguments)
     by = ran()
     found = step.copied(result)
-    end = step.state(arguments, by.captured if by else None)
+    end = step.state(arguments, captured)
     found.update(end.values)
     try:
         start.restore()

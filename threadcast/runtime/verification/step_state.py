@@ -40,7 +40,7 @@ class StepState:
         """Copies by name, as are those that `now` returns."""
         copied = {id(tensor) for tensor in self._tensors.values()}
         parameters = [] if model is None else [(n, p) for n, p in model.named_parameters() if id(p) not in copied]
-        self._versions = [(name, parameter, parameter._version) for name, parameter in parameters]
+        self._versions = [(name, one, one._version) for name, one in parameters if not one.is_inference()]
         self._attributes = ModuleState(model) if model is not None else None
         self._optimizer = optimizer
         self._own = dict(vars(optimizer)) if optimizer is not None else {}
@@ -129,9 +129,16 @@ def _named(
     """Each strided tensor once, with a name for people."""
     known: set[int] = set()
     for name, value in _all_values(model, optimizer, arguments, {id(tensor): tensor for tensor in written}):
-        if isinstance(value, Tensor) and id(value) not in known and value.layout is torch.strided:
+        if isinstance(value, Tensor) and id(value) not in known and _is_writable(value):
             known.add(id(value))
             yield name, value
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Whether an operator could write to it: not where one number stands for several, nor to inference tensors."""
+    if tensor.layout is not torch.strided or (tensor.is_inference() and not torch.is_inference_mode_enabled()):
+        return False
+    return not any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _all_values(

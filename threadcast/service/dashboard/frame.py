@@ -53,9 +53,9 @@ def chosen_machine(known: list[MeasuredMachine]) -> Machine | None:
 
 def with_query(**changes: Any) -> str:
     """Return the address of this page with some query parameters changed; None removes one."""
-    kept: dict[str, Any] = {**request.args.to_dict(flat=False), **changes}
-    view = {name: value for name, value in (request.view_args or {}).items() if name not in kept}
-    given = {name: value for name, value in kept.items() if value not in (None, "", [""])}
+    query: dict[str, Any] = {**request.args.to_dict(flat=False), **changes}
+    view = {name: value for name, value in (request.view_args or {}).items() if name not in query}
+    given = {name: value for name, value in query.items() if value not in (None, "", [""])}
     return url_for(str(request.endpoint), **view, **given)
 
 

@@ -126,11 +126,11 @@ def _key(name: str, machine: Machine | None) -> Hashable:
 
 def _tones(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str, int]:
     """A colour for the kinds that take longest."""
-    taken: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for schedule in schedules:
         for op in schedule.ops:
-            taken[kinds.get(op.id, "?")] += op.duration_s  # type: ignore[assignment]  # a counter of seconds
-    return {kind: tone for tone, (kind, _) in enumerate(taken.most_common(COLOURED))}
+            seconds[kinds.get(op.id, "?")] += op.duration_s  # type: ignore[assignment]  # not a whole number
+    return {kind: tone for tone, (kind, _) in enumerate(seconds.most_common(COLOURED))}
 
 
 def _reaches(found: PlannedNetwork | None) -> list[tuple[str, Any]]:

@@ -29,7 +29,7 @@ class _Block:
     start: float
     finish: float
     kind: str
-    told: str
+    tooltip: str
     ops: int = 1
 
 
@@ -44,15 +44,15 @@ def strips(schedule: Plan | Trace, kinds: Mapping[str, str], tones: Mapping[str,
             if placed.duration_s:
                 rows.setdefault((core, placed.hardware_thread), []).append(placed)
     scale = WIDTH / span_s if span_s > 0 else 0.0
-    made = []
+    drawn_strips = []
     for (core, slot), placements in sorted(rows.items()):
         label = f"core {core}" + (f", hardware thread {slot}" if slot else "")
         blocks = _blocks(placements, kinds, scale)
         image = Markup(
             '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
         ).format(f"{WIDTH:g}", f"{TRACK:g}", f"{label}: {len(placements)} ops", Markup("").join(_drawn(blocks, tones)))
-        made.append(Strip(label, image))
-    return made
+        drawn_strips.append(Strip(label, image))
+    return drawn_strips
 
 
 def _blocks(placements: Iterable[Placement], kinds: Mapping[str, str], scale: float) -> list[_Block]:
@@ -64,11 +64,11 @@ def _blocks(placements: Iterable[Placement], kinds: Mapping[str, str], scale: fl
         if last and finish - last.start < NARROWEST and start - last.finish < NARROWEST / 2:
             last.finish, last.ops = max(last.finish, finish), last.ops + 1
             last.kind = kind if kind == last.kind else MANY
-            last.told = f"{last.ops} short ops, {kind if kind == last.kind else 'of several kinds'}"
+            last.tooltip = f"{last.ops} short ops, {kind if kind == last.kind else 'of several kinds'}"
             continue
         threads = f"{op.threads} thread{'s' if op.threads > 1 else ''}"
-        told = f"{op.id} ({kind}), {threads}, {duration(op.duration_s)} from {duration(op.start_s)}"
-        blocks.append(_Block(start, finish, kind, told))
+        tooltip = f"{op.id} ({kind}), {threads}, {duration(op.duration_s)} from {duration(op.start_s)}"
+        blocks.append(_Block(start, finish, kind, tooltip))
     return blocks
 
 
@@ -76,5 +76,5 @@ def _drawn(blocks: Iterable[_Block], tones: Mapping[str, int]) -> Iterable[Marku
     for block in blocks:
         tone = f"tone-{tones[block.kind]}" if block.kind in tones else "tone-rest"
         yield Markup('<rect class="{}" x="{:.2f}" width="{:.2f}" y="0" height="{:g}"><title>{}</title></rect>').format(
-            tone, block.start, max(block.finish - block.start, NARROWEST / 2), TRACK, block.told
+            tone, block.start, max(block.finish - block.start, NARROWEST / 2), TRACK, block.tooltip
         )

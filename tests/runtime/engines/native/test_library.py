@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.runtime.compiler import needs_compiler
+from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine
 from threadcast.core.errors import ExecutionError
@@ -94,11 +95,8 @@ def test_a_process_killed_while_it_compiles_leaves_no_compiler_and_the_next_one_
     compiling = {"CXX": str(compiler(tmp_path / "cxx", f"echo $$ >> {started}; exec sleep 600"))}
     code = "from threadcast.runtime.engines.native.library import native_library; native_library()"
     with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **compiling}) as process:
-        deadline_s = time.monotonic() + 60.0
-        while not (started.exists() and started.read_text()):
-            assert process.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        assert eventually(lambda: process.poll() is not None or (started.exists() and started.read_text()))
+        assert process.poll() is None
         process.kill()
     for left_over in map(int, started.read_text().split()):
         assert ended(left_over)

@@ -25,8 +25,8 @@ Ran = tuple[float, float, int, int]
 """Start and finish of an op by the steady clock, in seconds, the lane that led it, and its engine's number."""
 
 _CLOSED = "the engine is closed; make a new one"
-MOST_KEPT = 64
-"""Plans on cores of which a native engine is kept, for when they come again."""
+MAX_ENGINES = 64
+"""Native engines, one for each plan on given cores, that stay for when the same plan and cores come again."""
 
 SPIN_S = 3e-4
 """Seconds for which a thread that waits spins before it sleeps: several times the 35 to 50 us that waking one takes
@@ -53,12 +53,12 @@ class NativeEngine(PlanEngine):
         self._outputs = sorted(outputs, key=lambda entry: entry[1])
         """Slot, number of the value and item of each output."""
         self._changing = threading.Lock()
-        self._arranged: dict[int, _Arranged] = {}
+        self._translated: dict[int, _TranslatedPlan] = {}
         self._engines: dict[tuple[int, tuple[Seat, ...]], Any] = {}
         self._numbers = count()
         self._teams: dict[int, list[Team]] = {}
-        self._held = _Held(self._native, lambda lanes: self._engine(plan, machine, machine.cores, lanes))
-        self._end = weakref.finalize(self, self._held.end)
+        self._steps = _NativeSteps(self._native, lambda lanes: self._engine(plan, machine, machine.cores, lanes))
+        self._end = weakref.finalize(self, self._steps.end)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         return self._run(inputs, None)
@@ -86,53 +86,53 @@ class NativeEngine(PlanEngine):
         slots = self._program.new_slots(inputs)
         if not self._program.nodes:
             return self._program.collect(slots)
-        found = self._held.run(inputs, [value for _, value, _ in self._outputs], len(self._graph), ran)
+        found = self._steps.run(inputs, [value for _, value, _ in self._outputs], len(self._graph), ran)
         for (slot, _, item), value in zip(self._outputs, found, strict=True):
             slots[slot] = value if item is None else {**(slots[slot] or {}), item: value}
         return self._program.collect(slots)
 
     def prepare(self, plan: Plan, machine: Machine) -> None:
         with self._changing:
-            self._arrange(plan, machine)
+            self._translate(plan, machine)
 
     def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
         with self._changing:
-            self._held.change(lambda lanes: self._engine(plan, machine, cores, lanes))
+            self._steps.change(lambda lanes: self._engine(plan, machine, cores, lanes))
             self.plan = plan
 
     def close(self) -> None:
         self._end()
         with self._changing:
             self._engines.clear()  # they hold the threads
-            self._arranged.clear()
+            self._translated.clear()
 
-    def _arrange(self, plan: Plan, machine: Machine) -> _Arranged:
-        if id(plan) not in self._arranged:
-            self._arranged[id(plan)] = _Arranged(self._native, self.captured, plan, machine, self._values)
-        return self._arranged[id(plan)]
+    def _translate(self, plan: Plan, machine: Machine) -> _TranslatedPlan:
+        if id(plan) not in self._translated:
+            self._translated[id(plan)] = _TranslatedPlan(self._native, self.captured, plan, machine, self._values)
+        return self._translated[id(plan)]
 
     def _engine(self, plan: Plan, machine: Machine, cores: Sequence[Core], lanes: Any) -> Any:
-        """A native engine for `plan`, made for `machine`, whose cores these ones stand for, in order."""
-        arranged = self._arrange(plan, machine)
-        seats = _seated(arranged.seats, machine, cores)
+        """The native engine for `plan`, made for `machine`, on `cores` in place of that machine's cores, in order."""
+        translated = self._translate(plan, machine)
+        seats = _seated(translated.seats, machine, cores)
         key = id(plan), tuple(seats)
         if key not in self._engines:
-            if len(self._engines) >= MOST_KEPT:
+            if len(self._engines) >= MAX_ENGINES:
                 self._engines.clear()
-                self._arranged = {id(plan): arranged}
-                self._teams = dict(list(self._teams.items())[-MOST_KEPT:])
+                self._translated = {id(plan): translated}
+                self._teams = dict(list(self._teams.items())[-MAX_ENGINES:])
             try:
-                made = self._native.Engine(self._native_program, lanes, arranged.script, seats, SPIN_S)
+                made = self._native.Engine(self._native_program, lanes, translated.script, seats, SPIN_S)
             except RuntimeError as error:
                 raise ExecutionError(f"the cores of a plan cannot be used: {error}") from error
             made.number = next(self._numbers)
-            self._teams[made.number] = arranged.teams_on(machine, cores)
+            self._teams[made.number] = translated.teams_on(machine, cores)
             self._engines[key] = made
         return self._engines[key]
 
 
-class _Arranged:
-    """A plan made ready for native engines, whichever cores they run it on."""
+class _TranslatedPlan:
+    """A plan translated for native engines, whichever cores they run it on."""
 
     def __init__(self, native: ModuleType, captured: Captured, plan: Plan, machine: Machine, values: Values) -> None:
         self.plan = plan  # kept: it is known by its id
@@ -142,14 +142,14 @@ class _Arranged:
         self.script = native.Script(**members)
 
     def teams_on(self, machine: Machine, cores: Sequence[Core]) -> list[Team]:
-        """Who runs each op where `cores` stand for those of `machine`."""
+        """The team of each op, with `cores` in place of those of `machine`."""
         ids = {planned.id: core.id for planned, core in zip(machine.cores, cores, strict=True)}
         teams = [team._replace(cores=tuple(ids[core] for core in team.cores)) for team in self._replay.teams]
         return [teams[number] for number in self._replay.team_of]
 
 
 def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> list[Seat]:
-    """The same seats on `cores` in place of those of `machine`."""
+    """The seats on `cores` that correspond to `seats` on the cores of `machine`."""
     at = {cpu: (core, i) for core, planned in enumerate(machine.cores) for i, cpu in enumerate(planned.cpus)}
     found: list[Seat] = []
     for cpu, slot in seats:
@@ -174,8 +174,8 @@ class NativeLoop:
         self._program.run(list(inputs))
 
 
-class _Held:
-    """A C++ engine and the threads, apart from the object whose end is theirs."""
+class _NativeSteps:
+    """The C++ engine and its threads, in an object of their own, so that a finalizer of the engine can end them."""
 
     def __init__(self, native: ModuleType, make: Callable[[Any], Any]) -> None:
         self._process = os.getpid()

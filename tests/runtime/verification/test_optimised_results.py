@@ -1,0 +1,103 @@
+"""Optimised steps whose plans are wrong: refused at their first step, or stopped by a shadow step later on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import threadcast
+from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.small_training import batch, net, same_state, sgd, train_eagerly
+from tests.runtime.verification.wrong_kernels import with_wrong_kernel, wrong
+from threadcast import networks
+from threadcast.capture.capture import Captured
+from threadcast.core.errors import WrongResult
+from threadcast.runtime import optimize
+from threadcast.runtime.engines import open_engine as engines
+
+
+@pytest.fixture(params=["python", "native"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Optimised steps run on this engine."""
+    if request.param == "python":
+        monkeypatch.setattr(engines, "has_native_engine", lambda: False)
+    else:
+        skip_without_compiler()
+    return str(request.param)
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every optimised step is compared with eager's."""
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "1")
+
+
+@pytest.fixture
+def miscompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Lets captured training steps have a kernel that gives wrong results as long as `wrong.on` is set."""
+    capture = optimize.capture_training
+
+    def exchange(kind: str) -> None:
+        def captured(*args: object, **kwargs: object) -> Captured:
+            return with_wrong_kernel(capture(*args, **kwargs), kind)[0]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(optimize, "capture_training", captured)
+
+    yield exchange
+    wrong.on = True
+
+
+@pytest.mark.parametrize("kind", ["relu", "_fused_sgd_"])
+def test_a_plan_with_a_wrong_kernel_is_never_kept(
+    kind: str, engine: str, miscompiled: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    miscompiled(kind)
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+        for seed in range(3):
+            with caplog.at_level(logging.WARNING, "threadcast"):
+                found = step(*batch(seed))
+            torch.testing.assert_close(found, train_eagerly(eager, eager_optimizer, *batch(seed)))
+        assert [report.runs for report in step.reports] == ["default"]
+        assert "results are not PyTorch's" in step.reports[0].reason
+    same_state(mine, eager)
+    assert "results are not PyTorch's" in caplog.text
+
+
+def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(
+    engine: str, verified: None, miscompiled: Callable[[str], None]
+) -> None:
+    miscompiled("relu")
+    wrong.on = False
+    model = net()
+    with closing(threadcast.optimize_training(model, cross_entropy, sgd(model))) as step:
+        for seed in range(3):
+            step(*batch(seed))
+        wrong.on = True
+        with pytest.raises(WrongResult, match=r"operator 'relu' \(relu of \[4, 6, 8, 8\]\)"):
+            step(*batch(4))
+        wrong.on = False
+        step(*batch(5))
+
+
+@pytest.mark.parametrize("name", networks.names())
+def test_every_network_passes_its_shadow_steps(name: str, verified: None) -> None:
+    skip_without_compiler()
+    workload = networks.load(name, size="tiny", batch=4)
+    assert workload.loss is not None
+    model = workload.model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with closing(threadcast.optimize_training(model, workload.loss, optimizer)) as step:
+        for _ in range(2):
+            step(*workload.inputs, workload.target)
+        assert step.reports[0].runs == "measuring", step.reports[0].reason
+    with closing(threadcast.optimize(model.eval(), backends=False)) as call:
+        for _ in range(2):
+            call(*workload.inputs)
+        assert call.reports[0].runs == "measuring", call.reports[0].reason

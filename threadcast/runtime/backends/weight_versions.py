@@ -1,0 +1,60 @@
+"""Whether a module's parameters and buffers still have the values of which a backend has made its own copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from threadcast.runtime.engines.native.library import loaded_library
+
+
+class WeightVersions:
+    """The versions of a module's parameters, buffers and plain tensors now, to be compared before each call.
+
+    In-place operators, optimizers, `load_state_dict` and optimised training steps are found by PyTorch's version
+    counters. Writes that PyTorch does not count, by way of `.data` or of a NumPy array that shares memory, are found
+    where they change one of the `SAMPLES` elements of a tensor that are compared: always where they change all of its
+    elements, not always where they change few.
+
+    RuntimeError for tensors without a version counter, as `torch.inference_mode` makes them.
+    """
+
+    SAMPLES = 2
+
+    def __init__(self, module: nn.Module) -> None:
+        plain = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+        self._tensors = [*module.parameters(), *module.buffers(), *plain]
+        self._versions = [tensor._version for tensor in self._tensors]
+        library = loaded_library()
+        self._unwritten = None if library is None else library.Unwritten(self._tensors)
+        self._find_samples()
+        self._values = [element.tobytes() for element in self._elements]
+
+    def unchanged(self) -> bool:
+        """Whether nothing was written, as far as that can be found out."""
+        if self._unwritten is not None:
+            if not self._unwritten.holds():
+                return False
+        elif [tensor._version for tensor in self._tensors] != self._versions:
+            return False
+        if list(map(Tensor.data_ptr, self._tensors)) != self._places:  # perhaps only another memory format
+            self._find_samples()
+        return list(map(np.ndarray.tobytes, self._elements)) == self._values
+
+    def _find_samples(self) -> None:
+        self._places = list(map(Tensor.data_ptr, self._tensors))
+        self._elements = [element for tensor in self._tensors for element in self._samples(tensor)]
+
+    def _samples(self, tensor: Tensor) -> Iterator[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+        """The bytes of elements spread over the tensor, where they lie; the last of them is its last element."""
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            return
+        for i in range(1, min(self.SAMPLES, tensor.numel()) + 1):
+            index = np.unravel_index(tensor.numel() * i // min(self.SAMPLES, tensor.numel()) - 1, tensor.shape)
+            offset = tensor.storage_offset() + sum(
+                int(i) * step for i, step in zip(index, tensor.stride(), strict=True)
+            )
+            yield tensor.detach().as_strided((1,), (1,), offset).view(torch.uint8).numpy()
