@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.capture import ModuleChanged, capture_forward, capture_training
+from threadcast.capture.capture import capture_forward, capture_training
+from threadcast.capture.module_values import ModuleChanged
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.engines.replay import arrange
 

@@ -8,35 +8,27 @@ backward pass, gradients of weights only their own update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.dependencies import memories, writes
 from threadcast.capture.lowering import lower
-from threadcast.capture.module_state import ModuleState
-from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
+from threadcast.capture.module_values import ModuleValues
+from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Program
-from threadcast.capture.python_state import PythonState
 from threadcast.capture.recording import Recorder
+from threadcast.capture.training_step import TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
-from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
-
-
-class ModuleChanged(CaptureError):
-    """A call sets an attribute of its module. Where that is a cache that the first call fills, the next does not."""
-
 
 _FIXED_ARGUMENT = "fixed argument "
 """Begins the names of arguments that are no tensors: their values are part of the graph."""
@@ -109,14 +101,14 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
     CaptureError says why a callable cannot be captured.
     """
     check_function(function)
-    state = _State(function)
+    module = ModuleValues(function)
 
     def call(parameters: list[Tensor], buffers: list[Tensor], arguments: Any) -> Any:
         with torch.no_grad():
-            return state.call(function, parameters, buffers, arguments)
+            return module.call(function, parameters, buffers, arguments)
 
-    groups = {"parameter": state.parameters, "buffer": state.buffers}
-    with state.left_alone(function):
+    groups = {"parameter": module.parameters, "buffer": module.buffers}
+    with module.left_alone(function):
         return _capture(call, groups, inputs, Recorder(), settings=None, split=split)
 
 
@@ -138,116 +130,13 @@ def capture_training(
     """
     check_supported(model)
     check_function(loss)
-    state = _State(model)
-    updates = updates_of(optimizer)
-    own = set(map(id, state.parameters.values()))
-    strange = [parameter for parameter in updates if parameter.requires_grad and id(parameter) not in own]
-    trained = [(n, p) for n, p in state.parameters.items() if p.requires_grad and p in updates]
-    if not trained:
-        raise CaptureError("no parameter requires a gradient and belongs to the optimizer: there is nothing to train")
-    states = {name: state_of(optimizer, parameter, updates[parameter]) for name, parameter in trained}
-    flat_states = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
-    group_of = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
-    fused = {name: fused_is_right(updates[p], p, list(states[name].values())) for name, p in trained}
-    for name, parameter in trained:
-        if not fused[name]:
-            check_loop(updates[parameter], parameter, list(states[name].values()))
-    settings = SettingInputs(optimizer)
-    updated: list[tuple[str, Tensor]] = []
     recorder = Recorder()
-
-    def step(
-        parameters: list[Tensor], buffers: list[Tensor], state_list: list[Tensor], numbers: list[Tensor], data: Any
-    ) -> Any:
-        arguments, wanted = data
-        outputs = state.call(model, parameters, buffers, arguments)
-        value = loss(outputs, wanted)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
-        live = dict(zip(state.parameters, parameters))
-        recorder.phase = "backward"
-        wanted_of = [*(live[name] for name, _ in trained), *strange]
-        found = torch.autograd.grad(value, wanted_of, allow_unused=True)
-        if any(gradient is not None for gradient in found[len(trained) :]):
-            raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
-        recorder.phase = "update"
-        remaining, given = dict(zip(flat_states, state_list)), dict(zip(settings.tensors, numbers))
-        known: dict[tuple[int, bool], dict[str, Any]] = {}
-        with torch.no_grad():
-            for (name, parameter), gradient in zip(trained, found):
-                if gradient is not None:
-                    check_first_step(optimizer, parameter, updates[parameter])
-                    mine = [remaining[f"{name}.{key}"] for key in states[name]]
-                    of = group_of[parameter], fused[name]
-                    if of not in known:
-                        known[of] = settings.numbers(of[0], given, recorder.number, fused=of[1])
-                    updates[parameter].apply(live[name], gradient, mine, known[of], fused=of[1])
-                    updated.append((name, parameter))
-        result = {"loss": value, "outputs": outputs}
-        if gradients:
-            result["gradients"] = {name: g for (name, _), g in zip(trained, found) if g is not None}
-        return result
-
-    groups = {
-        "parameter": state.parameters, "buffer": state.buffers, "state": flat_states, "setting": settings.tensors,
-    }  # fmt: skip
-    with state.left_alone(model, loss):
-        captured = _capture(step, groups, (tuple(inputs), target), recorder, settings=settings, split=split)
-    for name, parameter in updated:
-        keep_state(optimizer, parameter, states[name])
+    step = TrainingStep(model, loss, optimizer, recorder, gradients=gradients)
+    with step.module.left_alone(model, loss):
+        data = tuple(inputs), target
+        captured = _capture(step, step.groups, data, recorder, settings=step.settings, split=split)
+    step.keep_states()
     return captured
-
-
-class _State:
-    """The parameters and buffers of a module, shared ones once; none for a plain function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.module = function if isinstance(function, nn.Module) else nn.Module()
-        self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
-        self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
-        names = {id(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
-        self._places = {
-            f"{at}.{key}" if at else key: names[id(tensor)]
-            for at, part in self.module.named_modules()  # each once, by whichever names it is known
-            for key, tensor in {**part._parameters, **part._buffers}.items()
-            if tensor is not None
-        }
-        """Where each tensor is held, by module: shared ones are in several. `functional_call`'s own search would put a
-        module that has two names back with the wrong tensors."""
-
-    def call(
-        self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
-    ) -> Any:
-        """Call the function on these values in place of its own."""
-        if not isinstance(function, nn.Module):
-            return function(*arguments)
-        live = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
-        values = {place: live[name] for place, name in self._places.items()}
-        given = dict(values)
-        result = functional_call(function, values, arguments, tie_weights=False)
-        for name, value in values.items():
-            if value is not given[name]:
-                raise CaptureError(f"cannot capture: {name} is exchanged for another tensor instead of written to")
-        return result
-
-    @contextmanager
-    def left_alone(self, *functions: Any) -> Iterator[None]:
-        """Put the module's attributes, and whatever `functions` can reach, back at the end.
-
-        ModuleChanged where anything was set.
-        """
-        reads = PythonState(functions)
-        if reads.unwatchable is not None:
-            raise CaptureError(f"cannot capture: it reads {reads.unwatchable}")
-        check_supported(nn.ModuleList(reads.modules))
-        modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
-        try:
-            yield
-        finally:
-            of_modules, elsewhere = modules.restore(), reads.restore()
-        changed = of_modules or elsewhere
-        if changed is not None:
-            raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
 
 
 def _capture(
@@ -276,7 +165,3 @@ def _capture(
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()
     return Captured(lowered.graph, lowered.program, held, tensors, settings)
-
-
-def _describe(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
@@ -38,7 +39,7 @@ _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Objects of the standard library that have no code of their own: their attributes count by name."""
 _OPAQUE = (
     *CONSTANTS, enum.Enum, logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
-    np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
+    np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket, CustomOpDef,
 )  # fmt: skip
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.capture import Captured, ModuleChanged
+from threadcast.capture.capture import Captured
+from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
 from threadcast.capture.unsupported import unsupported

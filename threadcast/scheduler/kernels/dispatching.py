@@ -135,7 +135,7 @@ def _widen(instance: Instance, choice: Ints, started: Ints, n_started: int, idle
     return idle
 
 
-@compiled
+@inlined
 def _reservation(
     instance: Instance, choice: Ints, room: _Room, n_running: int, n_started: int, now: float, idle: int, needed: int
 ) -> tuple[float, int]:

@@ -5,11 +5,11 @@ The caller keeps the number of entries.
 
 from __future__ import annotations
 
-from threadcast.scheduler.kernels.compiled import inlined
+from threadcast.scheduler.kernels.compiled import compiled
 from threadcast.scheduler.kernels.instance import Floats, Ints
 
 
-@inlined
+@compiled
 def push(keys: Floats, ops: Ints, count: int, key: float, op: int) -> int:
     """Put `op` into a heap of `count` entries; return the new number."""
     i = count
@@ -23,7 +23,7 @@ def push(keys: Floats, ops: Ints, count: int, key: float, op: int) -> int:
     return count + 1
 
 
-@inlined
+@compiled
 def drop_first(keys: Floats, ops: Ints, count: int) -> int:
     """Take the op of the least key out of a heap of `count` entries; return the new number."""
     count -= 1

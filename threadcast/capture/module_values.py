@@ -1,0 +1,71 @@
+"""The parameters and buffers of a module, and calls of it with other tensors in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from threadcast.capture.module_state import ModuleState
+from threadcast.capture.python_state import PythonState
+from threadcast.capture.unsupported import check_supported
+from threadcast.core.errors import CaptureError
+
+
+class ModuleChanged(CaptureError):
+    """A call sets an attribute of its module. Where that is a cache that the first call fills, the next does not."""
+
+
+class ModuleValues:
+    """The parameters and buffers of a module, shared ones once; none for a plain function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.module = function if isinstance(function, nn.Module) else nn.Module()
+        self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
+        self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
+        names = {id(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
+        self._places = {
+            f"{at}.{key}" if at else key: names[id(tensor)]
+            for at, part in self.module.named_modules()  # each once, by whichever names it is known
+            for key, tensor in {**part._parameters, **part._buffers}.items()
+            if tensor is not None
+        }
+        """Where each tensor is held, by module: shared ones are in several. `functional_call`'s own search would put a
+        module that has two names back with the wrong tensors."""
+
+    def call(
+        self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
+    ) -> Any:
+        """Call the function on these values in place of its own."""
+        if not isinstance(function, nn.Module):
+            return function(*arguments)
+        live = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
+        values = {place: live[name] for place, name in self._places.items()}
+        given = dict(values)
+        result = functional_call(function, values, arguments, tie_weights=False)
+        for name, value in values.items():
+            if value is not given[name]:
+                raise CaptureError(f"cannot capture: {name} is exchanged for another tensor instead of written to")
+        return result
+
+    @contextmanager
+    def left_alone(self, *functions: Any) -> Iterator[None]:
+        """Put the module's attributes, and whatever `functions` can reach, back at the end.
+
+        ModuleChanged where anything was set.
+        """
+        reads = PythonState(functions)
+        if reads.unwatchable is not None:
+            raise CaptureError(f"cannot capture: it reads {reads.unwatchable}")
+        check_supported(nn.ModuleList(reads.modules))
+        modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
+        try:
+            yield
+        finally:
+            of_modules, elsewhere = modules.restore(), reads.restore()
+        changed = of_modules or elsewhere
+        if changed is not None:
+            raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")

@@ -1,0 +1,123 @@
+"""One training step as the recorder calls it: forward, backward, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from threadcast.capture.module_values import ModuleValues
+from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
+from threadcast.capture.recording import Recorder
+from threadcast.capture.update_check import check_loop, fused_is_right
+from threadcast.core.errors import CaptureError
+
+
+class TrainingStep:
+    """Calls `loss(model(*inputs), target)`, its gradients and the optimizer's update, on tensors that it is given.
+
+    `groups` are the tensors that a captured step has as inputs beside the caller's, by role and name; a call takes
+    tensors in their places, in this order. CaptureError where a step cannot be captured.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        optimizer: Optimizer,
+        recorder: Recorder,
+        *,
+        gradients: bool,
+    ) -> None:
+        self._model, self._loss, self._optimizer = model, loss, optimizer
+        self._recorder, self._gradients = recorder, gradients
+        self.module = ModuleValues(model)
+        self._updates = updates_of(optimizer)
+        parameters = self.module.parameters
+        own = set(map(id, parameters.values()))
+        self._foreign = [p for p in self._updates if p.requires_grad and id(p) not in own]
+        self._trained = [(n, p) for n, p in parameters.items() if p.requires_grad and p in self._updates]
+        if not self._trained:
+            raise CaptureError(
+                "no parameter requires a gradient and belongs to the optimizer: there is nothing to train"
+            )
+        self._states = {name: state_of(optimizer, p, self._updates[p]) for name, p in self._trained}
+        self._group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        self._fused = {
+            name: fused_is_right(self._updates[p], p, list(self._states[name].values())) for name, p in self._trained
+        }
+        for name, parameter in self._trained:
+            if not self._fused[name]:
+                check_loop(self._updates[parameter], parameter, list(self._states[name].values()))
+        self.settings = SettingInputs(optimizer)
+        self._updated: list[tuple[str, Tensor]] = []
+
+    @property
+    def groups(self) -> dict[str, Mapping[str, Tensor]]:
+        """The tensors that a call takes, by role and name."""
+        states = {f"{name}.{key}": tensor for name, state in self._states.items() for key, tensor in state.items()}
+        return {
+            "parameter": self.module.parameters, "buffer": self.module.buffers, "state": states,
+            "setting": self.settings.tensors,
+        }  # fmt: skip
+
+    def __call__(
+        self, parameters: list[Tensor], buffers: list[Tensor], states: list[Tensor], numbers: list[Tensor], data: Any
+    ) -> dict[str, Any]:
+        arguments, target = data
+        outputs = self.module.call(self._model, parameters, buffers, arguments)
+        value = self._loss(outputs, target)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
+        live = dict(zip(self.module.parameters, parameters))
+        self._recorder.phase = "backward"
+        found = self._backward(value, live)
+        self._recorder.phase = "update"
+        self._update(live, found, states, numbers)
+        result = {"loss": value, "outputs": outputs}
+        if self._gradients:
+            result["gradients"] = {name: g for (name, _), g in zip(self._trained, found) if g is not None}
+        return result
+
+    def _backward(self, loss: Tensor, live: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
+        """The gradient of each trained parameter; None where the loss does not depend on it."""
+        wanted = [*(live[name] for name, _ in self._trained), *self._foreign]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True)
+        if any(gradient is not None for gradient in found[len(self._trained) :]):
+            raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
+        return found
+
+    def _update(
+        self,
+        live: Mapping[str, Tensor],
+        gradients: Sequence[Tensor | None],
+        states: Sequence[Tensor],
+        numbers: Sequence[Tensor],
+    ) -> None:
+        """Update every trained parameter that has a gradient."""
+        live_states, given = dict(zip(self.groups["state"], states)), dict(zip(self.settings.tensors, numbers))
+        known: dict[tuple[int, bool], dict[str, Any]] = {}
+        with torch.no_grad():
+            for (name, parameter), gradient in zip(self._trained, gradients):
+                if gradient is None:
+                    continue
+                update = self._updates[parameter]
+                check_first_step(self._optimizer, parameter, update)
+                of = group, fused = self._group_of[parameter], self._fused[name]
+                if of not in known:
+                    known[of] = self.settings.numbers(group, given, self._recorder.number, fused=fused)
+                own = [live_states[f"{name}.{key}"] for key in self._states[name]]
+                update.apply(live[name], gradient, own, known[of], fused=fused)
+                self._updated.append((name, parameter))
+
+    def keep_states(self) -> None:
+        """Let the optimizer have the state tensors that the captured step updates."""
+        for name, parameter in self._updated:
+            keep_state(self._optimizer, parameter, self._states[name])
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"
