@@ -21,7 +21,7 @@ _NEED_TORCH = frozenset({"optimize", "optimize_training"})
 
 
 def __getattr__(name: str) -> object:
-    """Import a public function when it is first used, so that `import threadcast` is quick and needs no PyTorch."""
+    """Return a public function, imported at its first use: `import threadcast` is quick and needs no PyTorch."""
     if name in _NEED_TORCH:
         from threadcast.runtime import optimize as module
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The names that completion and `help` show; those that need PyTorch only where it is installed."""
+    """Names for completion and `help`; functions that need PyTorch are among them only where it is installed."""
     from importlib.util import find_spec
 
     missing = _NEED_TORCH if find_spec("torch") is None else frozenset()

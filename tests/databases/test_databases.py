@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from threadcast.runtime.executors import Executors
 
 from tests.databases.cases import DATABASES, Case, spread
 from tests.databases.judge import Judge
 from tests.runtime.compiler import HAS_COMPILER
 from threadcast.core import read_machine
+from threadcast.runtime.engines.executors import Executors
 
 GROUPS = 8
 """Tests of each database, so that several workers can share them."""

@@ -1,8 +1,8 @@
 """Operator arguments as JSON, so that an op's identity holds all that its work depends on, and can be run from it.
 
-A tensor is {"t": i}, the i-th input of the op, and {"number": i} what this input, of one element, holds. Scalars,
-strings, None and lists are themselves; a torch dtype, device, layout or memory format is {"dtype": "float32"} and so
-on; a float that JSON lacks is {"float": "inf"}.
+{"t": i} is the op's input number i, a tensor; {"number": i} is the number that this input holds as its one element.
+Scalars, strings, None and lists are themselves. A torch dtype, device, layout or memory format is {"dtype": "float32"}
+and so on. A float that JSON lacks is {"float": "inf"}.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _NAMED = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.m
 
 
 def encode(value: Any, positions: dict[Any, int]) -> Any:
-    """Write an argument; `positions` maps the object that represents a tensor to its number among the op's inputs."""
+    """An argument as a JSON value; CaptureError for a type that cannot be recorded.
+
+    `positions` maps the object that represents a tensor to its number among the op's inputs.
+    """
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):

@@ -15,9 +15,9 @@ Call = Callable[[Sequence[Any]], Any]
 def compiled(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """Return a function that calls `target` with the values that `args` and `kwargs` refer to.
 
-    It takes two thirds of the time of walking through the arguments (a `mul` of 64 numbers: 2.1 us, not 3.6; a
-    convolution of 16: 10, not 17). It is compiled from source that contains slot numbers and names only; everything
-    else is passed as values.
+    Its parameter is the list of slots (`program`). It takes two thirds of the time of walking through the arguments (a
+    `mul` of 64 numbers: 2.1 us, not 3.6 us; a convolution of 16: 10 us, not 17 us). It is compiled from source that
+    contains slot numbers and names only; everything else is passed as values.
     """
     names: dict[str, Any] = {"target": target._op if isinstance(target, OpOverload) else target}
     arguments = [_source(arg, names) for arg in args]

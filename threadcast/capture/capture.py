@@ -1,9 +1,9 @@
 """From a callable and example arguments to an op graph that can be measured, scheduled and executed.
 
 The callable is recorded with fake tensors below autograd, so capturing costs no arithmetic and changes nothing.
-A training step is forward, backward and the optimizer's update in one graph. What one operator does for several
-purposes is split (`splitting`), which is the fine-grained task graph of TurboDL: gradients of inputs hold up the
-backward pass, gradients of weights only their own update.
+A training step is forward, backward and the optimizer's update in one graph. An operator that computes several
+gradients is split into one op for each (`splitting`), as in the fine-grained task graph of TurboDL: gradients of inputs
+hold up the backward pass, gradients of weights only their own update.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
 
 _FIXED_ARGUMENT = "fixed argument "
-"""Begins the names of arguments that are no tensors: their values are part of the graph."""
+"""Prefix of the names of arguments that are not tensors: their values are part of the graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
     """A graph, the program that executes it, and the live tensors that every run takes.
 
-    `held` are the values of all inputs that are not the caller's: parameters, buffers, optimizer state and
-    constants by identity, so that a run of a training step updates the model itself.
+    `held` maps slots to the values of all inputs that are not the caller's: parameters, buffers, optimizer state and
+    constants. They are the same objects as the model's, so that a run of a training step updates the model itself.
     """
 
     graph: OpGraph
@@ -48,7 +48,7 @@ class Captured:
     arguments: tuple[Tensor, ...]
     """The example arguments, flat, in the order in which `bind` takes them."""
     settings: SettingInputs | None = None
-    """The optimizer's numbers, which `bind` reads anew."""
+    """The optimizer's numbers, such as the learning rate, which `bind` reads anew; None for a forward pass."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
 
@@ -59,11 +59,11 @@ class Captured:
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
 
     def bind(self, *arguments: Any) -> list[Any]:
-        """The inputs of one run on these arguments (nested as at capture; none: the example's).
+        """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
 
-        CaptureError for tensors of other shapes or types, or for other values of other arguments, than the example's:
-        the graph holds them as numbers. The version counters of tensors that the run will write to are incremented,
-        which operators below autograd do not do: by them, who holds a copy of weights notices that it is stale.
+        CaptureError where a tensor has another shape or type than the example's, or another argument has another value:
+        the graph has both built in. The version counters of tensors that the run will write to are incremented, which
+        operators below autograd do not do. By these counters code with a copy of the weights notices that it is stale.
         """
         tensors = iter(self._checked(arguments) if arguments else self.arguments)
         if self.settings is not None:
@@ -74,7 +74,10 @@ class Captured:
         return inputs
 
     def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
-        """Execute the graph once on the calling thread; what the callable returned comes back."""
+        """Execute the graph once on the calling thread; return what the captured callable would return.
+
+        `order` is any topological order of the graph (None: the captured one).
+        """
         return self.program.run(self.bind(*arguments), order=order)
 
     def _checked(self, arguments: tuple[Any, ...]) -> list[Tensor]:
@@ -98,7 +101,8 @@ class Captured:
 def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = True) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
-    CaptureError says why a callable cannot be captured.
+    `split` divides an operator that computes several gradients into one op for each. CaptureError says why a callable
+    cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)
@@ -126,7 +130,8 @@ def capture_training(
 
     A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
-    CaptureError says why a step cannot be captured, FirstStepMissing that PyTorch must run one first.
+    `split` divides an operator that computes several gradients into one op for each. CaptureError says why a step
+    cannot be captured; FirstStepMissing, which is one, says that PyTorch must run one step first.
     """
     check_supported(model)
     check_function(loss)

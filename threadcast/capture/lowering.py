@@ -65,8 +65,8 @@ class _Call:
 def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
     """Turn recorded calls into an op graph and its program.
 
-    `inputs` name the arguments in order, `values` are the objects that they represent. `split` separates the gradients
-    that one operator computes.
+    `inputs` name the arguments in order, `values` are the objects that they represent. `split` divides an operator that
+    computes several gradients into one op for each.
     """
     builder = _Builder(recording, inputs, values, split)
     for call in recording.calls:
@@ -83,7 +83,10 @@ class _Builder:
         self.n_inputs = len(self.inputs)
         slots = [*range(len(inputs)), *recording.constants]
         self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
-        """The ref here of each ref of the recording; None for a result that a mask told its operator to leave out."""
+        """For each ref of the recording the ref in the program.
+
+        None for a result that a mask has its operator leave out.
+        """
         self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
         self.calls: list[_Call] = []
 
@@ -187,7 +190,11 @@ def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
-    """Nodes that the outputs need, that write, draw random numbers or check something, and what these need."""
+    """Positions of the nodes that must stay, ascending.
+
+    These are the nodes that the outputs need, that write memory, draw random numbers or check something, and the nodes
+    that these need.
+    """
     needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]

@@ -1,4 +1,4 @@
-"""What a module's attributes hold, so that capturing leaves nothing of its fake tensors behind."""
+"""A snapshot of a module's attributes, so that capturing leaves none of its fake tensors behind in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ Contents = tuple[Any, ...] | dict[Any, Any]
 
 
 class ModuleState:
-    """The attributes of a module and all below it as they are now, and what the lists, sets and dictionaries hold."""
+    """A snapshot of the attributes of a module and its submodules, to restore them later.
+
+    It includes the contents of attributes that are lists, sets or dictionaries, and the parameters' gradients.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._owners = {id(vars(part)): type(part).__name__ for part in module.modules()}
@@ -23,7 +26,7 @@ class ModuleState:
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
 
     def restore(self) -> str | None:
-        """Put everything back; what was changed first, None where nothing was."""
+        """Restore everything; return the name of the first thing that had changed, None where nothing had."""
         changed = None
         for container, name, contents in self._held:
             if _same(container, contents):

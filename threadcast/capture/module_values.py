@@ -16,7 +16,10 @@ from threadcast.core.errors import CaptureError
 
 
 class ModuleChanged(CaptureError):
-    """A call sets an attribute of its module. Where that is a cache that the first call fills, the next does not."""
+    """A call sets an attribute of its module, so it cannot be captured.
+
+    Where the attribute is a cache that the first call fills, later calls do not set it and can be captured.
+    """
 
 
 class ModuleValues:
@@ -39,7 +42,10 @@ class ModuleValues:
     def call(
         self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
     ) -> Any:
-        """Call the function on these values in place of its own."""
+        """Return what the function returns with these parameters and buffers in place of its own.
+
+        CaptureError where the call replaces one of them by another tensor instead of writing to it.
+        """
         if not isinstance(function, nn.Module):
             return function(*arguments)
         live = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
@@ -53,9 +59,9 @@ class ModuleValues:
 
     @contextmanager
     def left_alone(self, *functions: Any) -> Iterator[None]:
-        """Put the module's attributes, and whatever `functions` can reach, back at the end.
+        """At the end of the block restore the module's attributes and all Python values that `functions` can reach.
 
-        ModuleChanged where anything was set.
+        ModuleChanged where the block changed any of them. CaptureError where a value cannot be watched for changes.
         """
         reads = PythonState(functions)
         if reads.unwatchable is not None:

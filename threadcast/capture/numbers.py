@@ -22,8 +22,8 @@ aten = torch.ops.aten
 class Number(float):
     """A float that stands for a value of the graph; arithmetic with it gives another such float, and adds to the graph.
 
-    Whoever asks how it compares with others gets a CaptureError, since the answer would be built into the graph: but
-    for whether it is 0, which it is not.
+    A comparison with other numbers raises CaptureError, because its answer would be built into the graph. Only the
+    question whether it equals 0 has an answer: no.
     """
 
     _numbers: Numbers
@@ -95,10 +95,11 @@ class Number(float):
 
 
 class Numbers:
-    """The numbers of one recording. `add` records a call of refs and returns the ref of its result, of one float64.
+    """All `Number`s of one recording.
 
-    Operators get the numbers as plain floats. So each is a random one, by which it is known again: nothing that is
-    recorded depends on how large it is.
+    `add` records an operator call on refs and returns the ref of its result, a tensor of one float64. Operators receive
+    the numbers as plain floats. Each is therefore a random float, by which it is recognised in their arguments; nothing
+    that is recorded depends on its value.
     """
 
     def __init__(self, add: Callable[[OpOverload, tuple[Any, ...]], Ref]) -> None:
@@ -108,17 +109,17 @@ class Numbers:
         self._random = Random(0)
 
     def standing_for(self, ref: Ref) -> Number:
-        """A number between 0 and 1 that stands for what the tensor of one element holds."""
+        """A number between 0 and 1 that stands for the one element of the tensor that `ref` refers to."""
         return self._number(self._random.uniform(0.2, 0.8), ref)
 
     def computed(self, target: OpOverload, value: Any, *operands: float) -> Number:
-        """The number `value`, which the graph computes from the operands by `target`."""
+        """A number of value `value`, which the graph will compute from the operands with the operator `target`."""
         if not isinstance(value, float):
             raise CaptureError("cannot capture: the optimizer computes with numbers that are not real")
         return self._number(value, self._called(target, *map(self._ref, operands)))
 
     def put_in(self, arguments: Any) -> Any:
-        """A call's arguments, positional or named, with refs in place of the numbers that are known."""
+        """A call's arguments, positional or named, with `AsNumber` in place of each float that is one of these."""
         if not self._refs:
             return arguments
         if isinstance(arguments, dict):

@@ -1,8 +1,8 @@
 """Optimizer updates parameter by parameter, so that each is a task of its own.
 
-An update is one call of PyTorch's fused kernel where that was proven to do what the optimizer does (`update_check`),
-else the optimizer's own loop on one parameter. State lives where the optimizer keeps it (`optimizer.state`), so
-`state_dict` and checkpoints work as before. Numbers such as learning rates are inputs of the graph (`SettingInputs`).
+An update is one call of PyTorch's fused kernel where a check has shown that this gives the optimizer's own result
+(`update_check`), else the optimizer's own loop on one parameter. State stays in `optimizer.state`, so `state_dict` and
+checkpoints work as before. Numbers such as learning rates are inputs of the graph (`SettingInputs`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _ADAM_CHOICES = ("amsgrad", "maximize", "foreach", "capturable", "differentiable
 NUMBERS: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("lr", "momentum", "dampening", "weight_decay"), Adam: _ADAM_NUMBERS, AdamW: _ADAM_NUMBERS,
 }  # fmt: skip
-"""Settings that are inputs of the graph, by optimizer."""
+"""Names of the settings that are inputs of the graph, by optimizer."""
 
 CHOICES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("nesterov", "maximize", "foreach", "differentiable", "fused"), Adam: _ADAM_CHOICES, AdamW: _ADAM_CHOICES,
 }  # fmt: skip
-"""Settings that decide what is computed: another value takes another graph."""
+"""Names of the settings that decide what is computed, by optimizer: another value needs another graph."""
 
 _DECIDES_BY_ZERO = ("momentum", "weight_decay")
-"""Numbers of which an optimizer's loop asks whether they are 0."""
+"""Numbers that an optimizer's loop compares with 0."""
 
 
 class FirstStepMissing(CaptureError):
-    """The optimizer's first step does what later ones do not. Once PyTorch has run it, the step can be captured."""
+    """The optimizer's first step differs from later ones. Once PyTorch has run it, a step can be captured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class Update:
     ) -> None:
         """Update `parameter` and `state` in place, by the fused kernel or by the optimizer's own loop.
 
-        `numbers` are the group's by name, as `numbers_of` gives them.
+        `numbers` are the group's numbers by name, as `numbers_of` returns them.
         """
         if fused and gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever strides say
             gradient = torch.empty_like(parameter).copy_(gradient)
@@ -91,7 +91,10 @@ class Update:
 
 
 def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:
-    """How `optimizer` updates each of its parameters; CaptureError for what is not known to be captured rightly."""
+    """How `optimizer` updates each of its parameters.
+
+    CaptureError for an optimizer or a setting that is not supported.
+    """
     kind = type(optimizer)
     if kind not in NUMBERS:
         known = ", ".join(known.__name__ for known in NUMBERS)
@@ -136,16 +139,17 @@ def numbers_of(kind: type[Optimizer], group: Mapping[str, Any]) -> dict[str, flo
 
 
 def built_in(optimizer: Optimizer) -> tuple[Hashable, ...]:
-    """What a graph has built in of the optimizer's settings, by group: choices, and which numbers are 0 or tensors.
+    """The optimizer's settings that a graph has built in, by group; where these change, another graph is needed.
 
-    Entries of a group that are no settings of the optimizer's, such as those of schedules, do not count.
+    They are the choices, and for each number whether it is 0 or a tensor. Entries of a group that are not settings of
+    the optimizer, such as those of learning-rate schedules, are left out. An unknown optimizer gives ().
     """
     kind = type(optimizer)
     return tuple([choices_of(kind, group) for group in optimizer.param_groups]) if kind in NUMBERS else ()
 
 
 def choices_of(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[tuple[str, Hashable], ...]:
-    """The part of `built_in` that one group is."""
+    """The part of `built_in` for one group."""
     chosen = [(name, _plain(group.get(name))) for name in CHOICES[kind]]
     return (*chosen, *((name, _kind_of_number(name, group.get(name))) for name in NUMBERS[kind]))
 
@@ -167,7 +171,7 @@ def _kind_of_number(name: str, value: Any) -> Hashable:
 class SettingInputs:
     """Tensors of one element that hold the numbers of an optimizer's groups, for a graph to read.
 
-    `renew` has them hold what the groups say now. Learning rates that are tensors are there a second time, in their
+    `renew` copies the groups' present numbers into them. A learning rate that is a tensor has a second one, of its own
     type, for loops that compute with tensors.
     """
 
@@ -184,7 +188,7 @@ class SettingInputs:
             self._filled.append(numbers)
 
     def renew(self) -> None:
-        """Read the groups again."""
+        """Copy the numbers that the optimizer's groups have now into the tensors."""
         for i, group in enumerate(self._optimizer.param_groups):
             numbers = numbers_of(self._kind, group)
             if i >= len(self._filled) or numbers == self._filled[i]:
@@ -198,7 +202,10 @@ class SettingInputs:
     def numbers(
         self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float], *, fused: bool
     ) -> dict[str, Any]:
-        """What `Update.apply` takes while it is recorded. `values` stand for `tensors`, `number` stands for one."""
+        """The argument `numbers` of `Update.apply` while a step is recorded.
+
+        `values` are the fake tensors that stand for `tensors`; `number` returns a float that stands for one of them.
+        """
         settings = self._optimizer.param_groups[group]
         found: dict[str, Any] = {}
         for name in self._filled[group]:
@@ -210,9 +217,10 @@ class SettingInputs:
 
 
 def state_of(optimizer: Optimizer, parameter: Tensor, update: Update) -> dict[str, Tensor]:
-    """The parameter's state tensors by name, as the optimizer's first step would make them where they are missing.
+    """The parameter's state tensors by name; missing ones are created as the optimizer's first step would create them.
 
-    The optimizer does not have those that are new; see `keep_state`. CaptureError where its step would refuse them.
+    New tensors are not yet in `optimizer.state`; `keep_state` puts them there. CaptureError where the present state
+    lacks a tensor that the optimizer's step needs.
     """
     state = optimizer.state.get(parameter, {})
     if update.kind is not SGD and state and any(state.get(name) is None for name in update.state_names):
@@ -229,13 +237,16 @@ def state_of(optimizer: Optimizer, parameter: Tensor, update: Update) -> dict[st
 
 
 def keep_state(optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
-    """Let the optimizer have the tensors that `state_of` made."""
+    """Put the tensors that `state_of` returned into `optimizer.state`."""
     if state:
         optimizer.state[parameter].update(state)
 
 
 def check_first_step(optimizer: Optimizer, parameter: Tensor, update: Update) -> None:
-    """FirstStepMissing where the optimizer's first step is still to come, and no state makes later ones do the same."""
+    """Raise FirstStepMissing where the optimizer's first step is still to come and computes what later ones do not.
+
+    That is SGD with dampening, which does not dampen the first gradient of a parameter.
+    """
     state = optimizer.state.get(parameter, {})
     dampened = "momentum_buffer" in update.state_names and update.group["dampening"] != 0
     if dampened and state.get("momentum_buffer") is None:

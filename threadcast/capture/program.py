@@ -25,9 +25,9 @@ Phase = Literal["forward", "backward", "update"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One value that a run is given. `state` is the optimizer's, `setting` one of its numbers.
+    """One value that a run is given. Role "state" is a state tensor of the optimizer, "setting" one of its numbers.
 
-    `shares` is an earlier input whose memory this one shares, None where there is none.
+    `shares` is the slot of an earlier input whose memory this one shares, None where there is none.
     """
 
     role: Role
@@ -74,8 +74,10 @@ class Program:
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """For each node a function of the slots that calls its operator; compiled at first use, which native engines
-        never make."""
+        """For each node a function of the slots that calls its operator.
+
+        They are compiled when this is first read; native engines never read it.
+        """
         if not self._made:
             self._made.append(tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
         return self._made[0]

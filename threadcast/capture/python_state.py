@@ -1,4 +1,4 @@
-"""Python values that functions read besides their arguments, as they were at one moment, so that changes are found.
+"""A snapshot of the Python values that functions read besides their arguments, to find later changes.
 
 A captured graph has such values built in: an attribute of a loss module, a closure's variable, a global one.
 """
@@ -20,17 +20,17 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The items of a dictionary that count: those with certain names, or all where `names` is None."""
+    """The items of a dictionary that are watched for changes: those with certain names, all where `names` is None."""
 
     items: dict[Any, Any]
     owner: str
     names: frozenset[str] | None
     before: dict[Any, Any]
     settable: type | None
-    """The class whose attributes the dictionary holds: they can only be set by way of it."""
+    """The class whose attributes the dictionary holds, which can only be set with `setattr`; None for others."""
 
     def present(self) -> dict[Any, Any]:
-        """The items that count, as they are now."""
+        """The watched items, as they are now."""
         if self.names is None:
             return dict(self.items)
         return {name: self.items[name] for name in self.names & self.items.keys()}
@@ -44,7 +44,7 @@ class Table:
         return None
 
     def restore(self) -> None:
-        """Give every item the value that it had."""
+        """Give every watched item the value that it had when the snapshot was taken."""
         now = self.present()
         for name in {**self.before, **now}:
             if same(now.get(name, _MISSING), value := self.before.get(name, _MISSING)):
@@ -58,18 +58,17 @@ class Table:
 
 
 class PythonState:
-    """What `roots`, functions and modules, can read besides their arguments; tensors' values do not count.
+    """A snapshot of what `roots` (functions and modules) can read besides their arguments, without tensors' values.
 
-    Public numbers and texts of the modules in `besides` do not count either.
-
-    `changed` compares with the moment when this was made. Source of the idea: the guards of `torch.compile`.
+    Public numbers and texts of the modules in `besides` are left out too. `changed` compares the present values with
+    the snapshot. Source of the idea: the guards of `torch.compile`.
     """
 
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
         found = Reachable(roots, besides=besides)
         self.tensors, self.modules = found.tensors, found.modules
         self.unwatchable = found.unwatchable
-        """What is read and cannot be watched, as text; None where there is nothing such."""
+        """A value that is read but cannot be watched for changes, as text; None where there is none."""
         self.tables = [
             Table(
                 table, owner, names, dict(table) if names is None else {n: table[n] for n in names & table.keys()}, of
@@ -86,19 +85,19 @@ class PythonState:
         self._values = [getattr(owner, name, _MISSING) for owner, name in attributes]
 
     def changed(self) -> str | None:
-        """The first value that is another than it was, as text; None where all are the same."""
+        """A description of the first value that differs from the snapshot; None where all are the same."""
         return self.changed_in(self.tables) or self.changed_lists() or self.changed_elsewhere()
 
     def changed_in(self, tables: Iterable[Table]) -> str | None:
-        """As `changed`, of these tables."""
+        """As `changed`, for these tables only."""
         return next((found for table in tables if (found := table.difference()) is not None), None)
 
     def changed_lists(self) -> str | None:
-        """As `changed`, of lists."""
+        """As `changed`, for lists only."""
         return None if all(map(_same_items, self.lists, self._lists)) else "a list"
 
     def changed_elsewhere(self) -> str | None:
-        """As `changed`, of what is neither in a dictionary nor in a list."""
+        """As `changed`, only for values that are neither in a dictionary nor in a list."""
         for i, cell in enumerate(self._cells):
             if (now := contents_of(cell)) is not self._contents[i] and not same(now, self._contents[i]):
                 return "a variable of a closure"
@@ -111,7 +110,7 @@ class PythonState:
         return None
 
     def restore(self) -> str | None:
-        """Give everything the value that it had; what was another, as text, None where nothing was."""
+        """Give everything its value in the snapshot; return what `changed` returned before."""
         if (changed := self.changed()) is None:
             return None
         for table in self.tables:
@@ -134,7 +133,7 @@ class PythonState:
 
 
 def same(now: Any, before: Any) -> bool:
-    """Whether a value is the same object, or a number or text that no code can tell from it."""
+    """Whether a value is the same object, or an equal constant of the same type, or a tuple of such values."""
     if now is before:
         return True
     if type(now) is not type(before) or not isinstance(now, (*CONSTANTS, tuple)):

@@ -1,8 +1,8 @@
 """What functions can reach besides their arguments: globals, closures, defaults, bound objects, and their attributes.
 
-The walk follows code and objects together: of an object only those attributes count whose names occur in code that can
-be reached, so that a trainer's step counter does not matter to a loss that never reads it. Code and classes of
-libraries (PyTorch, NumPy, the standard library) are not looked into, but functions that they have wrapped are.
+The walk follows code and objects together. Of an object it includes only the attributes whose names occur in code that
+can be reached: a trainer's step counter does not matter to a loss that never reads it. Code and classes of libraries
+(PyTorch, NumPy, the standard library) are not followed, but functions that these have wrapped are.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from threadcast.capture.code_names import names_in
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 """Values that do not change and are compared by value."""
 MOST = 20_000
-"""Items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
+"""Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
 
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "threadcast"} - {"__main__"}
 _LOOKED_INTO = ("threadcast.networks",)
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
-"""Objects of the standard library that have no code of their own: their attributes count by name."""
+"""Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _OPAQUE = (
     *CONSTANTS, enum.Enum, logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket, CustomOpDef,
@@ -44,15 +44,16 @@ _OPAQUE = (
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
 _MODULE_OWN = frozenset(vars(nn.Module()))
-"""Attributes that every module has; who watches modules knows them."""
+"""Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
 
 
 class Reachable:
-    """What can be reached from `roots`; ids are those of objects that are alive as long as this is.
+    """The values that can be reached from `roots`.
 
-    `tables` are dictionaries of which the items with certain names count (None: all), `attributes` are owners with the
-    names of attributes that are held elsewhere than in a dictionary, `containers` lists, sets and arrays. Public
-    numbers and texts of the modules in `besides` are left out.
+    `tables` are dictionaries and the names of their items that can be read. `attributes` are pairs of an owner and the
+    name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays. Public
+    numbers and texts of the modules in `besides` are left out. All objects found stay alive as long as this does, so
+    that no id is used twice.
     """
 
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
@@ -62,13 +63,13 @@ class Reachable:
         self.containers: list[Any] = []
         self.attributes: list[tuple[Any, str]] = []
         self.unwatchable: str | None = None
-        """What changes without leaving a trace that could be looked for; None where there is nothing such."""
+        """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self._names: set[str] = set()
         self._reflective = False
         self._seen: dict[int, Any] = {}
         self._classes: set[int] = set()
         self._callable_classes: set[int] = set()
-        """Classes that are reached by a name, so that code may make objects of them."""
+        """Ids of classes that code can reach by a name, so that it may create objects of them."""
         self._globals: dict[int, tuple[dict[str, Any], str, set[str]]] = {}
         self._by_name: list[tuple[dict[str, Any], str, nn.Module | type | ModuleType | None]] = []
         self._whole: list[tuple[dict[Any, Any], str]] = []
@@ -77,7 +78,8 @@ class Reachable:
 
     @property
     def tables(self) -> Iterator[tuple[dict[Any, Any], str, frozenset[str] | None, Any]]:
-        """A dictionary, whose it is, the names that count, and the class or module to set attributes of, if any."""
+        """For each dictionary: itself, its owner's name, the names of items that can be read (None: all), and the class
+        whose attributes it holds (None for others)."""
         for table, owner, names in self._globals.values():
             yield table, owner, frozenset(names), None
         for table, owner, holder in self._by_name:

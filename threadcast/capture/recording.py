@@ -1,6 +1,7 @@
-"""Which operators a callable calls below autograd, found out on fake tensors: shapes without arithmetic.
+"""Recording of the operators that a callable calls below autograd, on fake tensors: shapes without arithmetic.
 
-PyTorch's own tracer, `make_fx`, makes a graph of Python objects besides; the first step by a kept plan waits for this.
+PyTorch's own tracer, `make_fx`, also builds a graph of Python objects. The first step by a stored plan would wait for
+that too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from threadcast.core.tensor import TensorSpec
 aten = torch.ops.aten
 
 TRANSPARENT = {aten.detach.default, aten.detach_.default, aten.alias.default, aten.lift.default}
-"""Operators that return their argument; below autograd they mean nothing and are left out."""
+"""Operators that return their argument; below autograd they have no effect and are left out."""
 
 _UNKEPT = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
@@ -41,17 +42,17 @@ PLAIN = (
     bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
     torch.Size,
 )  # fmt: skip
-"""What arguments and results may be that are no tensors: a graph has them built in, so they must not change."""
+"""Types that arguments and results may have besides tensors: a graph has such values built in, they must not change."""
 
 Result = TensorSpec | None | list[TensorSpec | None]
-"""What a call returns: a tensor, no tensor, or several results."""
+"""The results of a call: the spec of a tensor, None for anything else, or a list of these for several results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
     """One call of an operator. `args` and `kwargs` hold a `Ref` for each tensor.
 
-    `number` is the slot that refs to its results have.
+    `number` is the slot number in refs to its results.
     """
 
     number: int
@@ -65,10 +66,11 @@ class Recorded:
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """Calls in the order in which they were made; what they take are arguments, by position, constants and results.
+    """Operator calls in the order in which they were made; their refs are to arguments, constants and earlier results.
 
-    `constants` are tensors that the callable had closed over, by the slot of their refs. `outputs` is a flat list of
-    refs and plain values, which `structure` gives its form.
+    The first slots are the arguments', by position. `constants` are the tensors of the callable's closure, by slot.
+    `specs` are the specs of all tensors. `outputs` is the flat list of refs and plain values that the callable
+    returned, `structure` its nested form.
     """
 
     specs: dict[Ref, TensorSpec] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Recording:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records one callable. `phase` is where in a step it is; whoever is recorded may set it."""
+    """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -98,13 +100,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers = Numbers(self._add_number)
 
     def number(self, tensor: Tensor) -> Number:
-        """A float that stands for what a tensor of one element holds when the graph runs, from within the callable."""
+        """A float that stands for the one element that `tensor` will hold when the graph runs.
+
+        The recorded callable may call this while it is recorded.
+        """
         return self._numbers.standing_for(self._ref(tensor))
 
     def record(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Recording:
-        """What `function(*arguments)` calls; each leaf of the arguments has a slot, in order.
+        """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
 
-        CaptureError says why a callable cannot be recorded, whatever it raised.
+        CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
         try:
             with warnings.catch_warnings(), ExitStack() as end:
@@ -180,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _is_new(self, tensor: Tensor) -> bool:
-        """Whether the last call made the tensor, in memory of its own: nobody else can see what becomes of it."""
+        """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
         ref, last = self._of.get(id(tensor)), self.recording.calls[-1] if self.recording.calls else None
         if ref is None or last is None or ref.slot != last.number or ref in self._doubles:
             return False
@@ -206,7 +211,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
-        """Know what `value` is from here on, and return what it is like; None for what is no tensor."""
+        """Remember that `ref` refers to `value`, and return the spec of `value`.
+
+        None for a value that is not a tensor.
+        """
         if not isinstance(value, Tensor):
             return None
         if ref not in self.recording.specs:
@@ -217,7 +225,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.recording.specs[ref]
 
     def _faked(self, value: Any) -> Any:
-        """`value` with a fake for each tensor that the callable had closed over: what would write to it must not."""
+        """`value` with a fake for each tensor of the callable's closure, so that no call writes to the real one."""
         if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
             if id(value) not in self._closed_over:
                 self._closed_over[id(value)] = self._fake(value)
@@ -230,7 +238,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _fake(self, tensor: Tensor) -> Tensor:
-        """A fake of its own, also where the same tensor or its memory is met again."""
+        """A new fake tensor, also where the same tensor or its memory has been faked before."""
         fake: Tensor = self._fakes.from_tensor(tensor)
         if id(fake) not in self._of:
             return fake
@@ -263,7 +271,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _is_made_of_others(self, func: OpOverload, arguments: Any) -> bool:
-        """Whether PyTorch defines the operator by calls of others, which autograd would have made."""
+        """Whether PyTorch defines the operator by calls of other operators, which autograd would have made."""
         known = self._decomposes.get(func)
         if known is None:
             known = autograd_would_have_decomposed(func, pytree.tree_leaves(arguments))
@@ -290,7 +298,10 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 class _RandomState:
-    """Notices who sets or takes random numbers otherwise than by operators, which a run could not repeat."""
+    """Detects that the random state is set, or that random numbers are drawn by anything but operators.
+
+    A run of the graph could not repeat either.
+    """
 
     def __enter__(self) -> Self:
         self._set = False
@@ -309,7 +320,7 @@ class _RandomState:
             one.stop()
 
     def check(self, recording: Recording) -> None:
-        """CaptureError where runs would draw other numbers."""
+        """CaptureError where a run of the graph would draw other random numbers than the callable."""
         if self._set and any(torch.Tag.nondeterministic_seeded in call.target.tags for call in recording.calls):
             raise CaptureError("cannot capture: random numbers are drawn, and the generator's state is set")
         if self._others() != self._before:

@@ -27,15 +27,15 @@ _VIEWS = {
     aten.t.default, aten.view.default, aten.permute.default, aten.transpose.int, aten.unsqueeze.default,
     aten.squeeze.dim, aten.slice.Tensor, aten.select.int, aten.expand.default, aten._unsafe_view.default,
 }  # fmt: skip
-"""Operators that only describe memory: two equal ones on one value are one."""
+"""Operators that only describe memory: of equal calls on one value the first one is enough."""
 
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
-"""Operators whose result is a new matrix, which may be written to where nobody else reads it."""
+"""Operators whose result is a new matrix, which may be written to where no other call reads it."""
 
 
 class Simplifier:
-    """Simplifies the parts of a traced program, which are in order; values are input slots first, then one slot for
-    each part.
+    """Simplifies the parts of a recorded program, given in order; slots are the inputs' first, then one for each part.
+
 
     `results[i]` is what part i returns. Parts keep their positions; parts that nothing refers to any more are removed
     by a later stage.
@@ -49,7 +49,7 @@ class Simplifier:
         self._sums: set[int] = set()  # parts that this pass has made sums of products
 
     def run(self) -> None:
-        """Change `parts` and `outputs`."""
+        """Simplify; `parts` and `outputs` hold the result afterwards."""
         self._leave_out_views()
         self._add_in_products()
 

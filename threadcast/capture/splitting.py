@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One operator call. `members` are the results of the unsplit operator that it computes."""
+    """One operator call. `members` are the positions of those results of the unsplit operator that it computes."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -28,13 +28,17 @@ class Part:
     suffix: str = ""
     members: tuple[int, ...] = ()
     single: int | None = None
-    """The member that the call returns as its only result; None when it returns all of them with gaps."""
+    """The position of the result that the call returns alone; None where it returns as many results as the unsplit
+    operator, and leaves out those that are not its own."""
 
 
 def split_call(
     target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> list[Part]:
-    """The parts that together compute what the call does; none where it is not split, or not rightly for `dtype`."""
+    """The parts that together compute what the call computes.
+
+    An empty list where the operator is not split, or where in `dtype` the parts would give other gradients.
+    """
     if kwargs:
         return []
     if target is aten.convolution_backward.default:

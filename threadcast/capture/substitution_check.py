@@ -1,4 +1,7 @@
-"""Whether calls that a graph has in place of others give the same: found out by value, once a type and process."""
+"""Checks that the calls which a graph has in place of others give the same results.
+
+The values are compared on random tensors, once for each element type in a process.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from torch import Tensor
 aten = torch.ops.aten
 
 _ULPS, _COARSE_ULPS = 32, 4
-"""Times the type's rounding error, of the largest result, by which sums of so few numbers may differ.
+"""Largest difference that is accepted, in rounding errors of the type at the largest result.
 
-Types that round coarsely add in float32, so that only the results are rounded.
+The sums here have few numbers. Types that round coarsely add in float32, so that only the results are rounded; for them
+`_COARSE_ULPS` holds.
 """
 
 
@@ -37,7 +41,7 @@ def products_add(dtype: torch.dtype) -> bool:
 
 @cache
 def splits_convolution(dtype: torch.dtype, dimensions: int, transposed: bool, split: Callable[..., Any]) -> bool:
-    """Whether the parts of a convolution's backward pass give the gradients that the whole does."""
+    """Whether the parts of a convolution's backward pass give the same gradients as the unsplit operator."""
     generator = torch.Generator().manual_seed(0)
     weight_shape = (4, 3) if transposed else (6, 2)
     ones = [1] * dimensions
@@ -58,7 +62,7 @@ def splits_convolution(dtype: torch.dtype, dimensions: int, transposed: bool, sp
 
 @cache
 def splits_layer_norm(dtype: torch.dtype, split: Callable[..., Any]) -> bool:
-    """Whether the parts of layer normalisation's backward pass give the gradients that the whole does."""
+    """Whether the parts of layer normalisation's backward pass give the same gradients as the unsplit operator."""
     generator = torch.Generator().manual_seed(0)
     try:
         for shape, normalised in (((3, 5), [5]), ((2, 3, 17), [17]), ((2, 4, 33), [4, 33])):

@@ -17,10 +17,10 @@ from threadcast.core.errors import CaptureError
 
 
 class TrainingStep:
-    """Calls `loss(model(*inputs), target)`, its gradients and the optimizer's update, on tensors that it is given.
+    """A callable that computes `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
-    `groups` are the tensors that a captured step has as inputs beside the caller's, by role and name; a call takes
-    tensors in their places, in this order. CaptureError where a step cannot be captured.
+    `groups` are the tensors that a captured step has as inputs beside the caller's, by role and name. A call takes
+    other (fake) tensors in their places, in this order. CaptureError where a step cannot be captured.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TrainingStep:
 
     @property
     def groups(self) -> dict[str, Mapping[str, Tensor]]:
-        """The tensors that a call takes, by role and name."""
+        """The model's and the optimizer's tensors whose places a call's arguments take, by role and name."""
         states = {f"{name}.{key}": tensor for name, state in self._states.items() for key, tensor in state.items()}
         return {
             "parameter": self.module.parameters, "buffer": self.module.buffers, "state": states,
@@ -114,7 +114,7 @@ class TrainingStep:
                 self._updated.append((name, parameter))
 
     def keep_states(self) -> None:
-        """Let the optimizer have the state tensors that the captured step updates."""
+        """Put the state tensors that the captured step updates into `optimizer.state`."""
         for name, parameter in self._updated:
             keep_state(self._optimizer, parameter, self._states[name])
 

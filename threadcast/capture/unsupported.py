@@ -22,7 +22,10 @@ _WRAPPERS = {
     "torch.jit._script.ScriptModule": "is a TorchScript program; pass the module that it was made from",
     "torch.jit._script.RecursiveScriptModule": "is a TorchScript program; pass the module that it was made from",
 }
-"""By the full name of a class, because `torch.distributed` is not in every PyTorch; subclasses count too."""
+"""Why a class cannot be captured, by its full name; subclasses count too.
+
+It is a name, because `torch.distributed` is not in every PyTorch.
+"""
 
 _PLAIN_TENSORS = (Tensor, nn.Parameter, nn.Buffer)
 
@@ -45,7 +48,10 @@ def check_supported(module: nn.Module) -> None:
 
 
 def check_function(function: Any) -> None:
-    """`check_supported` of a module; CaptureError for functions that `torch.compile` or `torch.jit` made."""
+    """CaptureError where a module or function cannot be captured faithfully; the message says why.
+
+    A module is checked with `check_supported`; a function must not come from `torch.compile` or `torch.jit`.
+    """
     if isinstance(function, nn.Module):
         check_supported(function)
     elif isinstance(function, torch.jit.ScriptFunction):

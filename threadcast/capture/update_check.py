@@ -1,8 +1,8 @@
-"""Whether what a graph does in place of an optimizer's step does the same, found out by value.
+"""Checks that the updates in a graph give the same values as the optimizer's own step.
 
 PyTorch's fused kernels are not right for every type in every version: `_fused_sgd_` of PyTorch 2.13 leaves bfloat16 and
-float16 parameters of 16 elements and more as they were. So each is compared with the optimizer that the user has, on
-tensors of many sizes and layouts, when it is first wanted in a process.
+float16 parameters of 16 elements and more as they were. So each kernel is compared with the user's optimizer, on
+tensors of many sizes and layouts, when a process first needs it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from threadcast.core.errors import CaptureError
 _SIZES = (
     (3,), (33,), (0,), (), (5, 13), (1,), (7,), (8,), (15,), (16,), (17,), (31,), (64,), (65,), (3, 0, 2), (70_001,),
 )  # fmt: skip
-"""Below, at and above the widths of vectors, odd ones, empty ones, and one that several threads share."""
+"""Shapes below, at and above the width of vectors, odd ones, empty ones, and one that several threads share."""
 _SIZES_OF_LOOP = 5
-"""How many of them say enough of a loop, whose operators are the optimizer's own."""
+"""How many of `_SIZES` are enough to check a loop, whose operators are the optimizer's own."""
 _STEPS = 3
 _ULPS = 16
-"""Times the type's rounding error, of what an element has been and how far it moved, that a kernel may be off."""
+"""Largest difference that is accepted of a kernel, in rounding errors of the type at the element's largest value plus
+its last change."""
 
 
 def fused_is_right(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> bool:
-    """Whether the fused kernel updates such a parameter as the optimizer's own step does."""
+    """Whether the fused kernel updates parameters of this type and layout as the optimizer's own step does."""
     *others, last = [parameter, *state]
     tensors = [*others, *([] if update.state_names[-1:] == ("step",) else [last])]
     if not parameter.is_floating_point() or not is_dense(parameter) or parameter.device.type != "cpu":
@@ -53,7 +54,7 @@ def fused_is_right(update: Update, parameter: Tensor, state: Sequence[Tensor]) -
 
 
 def check_loop(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> None:
-    """CaptureError where the optimizer's own loop, as a graph has it, does other than the optimizer's step."""
+    """CaptureError where the optimizer's own loop, run as a graph, gives other values than the optimizer's step."""
     if not _checked(update, parameter.dtype, state[-1].dtype if state else torch.float32, fused=False):
         raise CaptureError(f"a graph of {update.kind.__name__} on {parameter.dtype} does not do what its step does")
 
@@ -109,10 +110,10 @@ def _parameters(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, generator
 
 
 def _gradients(parameters: Sequence[Tensor], generator: torch.Generator, *, maximize: bool) -> list[Tensor]:
-    """Of many orders of magnitude, some of them 0.
+    """Gradients of many orders of magnitude, some of them 0, with the signs of the parameters.
 
-    They have the parameters' signs: where a gradient and a decayed weight cancelled, Adam would turn what rounding left
-    of them into whole steps.
+    With other signs a gradient and a decayed weight could cancel, and Adam would turn the rounding error that is left
+    into a whole step.
     """
     made = []
     for parameter in parameters:
@@ -197,7 +198,7 @@ class _Updates:
 
 
 class _Judge:
-    """Knows how large the optimizer's tensors have been and how far they moved, which bounds what rounding does."""
+    """Compares two optimizers' tensors up to rounding, which is bounded by the values' size and changes so far."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], dtype: torch.dtype) -> None:
         self._exact = dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -207,7 +208,7 @@ class _Judge:
             self._before[i, "parameter"] = parameter.detach().clone()
 
     def note(self, optimizer: Optimizer) -> None:
-        """Take a step of the optimizer's into account."""
+        """Record the values of the optimizer's tensors after a step."""
         for key, value in _tensors(optimizer):
             before = self._before.get(key, torch.zeros_like(value))
             scale = torch.maximum(self._scale.get(key, before.abs()), value.abs())

@@ -1,4 +1,4 @@
-"""Where the values of a call's arguments are: references to numbered slots, nested like the arguments."""
+"""References to numbered slots, which stand in a call's arguments in place of values."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Mode = Literal["forward", "training"]
 OptimizerName = Literal["sgd", "adam"]
 
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3}
-"""Usual ones; as inputs of the captured step they do not change what it costs."""
+"""Usual learning rates; they are inputs of the captured step and do not change what it costs."""
 
 
 def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer: OptimizerName = "sgd") -> Captured:

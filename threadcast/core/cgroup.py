@@ -28,10 +28,11 @@ class _Mount:
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """What control groups leave a process.
+    """The limits that control groups set on a process's CPUs.
 
-    `quota` is in CPUs' worth of time, the smallest over the process's groups; None without one. `cpuset` are the CPUs
-    that all its groups allow, as the kernel numbers them; None where no group says.
+    `quota` is the CPU time that the process may use, in CPUs (1.5 is one and a half); the smallest quota of its groups,
+    None without one. `cpuset` are the kernel's numbers of the CPUs that all its groups allow; None where no group sets
+    them.
     """
 
     quota: float | None
@@ -39,7 +40,10 @@ class CgroupLimits:
 
 
 def read_cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
-    """The limits of the process that calls, from /proc and /sys below `root`; both None where these say nothing."""
+    """The limits of the calling process, from /proc and /sys below `root`.
+
+    A limit is None where these files set none.
+    """
     texts = _texts(root)
     return CgroupLimits(_quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts)))
 
@@ -76,7 +80,7 @@ def _ratio(quota_us: int | None, period_us: int | None) -> float | None:
 
 
 def _texts(root: Path) -> tuple[str, str]:
-    """The kernel's files about which groups the process is in, and where groups are mounted."""
+    """The texts of two kernel files: which groups the process is in, and where groups are mounted."""
     return read_text(f"{root}/proc/self/cgroup") or "", read_text(f"{root}/proc/self/mountinfo") or ""
 
 

@@ -19,7 +19,7 @@ from threadcast.core.op_class import ClassLimits, OpClass
 SCHEMA = "threadcast.corun/1"
 
 MOST_PAIRS = 1000
-"""Most bad pairs in a file, the worst ones: about 100 kB."""
+"""A file holds at most so many bad pairs, the worst ones; it then has about 100 kB."""
 
 Classes = tuple[OpClass, OpClass]
 """The class of the op that is slowed down, and that of the op beside it."""
@@ -29,7 +29,11 @@ Keys = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Time beside another op over time alone: the median over `pairs` pairs of ops, and the quartiles."""
+    """How many times longer an op takes beside another op than alone.
+
+    `median`, `low` and `high` are the median and the quartiles of the factors of `pairs` pairs of ops. InvalidInput
+    unless they are above 0 and in order, and for less than one pair.
+    """
 
     median: float
     low: float
@@ -47,8 +51,9 @@ class Slowdown:
 class CoRunTable:
     """The known slow-downs of `machine`; its parts may be empty.
 
-    `slowdowns` were measured with either op on `cores` cores, the two sets disjoint. `limits` decide the class of an
-    op; None where no class was measured. `bad_pairs` are slow-downs of single pairs that were observed in steps.
+    `slowdowns` were measured with each of the two ops on `cores` cores of its own. `limits` decide the class of an
+    op; None where no class was measured. `bad_pairs` are the slow-downs (factors of at least 1) of single pairs of ops
+    that were observed in steps; the table keeps the `MOST_PAIRS` worst ones. InvalidInput for values that do not fit.
     """
 
     machine: Machine
@@ -70,15 +75,18 @@ class CoRunTable:
         object.__setattr__(self, "slowdowns", MappingProxyType(dict(sorted(self.slowdowns.items()))))
 
     def updated(self, newer: CoRunTable) -> CoRunTable:
-        """This table with the classes that `newer`, a table of the same machine, has measured, and with its bad pairs
-        added."""
+        """This table, overwritten with what `newer`, a table of the same machine, contains.
+
+        Bad pairs are merged. Slow-downs of classes are merged too, but this table's are dropped where `newer` measured
+        classes with another number of cores.
+        """
         if newer.limits is None:
             return replace(self, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
         slowdowns = {**(self.slowdowns if self.cores == newer.cores else {}), **newer.slowdowns}
         return replace(newer, slowdowns=slowdowns, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
 
     def holds_for(self, machine: Machine) -> bool:
-        """Whether `machine` is the one measured, or some of its cores."""
+        """Whether `machine` is the machine that this table was measured on, or a part of its cores."""
         known = {core.id: core.cpus for core in self.machine.cores}
         return machine.name == self.machine.name and all(known.get(core.id) == core.cpus for core in machine.cores)
 
@@ -139,7 +147,7 @@ def _class(entry: Any, name: str, pointer: str) -> OpClass:
 
 
 def read_table(directory: Path, machine: Machine) -> CoRunTable | None:
-    """The table in `directory` for this machine, or for one that this machine is a part of; None where there is none.
+    """The table in `directory` for this machine, or for one of which it is a part; None where there is no table.
 
     FormatError where a file is not a table, OSError where it cannot be read.
     """
@@ -151,7 +159,10 @@ def read_table(directory: Path, machine: Machine) -> CoRunTable | None:
 
 
 def write_table(directory: Path, table: CoRunTable) -> Path:
-    """Write `table` as that of its machine, creating the directory where needed, and return the file's path."""
+    """Write `table` to the file of its machine in `directory`, which is created where needed.
+
+    Return the file's path.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = _path(directory, table.machine)
     write_json(path, table.to_json())

@@ -1,7 +1,8 @@
 """Floating-point operations and bytes moved by an op, from its shapes alone.
 
-One multiply-add counts as two operations. Bytes are compulsory traffic: every distinct input element read once
-and every output element written once, as in the roofline model (Williams et al. 2009); caches may save less.
+One multiply-add counts as two operations. Bytes are compulsory traffic: every distinct input element is read once
+and every output element written once, as in the roofline model (Williams et al. 2009). Real traffic is larger where
+caches do not hold a value until it is read again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ VIEW_KINDS = frozenset({
 """Kinds that only describe the same memory in another way: no arithmetic and no traffic."""
 
 _LOOK_UPS = frozenset({"embedding", "index_select", "gather"})
-"""Kinds that read no more of their first input than they write."""
+"""Kinds that read only as many elements of their first input as they write."""
 
 
 def analytic_cost(kind: str, inputs: Specs, outputs: Specs) -> tuple[float, float]:
@@ -87,7 +88,10 @@ def _linear(inputs: Specs, outputs: Specs) -> int:
 
 
 def _attention(products: int, key: int) -> Callable[[Specs, Specs], int]:
-    """Query (b, h, l, e) with keys (b, h, s, e), input `key`: `products` matrix products of 2 b h l s e operations."""
+    """A count for attention: `products` matrix products of 2 b h l s e operations each.
+
+    Of the inputs with four sides, number `key` is the keys (b, h, s, e), the one before it the query (b, h, l, e).
+    """
 
     def count(inputs: Specs, outputs: Specs) -> int:
         tensors = [spec for spec in inputs if len(spec.shape) == 4]

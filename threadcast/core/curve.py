@@ -56,7 +56,7 @@ class Curve:
 
     @classmethod
     def exact(cls, cases: Iterable[Case], seconds: Iterable[float], source: Source = Source.MEASURED) -> Curve:
-        """A curve whose interval is the point itself."""
+        """A curve of values that are certain: `low` and `high` equal `seconds`."""
         cases, array = tuple(cases), np.fromiter(seconds, dtype=np.float64)
         return cls(cases, array, array, array, (source,) * len(cases))
 

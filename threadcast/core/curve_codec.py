@@ -1,9 +1,9 @@
 """The forms in which a curve table leaves the process, each with its reader.
 
-- answer: a JSON document with cases and sources by name; `POST /v1/predictions` and `threadcast predict --json`
+- answer: a JSON document with cases and sources by name, for `POST /v1/predictions` and `threadcast predict --json`
   (`docs/formats.md`).
-- codes: a smaller JSON document, cases as pairs and sources as numbers; stored plans.
-- bytes: a JSON head and the arrays as they are in memory; messages between processes of one installation.
+- codes: a smaller JSON document with cases as pairs and sources as numbers, for stored plans.
+- bytes: a JSON head and the arrays as they are in memory, for messages between processes of one installation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import Affinity, Case
 
 SOURCE_NAMES = tuple(source.value for source in Source)
-"""The name of each number in `CurveTable.source`."""
+"""Names of the sources; the numbers in `CurveTable.source` are positions in this tuple."""
 
 HEAD_LENGTH_BYTES = 8
 """The bytes form starts with the length of its head: an unsigned big-endian integer of this size."""
@@ -32,7 +32,7 @@ _TYPES = {"seconds": np.float64, "low": np.float64, "high": np.float64, "source"
 
 
 def case_documents(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """The cases as the answer form has them."""
+    """The cases in the answer form: one object for each, with members `threads` and `affinity`."""
     return [{"threads": case.threads, "affinity": case.affinity.value} for case in cases]
 
 
@@ -54,10 +54,10 @@ def to_answer(
     numbers: Callable[[Floats], Any] = _number_rows,
     sources: Callable[[NDArray[np.int8]], Any] = _source_rows,
 ) -> dict[str, Any]:
-    """The table as a JSON document; numbers are null where a case is not offered.
+    """The table as a JSON document in the answer form; numbers are null where an op's curve lacks a case.
 
-    `cases`, `numbers` and `sources` give the values of the members; a writer that is faster than `json` passes its
-    own, so that the members' names and order are in this place alone.
+    `cases`, `numbers` and `sources` convert the table's parts to the values of members. A writer that is faster than
+    `json` passes its own functions; the members' names and order are still defined here alone.
     """
     return {
         "cases": cases(table.cases),
@@ -68,9 +68,10 @@ def to_answer(
 
 
 def from_answer(document: Mapping[str, Any], *, cases: Sequence[Case], rows: int) -> CurveTable:
-    """The table of an answer about these cases and so many ops, whose member `model` the caller has checked.
+    """The table in a document of the answer form.
 
-    FormatError unless every point is a finite number of at least 0 and enclosed by its interval.
+    The caller passes the `cases` and the number of ops (`rows`) that the document must have, and has checked its member
+    `model`. FormatError unless every point is a finite number of at least 0 and lies within its interval.
     """
     shape = (rows, len(cases))
     seconds, low, high = (_numbers_read(document, name, shape) for name in ("seconds", "low", "high"))
@@ -108,7 +109,7 @@ def _sources_read(document: Mapping[str, Any], shape: tuple[int, int]) -> NDArra
 
 
 def to_codes(table: CurveTable) -> dict[str, Any]:
-    """The table as a small JSON document; infinite where a case is not offered."""
+    """The table as a small JSON document; numbers are infinite where an op's curve lacks a case."""
     return {
         "cases": _pairs(table.cases),
         **{name: getattr(table, name).tolist() for name in ARRAYS},
@@ -128,7 +129,7 @@ def from_codes(document: Mapping[str, Any]) -> CurveTable:
 
 
 def to_bytes(table: CurveTable) -> bytes:
-    """The table as one message."""
+    """The table as one message in the bytes form."""
     head = json.dumps({"cases": _pairs(table.cases), "ops": len(table), "model": table.model}).encode()
     arrays = [np.ascontiguousarray(getattr(table, name), kind).tobytes() for name, kind in _TYPES.items()]
     return b"".join([len(head).to_bytes(HEAD_LENGTH_BYTES, "big"), head, *arrays])

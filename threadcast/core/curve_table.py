@@ -21,8 +21,9 @@ class CurveTable:
     """Curves of many ops over the same cases.
 
     `seconds`, `low`, `high`: (n_ops, n_cases) float64, seconds. `source`: (n_ops, n_cases) int8, positions in
-    `list(Source)`. `model`: "name@version" of the model that predicted them. Models predict every case; where a graph
-    file's own curve lacks a case, seconds are infinite and `table[i]` leaves the case out.
+    `list(Source)`. `model`: "name@version" of the model that predicted the curves. `table[i]` is the `Curve` of op `i`.
+    Models predict every case. Curves in a graph file may lack cases: there `seconds` are infinite, and `table[i]`
+    leaves the case out.
     """
 
     cases: tuple[Case, ...]
@@ -55,7 +56,7 @@ class CurveTable:
 
     @classmethod
     def empty(cls, cases: Sequence[Case], *, model: str = "") -> CurveTable:
-        """A table without rows over these cases."""
+        """A table with these cases and no rows."""
         none = np.empty((0, len(cases)))
         return cls(tuple(cases), none, none, none, none.astype(np.int8), model)
 

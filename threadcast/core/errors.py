@@ -14,14 +14,14 @@ ThreadcastError
 ├── ModelError (ValueError)            too little or unusable data to learn from
 ├── StoreError (RuntimeError)          the measurement store cannot be read or written
 ├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
-├── IllegalLaunch (RuntimeError)       a policy launched what must not start now
+├── IllegalLaunch (RuntimeError)       a policy launched an op that must not start now
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
-│   └── EngineClosed                   it was closed before
+│   └── EngineClosed                   the engine was closed before
 ├── WrongResult (RuntimeError)         an optimised step did not give what PyTorch gives
 └── ServiceError (RuntimeError)        the prediction service gave no usable answer
     ├── ServiceUnavailable (ConnectionError)
-    │   └── NotAsked                   it is left alone for now, or this process can make no request
-    ├── ServiceRefused                 it answered with another status than 200
+    │   └── NotAsked                   no request was made
+    ├── ServiceRefused                 the service answered with another status than 200
     └── DeadlineExceeded (TimeoutError)
 """
 
@@ -58,11 +58,11 @@ class NotFound(ThreadcastError, LookupError):
 
 
 class NetworkError(ThreadcastError, RuntimeError):
-    """A user's own network code that cannot be imported or raises, with what it said."""
+    """A user's own network code that cannot be imported or raises; the message contains the error of that code."""
 
 
 class CaptureError(ThreadcastError, RuntimeError):
-    """A callable that cannot be turned into an op graph, with the reason."""
+    """A callable that cannot be turned into an op graph; the message gives the reason."""
 
 
 class MeasurementError(ThreadcastError, RuntimeError):
@@ -86,11 +86,15 @@ class StoreError(ThreadcastError, RuntimeError):
 
 
 class ArtefactError(ThreadcastError, RuntimeError):
-    """A model artefact that is damaged, foreign, or holds something that must not be loaded."""
+    """A model artefact that is damaged, not written by threadcast, or holds something that must not be loaded."""
 
 
 class IllegalLaunch(ThreadcastError, RuntimeError):
-    """A policy launched what is not ready, where it does not fit, or nothing when it had to; with the history."""
+    """A policy broke the rules of launching; the message describes the launch and what happened before.
+
+    It launched an op that is not ready, launched one on cores where it does not fit, or launched nothing when it had
+    to.
+    """
 
 
 class ExecutionError(ThreadcastError, RuntimeError):
@@ -114,13 +118,13 @@ class ServiceUnavailable(ServiceError, ConnectionError):
 
 
 class NotAsked(ServiceUnavailable):
-    """No request was made: the service is left alone for now, or this process cannot make one."""
+    """No request was made: the service failed and is left alone for a while, or this process cannot make a request."""
 
 
 class ServiceRefused(ServiceError):
     """The prediction service answered with another HTTP `status` than 200.
 
-    `retry_after_s`: seconds after which it wants to be asked again, where it says so.
+    `retry_after_s`: seconds after which the service wants to be asked again; None where it does not say.
     """
 
     def __init__(self, message: str, *, status: int, retry_after_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers as text for people to read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """The number rounded to significant digits, without an exponent from 1e-4 up to 1e15."""
+    """The number as text, rounded to `digits` significant digits; "-" for infinity and not-a-number.
+
+    It is written without an exponent from 1e-4 up to 1e15.
+    """
     if not math.isfinite(value):
         return "-"
     if value == 0:
@@ -20,7 +23,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float, digits: int = 3) -> str:
-    """Seconds with a suitable unit: "1.25 ms"."""
+    """`seconds` as text with a suitable unit ("1.25 ms"); "-" for infinity and not-a-number."""
     if not math.isfinite(seconds):
         return "-"
     scale, unit = next(((s, u) for s, u in _TIME_UNITS if abs(seconds) >= s), _TIME_UNITS[-1])

@@ -17,13 +17,14 @@ from threadcast.core.op import Op
 
 SCHEMA = "threadcast.graph/1"
 MAX_OPS = 100_000
-"""Larger graphs are refused: planning memory and time grow with the ops, and no known network comes near."""
+"""Graphs of more ops are refused: planning takes more memory and time with each op. No known network comes near."""
 
 
 class Edge(NamedTuple):
-    """`target` starts after `source` has finished; both are positions in `OpGraph.ops`.
+    """A dependency: `target` starts after `source` has finished; both are positions in `OpGraph.ops`.
 
-    `ordering` is True where no value flows: mutation of shared memory, running statistics, random state.
+    `ordering` is True where no value flows and only the order counts: mutation of shared memory, running statistics,
+    random state.
     """
 
     source: int
@@ -45,7 +46,7 @@ class OpGraph:
     predecessors: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     successors: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     topological_order: tuple[int, ...] = field(init=False, repr=False)
-    """Positions in an order in which dependencies come first; where several could come next, the lowest position."""
+    """Positions in an order in which every op comes after its dependencies; among several possible ones the lowest."""
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.ops):

@@ -24,9 +24,9 @@ _NAMES = {
 
 
 def parse(text: str | bytes, *, what: str) -> Any:
-    """Parse JSON text; FormatError names `what`, the line and the column.
+    """The value in a JSON text. FormatError names the document (`what`), the line and the column.
 
-    A member given twice in an object is an error too: readers differ in which of them they take (RFC 8259, 4).
+    A member given twice in an object is an error too: JSON readers differ in which of the two they use (RFC 8259, 4).
     """
     try:
         return json.loads(text, object_pairs_hook=_unique)
@@ -45,7 +45,7 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path | str, make: Callable[[Any], T]) -> T:
-    """The result of `make` for the document in `path`; FormatError names the file, OSError when it cannot be read."""
+    """What `make` returns for the JSON document in `path`; FormatError names the file, OSError if it cannot be read."""
     document = parse(Path(path).read_bytes(), what=str(path))
     try:
         return make(document)
@@ -69,7 +69,7 @@ def member(document: Any, name: str, kind: type[T], *, pointer: str = "", defaul
 
 
 def checked(make: Callable[[], T], *, pointer: str) -> T:
-    """Return `make()`; where it raises InvalidInput, FormatError at `pointer` instead."""
+    """Return `make()`; where `make` raises InvalidInput, raise FormatError with this `pointer` instead."""
     try:
         return make()
     except FormatError:

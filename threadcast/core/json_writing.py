@@ -12,7 +12,8 @@ from threadcast.core.atomic_file import replacing
 def write_json(path: Path | str, document: Any) -> None:
     """Write `document` to `path`; a reader sees the old file or the whole new one. OSError when it cannot be written.
 
-    Not-a-number and infinity are refused with ValueError: other programs could not read them.
+    Not-a-number and infinity are refused with ValueError: JSON has no such numbers, so other programs could not read
+    them.
     """
     text = json.dumps(document, allow_nan=False)
     with replacing(Path(path)) as draft:

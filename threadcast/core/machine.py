@@ -22,7 +22,7 @@ III-B). In larger groups (a CCX, a socket) the imbalance is slight and every cou
 
 
 MAX_CORES = 4096
-"""Most cores of a described machine; several times what the largest shared-memory machines have."""
+"""Most cores that `Machine.uniform` accepts; several times what the largest shared-memory machines have."""
 
 
 class Affinity(StrEnum):
@@ -87,7 +87,7 @@ class Machine:
     cores: tuple[Core, ...]
     caches: tuple[Cache, ...] = ()
     fingerprint: str = field(init=False)
-    """Stable identity: a short name, the core count, 8 hexadecimal digits of everything above."""
+    """Stable identity as text: a short name, the core count, and 8 hexadecimal digits of a hash of all fields above."""
 
     def __post_init__(self) -> None:
         if not self.cores:
@@ -135,7 +135,10 @@ class Machine:
         return _cases(self)
 
     def place(self, case: Case) -> tuple[int, ...]:
-        """Core ids that `case` uses on an otherwise idle machine, thread by thread."""
+        """Core ids that `case` uses on an otherwise idle machine, one for each thread.
+
+        InvalidInput if it needs more.
+        """
         if case.affinity is Affinity.SPREAD:
             order: list[int] = [group[0] for group in self.groups]
             what = f"{len(order)} cache groups"
@@ -147,7 +150,10 @@ class Machine:
         return tuple(order[: case.threads])
 
     def cpus(self, cores: Iterable[int], *, hardware_thread: int = 0) -> tuple[int, ...]:
-        """Kernel cpu numbers of these core ids; `hardware_thread` 1 is the second one of each core."""
+        """The kernel's CPU numbers of these core ids; InvalidInput for a core that the machine lacks.
+
+        `hardware_thread` 1 selects the second hardware thread of each core; a core with fewer gives its last one.
+        """
         by_id = {core.id: core for core in self.cores}
         cores = tuple(cores)
         unknown = [core for core in cores if core not in by_id]

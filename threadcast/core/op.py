@@ -36,7 +36,7 @@ class Op:
     flops: float = field(init=False)
     bytes_moved: float = field(init=False)
     key: str = field(init=False)
-    """Stable across processes and versions: kind, "-", 16 hexadecimal digits."""
+    """Identity as text, stable across processes and versions: kind, "-", 16 hexadecimal digits."""
 
     def __post_init__(self, cost: tuple[float | None, float | None] | None) -> None:
         if not self.kind or not isinstance(self.kind, str):
@@ -83,7 +83,7 @@ class Op:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The members of a graph file's op, without its id."""
+        """The JSON object of the op in a graph file, without its id."""
         document: dict[str, Any] = {
             "kind": self.kind,
             "inputs": [spec.to_json() for spec in self.inputs],

@@ -12,27 +12,28 @@ from threadcast.core.json_reading import number
 from threadcast.core.op import Op
 
 TINY_CALLS = 4.0
-"""An op whose work takes less time than so many calls cost is tiny: a fifth or more of its time is overhead, and
-bandwidth does not decide how it slows others down or is slowed down by them. A convention."""
+"""An op is tiny if its work takes less time than this number of calls. A fifth or more of its time is then overhead,
+and bandwidth does not decide how much it slows others down or is slowed down by them. A convention."""
 
 
 class OpClass(StrEnum):
     """What most of an op's time is spent on."""
 
     MEMORY = "memory"
-    """Moving bytes: fewer flops per byte than the machine's ridge."""
+    """Moving bytes: fewer flops per byte than the machine's ridge (`ClassLimits.ridge`)."""
     COMPUTE = "compute"
-    """Arithmetic: at least so many flops per byte."""
+    """Arithmetic: at least as many flops per byte as the machine's ridge."""
     TINY = "tiny"
     """The call itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassLimits:
-    """What one core of a machine can do while all others work too; from a calibration.
+    """The speed of one core of a machine while all other cores work too; a calibration measures it.
 
-    `core_bytes_per_s` is an equal part of the bandwidth that all cores have together: classes are for ops beside
-    others, not for ops alone. `call_s` is the cost of a call that has next to nothing to do.
+    `core_flops_per_s` and `core_bytes_per_s` are per second; the latter is an equal part of the bandwidth that all
+    cores have together, as classes are for ops beside others, not for ops alone. `call_s` is the time in seconds of a
+    call that has next to nothing to do.
     """
 
     core_flops_per_s: float
@@ -46,7 +47,7 @@ class ClassLimits:
 
     @property
     def ridge(self) -> float:
-        """Flops per byte from which on arithmetic takes longer than memory (Williams et al. 2009)."""
+        """Flops per byte above which an op's arithmetic takes longer than its memory traffic (Williams et al. 2009)."""
         return self.core_flops_per_s / self.core_bytes_per_s
 
     def work_s(self, op: Op) -> float:
@@ -61,7 +62,7 @@ class ClassLimits:
         return OpClass.COMPUTE if op.flops >= self.ridge * op.bytes_moved else OpClass.MEMORY
 
     def to_json(self) -> dict[str, Any]:
-        """The three numbers by name."""
+        """The three limits by name, as a JSON object."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Processes that end with the process that started them, however that one ends.
+"""Processes that end when the process that started them ends, in whatever way it ends.
 
 Run as a script, `python parent_process.py PARENT COMMAND...`, it runs a command on the same terms: the command and what
 it starts in its process group end with the process PARENT. It then imports nothing but the standard library.
@@ -16,10 +16,10 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def end_with_parent(parent: int | None = None, *, by: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process the signal `by` when the thread that started it ends, by `kill -9` too.
+    """Have the kernel send this process the signal `by` when the thread that started it ends, even by `kill -9`.
 
-    `parent` is the id of the process that started this one. Given that, this process exits at once where the parent has
-    ended already.
+    `parent` is the id of the process that started this one. If it is given and that process has ended already, this
+    process exits at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if parent is not None and os.getppid() != parent:
@@ -32,7 +32,7 @@ def _end_group(*_: object) -> None:
 
 
 def _run_in_group(parent: int, command: list[str]) -> int:
-    """Run `command`; 1 where it fails, and the whole process group ends when `parent` does."""
+    """Run `command` and return 0, or 1 if it fails; the whole process group ends when `parent` does."""
     signal.signal(signal.SIGTERM, _end_group)  # a handler is not inherited
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     end_with_parent(parent, by=signal.SIGTERM)

@@ -17,9 +17,10 @@ from threadcast.core.json_writing import write_json
 class Placement:
     """One op on its cores from start to finish.
 
-    `cores` are core ids, one a thread where `threads` equals their number; with more threads than cores the
-    rest use the cores' further hardware threads. `hardware_thread` is the slot of every core that the op
-    occupies: 0 alone, 1 for an op that hyper-threading puts beside another (Liu et al. 2018, strategy 4).
+    `cores` are core ids. Each core runs one of the `threads`; where there are more threads than cores, the rest use the
+    cores' further hardware threads. `start_s` and `finish_s` are seconds from the start of the step. `hardware_thread`
+    is the hardware thread of each core that the op occupies: 0 for an op alone, 1 for an op that hyper-threading puts
+    beside another (Liu et al. 2018, strategy 4). InvalidInput for values that cannot be.
     """
 
     id: str
@@ -45,7 +46,7 @@ class Placement:
         return self.finish_s - self.start_s
 
     def to_json(self) -> dict[str, Any]:
-        """The members of a plan file's op."""
+        """The JSON object of the op in a plan file."""
         document = {
             "id": self.id, "cores": list(self.cores), "threads": self.threads,
             "start_s": self.start_s, "finish_s": self.finish_s,
@@ -54,7 +55,7 @@ class Placement:
 
     @classmethod
     def from_json(cls, document: Any, *, pointer: str) -> Placement:
-        """Read what `to_json` writes."""
+        """Read what `to_json` writes; FormatError with a JSON pointer below `pointer` to whatever is wrong."""
         cores = member(document, "cores", list, pointer=pointer)
         if any(not isinstance(core, int) or isinstance(core, bool) for core in cores):
             raise FormatError(f"cores must be integers, got {cores!r}", pointer=f"{pointer}/cores")
@@ -129,9 +130,9 @@ class _Schedule(ABC):
 class Plan(_Schedule):
     """When and where each op is to run, with a lower bound on the makespan of any plan.
 
-    `lower_bound_s` holds for every schedule of these curves on these cores that puts one op at a time on a core; where
-    the plan uses hyper-threads, for schedules that do so too. `gap` = makespan / bound - 1. `guarded` names the ops
-    that the guard returned to the framework's default.
+    `lower_bound_s`, in seconds, holds for every schedule of these curves on these cores that puts one op at a time on a
+    core; where the plan uses hyper-threads, also for schedules that use them. `guarded` are the ids of ops that a guard
+    returned to the framework's default; threadcast itself leaves it empty and only passes it on.
     """
 
     lower_bound_s: float = 0.0
@@ -173,11 +174,11 @@ class Plan(_Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Trace(_Schedule):
-    """When and where each op ran, in the form of a plan. `simulated` distinguishes predicted from measured times."""
+    """When and where each op ran, in the form of a plan; times are predicted if `simulated`, else measured."""
 
     simulated: bool = False
     steps: int = field(default=1)
-    """Number of steps whose medians the times are."""
+    """Number of steps; each time is the median over them."""
 
     SCHEMA: ClassVar[str] = "threadcast.trace/1"
 

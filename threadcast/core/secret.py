@@ -1,4 +1,4 @@
-"""A key that programs pass on and never show."""
+"""A secret text, such as an API key, that is passed on but never shown in output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _VISIBLE = re.compile(rf"[\x21-\x7e]{{1,{MAX_CHARACTERS}}}")
 
 
 class Secret:
-    """Text of visible ASCII that only `reveal` returns; where it is printed, formatted or shown in a traceback it is
-    dots.
+    """A text of visible ASCII that only `reveal` returns; printed, formatted or in a traceback it is shown as dots.
 
-    InvalidInput, which does not show the text, for any other characters: line breaks would end an HTTP header.
+    InvalidInput for any other characters, because line breaks would end an HTTP header; the message does not show the
+    text.
     """
 
     __slots__ = ("_text",)

@@ -31,7 +31,7 @@ DATA_VARIABLE = "THREADCAST_DATA"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The value of every setting and where it came from; `settings["service.port"]`."""
+    """The value of every setting and where it came from; `settings["service.port"]` is one value."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str] = field(default_factory=dict)

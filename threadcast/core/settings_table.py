@@ -22,22 +22,22 @@ _KINDS = {
 
 
 def user_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where measurements and models live by default: $XDG_DATA_HOME/threadcast, else ~/.local/share/threadcast."""
+    """Default directory of measurements and models: $XDG_DATA_HOME/threadcast, else ~/.local/share/threadcast."""
     return _user_dir(environment, "XDG_DATA_HOME", ".local/share")
 
 
 def user_config_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the user's own threadcast.toml is: $XDG_CONFIG_HOME/threadcast, else ~/.config/threadcast."""
+    """Directory of the user's own threadcast.toml: $XDG_CONFIG_HOME/threadcast, else ~/.config/threadcast."""
     return _user_dir(environment, "XDG_CONFIG_HOME", ".config")
 
 
 def user_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where files are that can be created again: $XDG_CACHE_HOME/threadcast, else ~/.cache/threadcast."""
+    """Directory of files that can be created again: $XDG_CACHE_HOME/threadcast, else ~/.cache/threadcast."""
     return _user_dir(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def user_runtime_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where sockets are: $XDG_RUNTIME_DIR/threadcast, else /tmp/threadcast-UID."""
+    """Directory of sockets: $XDG_RUNTIME_DIR/threadcast, else /tmp/threadcast-UID."""
     base = Path(environment.get("XDG_RUNTIME_DIR", ""))
     return base / "threadcast" if base.is_absolute() else Path(f"/tmp/threadcast-{os.getuid()}")
 
@@ -69,12 +69,12 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Name of its environment variable."""
+        """Name of the setting's environment variable."""
         return "THREADCAST_" + self.name.upper().replace(".", "_")
 
     @property
     def allowed(self) -> str:
-        """What a value must be, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         words = _KINDS[self.kind]
@@ -90,9 +90,9 @@ class Setting:
         return self.default_text or str(self.default)
 
     def check(self, value: Any, *, origin: str, base: Path | None = None) -> Any:
-        """Return `value` as this setting's type; ConfigError, naming `origin`, when it is none of the allowed.
+        """Return `value` as this setting's type; ConfigError, naming `origin`, when it is not an allowed value.
 
-        Text is read as the type where that is not text (environment, flags). A relative path is taken from `base`.
+        Text from the environment or a flag is converted to the type. A relative path is relative to `base`.
         """
         try:
             converted = _convert(value, self.kind)

@@ -20,7 +20,7 @@ def read_text(path: Path | str) -> str | None:
 
 
 def read_int(path: Path | str) -> int | None:
-    """The whole number that is the file's only content."""
+    """The whole number that is the file's only content; None where it is not one, or the file cannot be read."""
     try:
         return int(read_text(path) or "")
     except ValueError:

@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 
 def perfetto(plan: Plan | None = None, trace: Trace | None = None, *, graph: OpGraph | None = None) -> dict[str, Any]:
-    """Return the trace-event document of a plan, a trace, or both as two groups, predicted above actual.
+    """Return the trace-event document of a plan, a trace, or both; of both, the plan is a group above the trace.
 
     There is a track for every core that runs an op, and one more for its second hardware thread where that is
     used; an op is drawn on each of its cores. Ops that overlap on one core, as measured times may, get a further

@@ -36,7 +36,7 @@ _ARM_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class UsableCores:
-    """What this process may use.
+    """The CPUs and the number of cores that this process may use.
 
     `cpus` are the kernel's CPU numbers that affinity and cpuset allow, ascending. `cores` is the number of whole cores
     that it should use: hardware threads of one core count once, and a quota is rounded down. `quota` is in CPUs, None
@@ -51,7 +51,7 @@ class UsableCores:
 
 
 def usable_cores(root: Path = Path("/"), *, affinity: Iterable[int] | None = None) -> UsableCores:
-    """Return what this process may use: the least of affinity mask, cpuset, cgroup v1 and v2 quota, and SMT.
+    """Return what this process may use, by affinity mask, cpuset, cgroup v1 and v2 quota, and whole cores under SMT.
 
     `affinity` is used as the mask; None asks the kernel for the calling thread's.
     """

@@ -22,7 +22,10 @@ NOISE = 100  # length of the generator's input (Radford et al. 4)
 
 
 class Generator(nn.Module):
-    """Noise (batch, 100) -> images (batch, colours, side, side) in -1..1; `width` is the last hidden layer's."""
+    """Noise (batch, 100) -> images (batch, colours, side, side) in -1..1.
+
+    `width`: channels of the last hidden layer.
+    """
 
     def __init__(self, *, side: int, width: int, colours: int) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Images (batch, colours, side, side) -> logits (batch,); `width` is the first layer's."""
+    """Images (batch, colours, side, side) -> logits (batch,); `width` is the number of the first layer's channels."""
 
     def __init__(self, *, side: int, width: int, colours: int) -> None:
         super().__init__()

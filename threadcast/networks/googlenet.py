@@ -39,7 +39,7 @@ class BlockWidths:
 
     @property
     def outputs(self) -> int:
-        """Channels that the block puts out."""
+        """Output channels of the whole block."""
         return self.conv1 + self.conv3 + self.conv5 + self.pool
 
 

@@ -11,7 +11,7 @@ from threadcast.networks.workload import Parts
 
 
 def classification(model: nn.Module, *, batch: int, side: int, classes: int, channels: int = 3) -> Parts:
-    """Give `model` a batch of normal noise (batch, channels, side, side), random labels and cross entropy."""
+    """`model` with normal noise (batch, channels, side, side) as inputs, random labels, and cross entropy as loss."""
     return model, (torch.randn(batch, channels, side, side),), torch.randint(classes, (batch,)), F.cross_entropy
 
 
@@ -50,7 +50,7 @@ class Branches(nn.ModuleList):
 
 
 def init_he(module: nn.Module) -> None:
-    """Draw every convolution's weight for layers followed by ReLU.
+    """Draw the weights of every convolution anew, for layers that ReLU follows.
 
     Source: He et al. 2015, "Delving Deep into Rectifiers", 2.2, in the backward form (fan out).
     """

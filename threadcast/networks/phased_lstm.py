@@ -19,7 +19,7 @@ OPEN_RATIO = 0.1  # share of a period in which the gate is open, at the start (T
 
 
 class TimeGate(nn.Module):
-    """Times (batch, 1) -> openness (batch, width): each neuron opens once a period of its own, at its own shift."""
+    """Times (batch, 1) -> openness (batch, width), from 0 to 1; each neuron has a period, and opens once in it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

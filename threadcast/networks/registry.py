@@ -26,7 +26,7 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A name, how to build it, and its sizes' options."""
+    """A registered network: its name, its builder, and the builder's keyword arguments for each size."""
 
     name: str
     builder: Builder | str
@@ -56,7 +56,7 @@ def register(name: str, builder: Builder | str, sizes: Mapping[str, Options]) ->
 
 
 def unregister(name: str) -> None:
-    """Take `name` out again; NotFound where there is none."""
+    """Remove the network `name` from the registry; NotFound where there is none."""
     del _networks[_find(name).name]
 
 
@@ -71,7 +71,7 @@ def sizes(name: str) -> tuple[str, ...]:
 
 
 def options(name: str, size: str) -> Options:
-    """What the builder of `name` is called with at `size`, before overrides; NotFound for an unknown one."""
+    """The keyword arguments of the builder of `name` at `size`, before overrides; NotFound for an unknown one."""
     known = _find(name).sizes
     if size not in known:
         raise NotFound(f"{name} has no size {size!r}; {_suggestion(size, known)}")

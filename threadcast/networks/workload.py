@@ -58,11 +58,11 @@ class Workload:
 
 
 def as_workload(returned: object, *, source: str, name: str, size: str, batch: int | None = None) -> Workload:
-    """Give the Workload in what a network function returned, in any of `ALLOWED_FORMS`.
+    """The Workload of what a network function returned in any of `ALLOWED_FORMS`.
 
-    A lone tensor or a list stands for the tuple of inputs, and a plain callable for a model without
-    parameters. Without `batch` it is the first side of the first input. `source` names the function in
-    errors: InvalidInput when it returned anything else.
+    A lone tensor or a list is accepted for the tuple of inputs, and a plain callable for a model without
+    parameters. Where `batch` is None it is the first side of the first input. InvalidInput for anything else that
+    the function returned; its message calls the function `source`.
     """
     from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""Where PyTorch's default runs calls of one kind, and why."""
+"""Results that say that PyTorch's default runs a call, and why."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The default runs these calls. `reason` is what the user reads."""
+    """PyTorch's default runs calls with these arguments. `reason` is a text for the user."""
 
     reason: str
 
 
 class FirstCall:
-    """The default runs this one call: only after it can be known whether such calls can be captured."""
+    """PyTorch's default runs this one call; whether such calls can be captured is known only after it."""
 
 
 FIRST_CALL = FirstCall()

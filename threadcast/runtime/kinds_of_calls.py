@@ -1,4 +1,4 @@
-"""In what calls differ that need graphs of their own, in words for the user."""
+"""Describes, for the user, why a call needs a graph of its own: how it differs from the calls captured before."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ _PARTS = (
     "the model or the optimizer",
     "PyTorch's default type",
 )
-"""What the members of the keys of calls say."""
+"""What each member of a call's key stands for, in the order of the key."""
 
 
 def differences(key: tuple[Hashable, ...], others: Iterable[tuple[Hashable, ...]]) -> str:
-    """What of a call differs from all of `others`, and which settings, where it is these.
+    """Return a text that names the parts in which the call with this `key` differs from the calls with keys `others`.
 
-    A key has as many members as there are parts; settings in it are pairs of name and value, however nested.
+    A part is named if it differs from that of any other call, with the names of the settings that differ. A key has one
+    member for each of `_PARTS`; settings in it are pairs (name, value), nested to any depth.
     """
     known = list(others)
     found = []
@@ -30,7 +31,7 @@ def differences(key: tuple[Hashable, ...], others: Iterable[tuple[Hashable, ...]
 
 
 def _names(one: Any, other: Any) -> Iterator[str]:
-    """The names of pairs (name, value) that differ, in nested tuples of one form."""
+    """Names of the pairs (name, value) that differ between two nested tuples of the same structure."""
     if one == other or not isinstance(one, tuple) or not isinstance(other, tuple):
         return
     if len(one) == len(other) == 2 and isinstance(one[0], str) and one[0] == other[0]:

@@ -1,4 +1,4 @@
-"""The cores that an optimised model uses now: those of its process, or as many of them as were asked for."""
+"""The cores that an optimised model uses now: all that its process may use, or the part that the user asked for."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from threadcast.core.errors import InvalidInput
 from threadcast.threads.process_cores import ProcessCores
 
 UNCHANGED_S = 5.0
-"""Seconds for which cores must have stayed the same before a model is measured anew for them: an arbiter tries
-divisions for some seconds, and measuring takes steps."""
+"""Seconds for which the cores must have stayed the same before a model is measured anew for them: an arbiter tries
+divisions for some seconds, and measuring takes many steps."""
 
 
 class ModelCores:
-    """The cores of a model that was optimised for `machine`; `changed` is called with new ones, from any thread.
+    """The cores of a model that was optimised for `machine`: all cores of its `process`, or those that `resize` chose.
 
-    They are those of its `process`, or of these as many as `resize` asked for. A model uses no more cores than
-    `machine` has until it adopts others: `has_more` says that there are more. `most` is the largest number that it may
-    have (None: all that the process has).
+    `changed` is called with the new cores whenever they change, from any thread. `most` is the largest number of cores
+    that the model may have (None: as many as the process has). `now` returns seconds. The model was measured on
+    `machine` and has no plans for more cores than that; `has_more` says that there are more, `adopt` makes them its
+    machine.
     """
 
     def __init__(
@@ -34,27 +35,28 @@ class ModelCores:
         self._lock = RLock()
         self._since_s = now()
         self.cores: Sequence[Core] = machine.cores
-        """Those that it has now."""
+        """The cores that the model has now."""
         self.whole = True
-        """Whether they are those of `machine`."""
+        """Whether `cores` are all cores of the machine on which the model was measured."""
         process.subscribe(self._process_changed)
         if process.cpus is not None:
             self._update()
 
     @property
     def has_more(self) -> bool:
-        """Whether it has more cores than the machine on which it was measured."""
+        """Whether the model has more cores than the machine on which it was measured."""
         return len(self.cores) > len(self._machine)
 
     @property
     def unchanged(self) -> bool:
-        """Whether it has had the same cores for `UNCHANGED_S`."""
+        """Whether the model has had the same cores for `UNCHANGED_S`."""
         return self._now() - self._since_s >= UNCHANGED_S
 
     def resize(self, cores: int | Iterable[int] | None) -> Sequence[Core]:
-        """Use so many cores, or those of these CPUs; None: all that the process has. Returns the cores then in use.
+        """Use this number of cores, or the cores of these CPU numbers; None: all that the process has.
 
-        InvalidInput for none, for more than there are, and for CPUs that the process has not.
+        Returns the cores in use from then on. InvalidInput for no core, for more cores than there are, and for CPUs
+        that the process may not use.
         """
         with self._lock:
             available = self._available()
@@ -73,12 +75,12 @@ class ModelCores:
             return self.cores
 
     def pass_to(self, receiver: Callable[[Sequence[Core]], None]) -> None:
-        """Call `receiver` with the cores that it has now; they do not change meanwhile."""
+        """Call `receiver` with the cores that the model has now; they do not change during the call."""
         with self._lock:
             receiver(self.cores)
 
     def adopt(self) -> Machine:
-        """Take the cores that it has now for all of its machine, and return that machine."""
+        """Return a machine of the cores that the model has now. From here on the model counts as measured on it."""
         with self._lock:
             cpus = [cpu for core in self.cores for cpu in core.cpus]
             self._machine = read_machine(affinity=cpus)
@@ -103,7 +105,7 @@ class ModelCores:
             self._changed(self.cores)
 
     def _available(self) -> list[Core]:
-        """The cores of the process, those of the machine first and by its numbers."""
+        """At most `most` cores of the process: first those of the machine, with its core numbers, then others."""
         of_process = self._process.cpus
         machine = self._first if of_process is None else read_machine(affinity=of_process)
         found = [core.cpus for core in machine.cores]

@@ -1,4 +1,4 @@
-"""The two calls for somebody whose PyTorch model runs on CPU cores."""
+"""`optimize` and `optimize_training`: make a PyTorch model's inference or training step on CPU cores faster."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ from threadcast.threads.memory import keep_freed_memory
 
 
 class _OptimizedModel:
-    """What optimised calls and steps have in common: reports, cores and the end."""
+    """What optimised calls and training steps have in common: reports, the choice of cores, and `close`."""
 
     _optimized: Optimized
 
     @property
     def reports(self) -> list[Report]:
-        """What runs each kind of arguments, in the order in which they first came."""
+        """One report for each kind of arguments (shapes, types, modes): what runs it and why. In order of first use."""
         return self._optimized.reports
 
     @property
     def fastest(self) -> list[Contender]:
-        """What ran fastest when last compared, of each kind of arguments that could be captured."""
+        """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
         return self._optimized.fastest
 
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
-        """Use so many cores, or those of these CPUs, from the next operator boundary; None: all that the process has.
+        """Use this number of cores, or the cores of these CPU numbers; None: all that the process may use.
 
-        From any thread; a call or training step under way goes on with them, and its result is the same. Returns the
-        CPUs of the cores in use. InvalidInput for none, and for cores that this process has not.
+        May be called from any thread. A call or training step that is running goes on with the new cores from its next
+        operator on; its result is the same. Returns the cores in use, each as the tuple of its CPU numbers.
+        InvalidInput for no core, and for cores that this process may not use.
         """
         return tuple(core.cpus for core in self._optimized.cores.resize(cores))
 
     def close(self) -> None:
-        """End its threads; a later call measures anew."""
+        """End the threads that run the model; a later call measures anew."""
         self._optimized.close()
 
 
 class OptimizedCall(_OptimizedModel):
-    """A callable with the signature of `function`; `reports` say what runs it, `close` ends its threads.
+    """A callable with the signature and the results of `function`, without gradients.
 
-    Results carry no gradients. The first calls measure (some 20 for each memory format and pair of thread counts).
+    The first calls measure (about 20 calls for each memory format and pair of thread counts). `reports` say what runs
+    the calls.
     """
 
     def __init__(
@@ -98,9 +100,10 @@ class OptimizedCall(_OptimizedModel):
 
 
 class OptimizedStep(_OptimizedModel):
-    """One training step: `step(*inputs, target)` returns the loss; `reports`, `resize`, `close` as of `OptimizedCall`.
+    """A callable that does one training step: `step(*inputs, target)` returns the loss, a tensor without gradient.
 
-    It does what `loss(model(*inputs), target)`, `backward` and the optimizer's `step` do, but leaves no `.grad`.
+    A step does what `loss(model(*inputs), target)`, `backward` and the optimizer's `step` do, but leaves no `.grad`.
+    `reports`, `resize` and `close` work as those of `OptimizedCall`.
     """
 
     def __init__(
@@ -135,22 +138,26 @@ class OptimizedStep(_OptimizedModel):
         return _loss_of(self._optimized(*arguments))
 
     def prepare(self, *arguments: Any) -> None:
-        """Capture the step for such arguments; nothing is trained."""
+        """Capture the step for arguments of this kind (inputs, then the target). Nothing is trained."""
         self._optimized.prepare(*arguments)
 
 
 def optimize(
     function: Callable[..., Any], *example: Any, cores: int | None = None, backends: bool = True
 ) -> OptimizedCall:
-    """Return `function`, a module or a plain function, as a callable that is faster or runs as before.
+    """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
-    It is for inference: results carry no gradients. With an `example` of arguments, measuring and planning happen at
-    once, on that; else on the first calls. `cores` are those to use (None: all that this process may use). A module in
-    eval mode is also given to ONNX Runtime, OpenVINO (where installed) and `torch.compile`, and the fastest is kept;
-    making them can take a minute. `backends=False` leaves them out. They work on copies of the weights, which are made
-    anew after writes; write under `torch.no_grad()`, since what changes few elements by way of `.data` or NumPy may be
-    missed. What cannot be captured (control flow by data, hooks, unknown operators) runs as PyTorch does, with a
-    warning that says why.
+    It is for inference: results carry no gradients. With `example` arguments, measuring and planning happen before this
+    returns, in calls with them; without, in the caller's first calls. `cores` is the number of cores to use (None: all
+    that this process may use).
+
+    A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`; building
+    these can take a minute. The fastest of all is kept. `backends=False` leaves the three out. They work on copies of
+    the weights, which are renewed after writes to the weights. Write under `torch.no_grad()`: a write by way of `.data`
+    or NumPy that changes few elements may be missed.
+
+    A call that cannot be captured (control flow that depends on data, hooks, unknown operators) runs in PyTorch as
+    before, with a warning that says why.
     """
     made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
@@ -168,10 +175,11 @@ def optimize_training(
     *example: Any,
     cores: int | None = None,
 ) -> OptimizedStep:
-    """Return `step(*inputs, target) -> loss` for `loss(model(*inputs), target)`, its gradients and the update.
+    """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
 
-    SGD, Adam and AdamW are known. The first steps measure; all of them train. `example` (inputs, then the target) is
-    only checked to be capturable: nothing is trained on it. InvalidInput for an example without inputs and target.
+    The optimizer may be SGD, Adam or AdamW. The first steps measure, and train as all others do. An `example` (inputs,
+    then the target) is captured before this returns; nothing is trained on it. `cores` is the number of cores to use
+    (None: all that this process may use). InvalidInput for an example that lacks inputs or target.
     """
     if example and len(example) < 2:
         raise InvalidInput("the example must be the inputs and then the target")
@@ -182,7 +190,7 @@ def optimize_training(
 
 
 def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
-    """The loss of a step that eager PyTorch ran, or a plan."""
+    """The loss in the result of a step: a tensor from eager PyTorch, a dictionary from a plan."""
     return result["loss"] if isinstance(result, dict) else result
 
 
@@ -192,7 +200,7 @@ def _machine(cores: int | None) -> Machine:
 
 
 def _described(function: Callable[..., Any]) -> str:
-    """A text that differs between models, and is the same in the next process."""
+    """A text that identifies the model or function, the same in every process."""
     if not isinstance(function, nn.Module):
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
     if any(map(is_lazy, function.parameters())):
@@ -202,7 +210,7 @@ def _described(function: Callable[..., Any]) -> str:
 
 
 class _Formatted(nn.Module):
-    """Calls a module with positional and keyword arguments that come as two values, in its current memory format."""
+    """Calls a module with a tuple of positional and a dictionary of keyword arguments, in its current memory format."""
 
     def __init__(self, module: nn.Module, model_format: ModelFormat) -> None:
         super().__init__()

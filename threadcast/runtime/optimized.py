@@ -1,4 +1,4 @@
-"""A function or a training step that finds out on its caller's own steps what runs it fastest, and runs it so."""
+"""A function or training step that measures in its caller's own calls what runs it fastest, and runs it that way."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ from threadcast.runtime.watch import Seen, Watch
 from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
-"""Kinds of arguments (shapes, types, modes) that are captured and planned; further ones run as they did before."""
+"""Most kinds of arguments (shapes, types, modes) that are captured and planned; calls of further kinds run in PyTorch
+as before."""
 
 
 class Optimized:
-    """Calls eager PyTorch, as `shadowed` has it, or a faster equivalent that does the same to the model.
+    """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
 
-    The `trace` of `shadowed` takes the model's memory format before the call's arguments.
+    The first calls measure and compare (`Tuning`); each of them does all of the caller's step.
 
-    `capture(arguments, model_format)` gives the graph of one call in the current memory format. The first calls measure
-    and compare (`Tuning`); all of them are whole steps of the caller's. `watched` are the model and the optimizer whose
-    tensors the graphs hold, `functions` others that they have built in (a loss). `rivals(arguments)` are further
-    contenders, `among` says which. `name` tells calls apart between processes. It uses `most` cores at most, if more
-    come.
+    `shadowed` holds the call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments.
+    `capture(arguments, model_format)` returns the graph of one call in the current memory format. `watched` are the
+    model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
+    in, such as a loss. `rivals(arguments, cores)` returns further contenders; the text `among` names them. `name`
+    identifies the call in stored plans, for other processes. `most` is the largest number of cores to use (None: all
+    that the process has).
     """
 
     def __init__(
@@ -76,21 +78,21 @@ class Optimized:
         self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
         self._shadowed = replace(shadowed, trace=partial(shadowed.trace, self._format))
         self._tunings: dict[Any, Tuning | Fallback] = {}
-        """What runs each kind of arguments."""
+        """For the key of each kind of arguments, what runs its calls."""
         self._last: tuple[Any, Tuning | Fallback] | None = None
         """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._calls = 0
-        """Calls that were not run as before, where some of them are to be verified."""
+        """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name = name
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
-        """Kinds of arguments that could not be captured before a first call, and have had one since."""
+        """Kinds of arguments that could not be captured before their first call, and have been called since."""
         self._awaited: Hashable | None = None
-        """The kind of arguments that is captured after a first call by the default."""
+        """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
         self._steps = this_process().steps
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
@@ -109,7 +111,7 @@ class Optimized:
             return self._verified(found, arguments) if self._verify_every else found(*arguments)
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
-        """Return what runs these arguments; what they need is captured now if it was not before."""
+        """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
         if self._unsupported is not None:
             return Fallback(self._unsupported)
         leaves, structure = _flattened(arguments)
@@ -144,18 +146,18 @@ class Optimized:
 
     @property
     def reports(self) -> list[Report]:
-        """What runs each kind of arguments, in the order in which they first came."""
+        """One report for each kind of arguments: what runs it and why. In order of first use."""
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
         return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._tunings.values()]
 
     @property
     def fastest(self) -> list[Contender]:
-        """What ran fastest when last compared, of each kind of arguments that could be captured."""
+        """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
         return [tuning.fastest for tuning in self._tunings.values() if isinstance(tuning, Tuning)]
 
     def close(self) -> None:
-        """End all threads and restore the memory format that parameters had; later calls measure anew."""
+        """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
             for tuning in self._tunings.values():
                 if isinstance(tuning, Tuning):
@@ -165,7 +167,7 @@ class Optimized:
             self._format.set(MemoryFormat.AS_GIVEN)
 
     def _with_other_cores(self, found: Tuning | Fallback | None) -> Tuning | Fallback | None:
-        """What runs a call on other cores than those of `machine`; None where everything must be measured anew."""
+        """What runs a call while the cores are not those of `machine`; None where all must be measured anew."""
         if isinstance(found, Tuning) and found.follows and not self.cores.has_more:
             return found
         if isinstance(found, Fallback):
@@ -215,7 +217,7 @@ class Optimized:
         return captured
 
     def _seen(self, watch: Watch) -> Seen:
-        """The state of model and optimizer; graphs that hold tensors which were replaced are dropped."""
+        """The state of model and optimizer. Where tensors were replaced, drops all graphs, which hold the old ones."""
         seen = watch.look()
         if seen.moved:
             self.close()
@@ -248,7 +250,7 @@ class Optimized:
         return self._default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
-        """Run a call; every so often by eager PyTorch too, and WrongResult where the results differ."""
+        """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""
         self._calls += 1
         if self._calls % self._verify_every:
             return tuning(*arguments)
@@ -261,13 +263,13 @@ class Optimized:
         return tuning(*arguments)
 
     def _renew_watch(self) -> None:
-        """Have the watch compare with the tensors as they are now."""
+        """Make the watch compare with the tensors as they are now."""
         if self._watch is not None:
             self._watch.renew()
 
 
 def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
-    """The leaves of arguments and a key of how they were nested; quick where all arguments are tensors."""
+    """The leaves of the arguments, and a key of their nesting. Quick where all arguments are tensors."""
     plain = arguments
     if len(arguments) == 2 and [type(part) for part in arguments] == [tuple, dict] and not arguments[1]:
         plain = arguments[0]  # of a call without keywords
@@ -277,7 +279,7 @@ def _flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
 
 
 def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
-    """Shapes, types and strides of tensors, and all other arguments."""
+    """A key of the leaves: shape, type, strides and device of each tensor; type and value of every other leaf."""
     return tuple(
         [
             (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
@@ -287,7 +289,10 @@ def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
 
 
 def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
-    """For each tensor the first with the same memory, and the address if the model holds it. Empty ones share none."""
+    """For each tensor, a number that tensors with the same memory share, and the address if the model holds it.
+
+    Empty tensors share no memory.
+    """
     places: dict[int, int] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]

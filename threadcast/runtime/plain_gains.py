@@ -1,7 +1,7 @@
-"""What a user of plain PyTorch would gain by settings alone: malloc that keeps memory, memory format, thread count.
+"""Measures what plain PyTorch gains by settings alone: malloc that keeps freed memory, memory format, thread count.
 
-Every setting has a process of its own (how malloc works cannot be changed back), and they run in turns, so that a
-machine that changes its pace changes all. `scheduler.runtime.plain_step` is what runs in them.
+Every setting has a process of its own, because a change to malloc cannot be undone. The processes take turns, so that
+a machine that becomes faster or slower affects all settings alike. Each process runs `threadcast.runtime.plain_step`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode, OptimizerName
 
 STEPS = 3
-"""Timed steps of a turn. One step before them, which finds caches and thread teams cold, is not timed."""
+"""Timed steps in a turn. A step before them is not timed: it finds caches and thread teams cold."""
 
 ROUNDS = 10
-"""Rounds of turns, at least: of 10 ratios without a difference the lower quartile is above 1 in 1 of 20 cases."""
+"""Fewest rounds; in a round each process has one turn. Of 10 ratios of equally fast settings, the lower quartile is
+above 1 in 1 of 20 cases."""
 
 ADVISED_GAIN = 1.02
-"""Ratio that the lower quartile must reach: what is less is not worth a line of advice."""
+"""Gain (a ratio of times) that the lower quartile must reach; a smaller gain is not worth a line of advice."""
 
 TIMEOUT_S = 300.0
-"""Longest wait for the start of a process or for one turn of it."""
+"""Longest wait in seconds for the start of a process or for one of its turns."""
 
 _ENDING_S = 5.0
-"""Longest wait for the exit code of a process that has closed its pipes."""
+"""Longest wait in seconds for the exit code of a process that has closed its pipes."""
 
 _KEEPING = " ".join(f"{name}={value}" for name, value in KEEPING.items())
 _MALLOC = f"start Python with {_KEEPING} in its environment: freed memory stays in the process"
@@ -54,7 +55,7 @@ _LAYOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run the same step, and how to get it in plain PyTorch (None: as it is run now)."""
+    """A setting at which the step runs. `advice` tells how to get it in plain PyTorch; None: the current setting."""
 
     name: str
     advice: str | None = None
@@ -65,7 +66,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median and quartiles."""
+    """Median, lower (`low`) and upper (`high`) quartile of values."""
 
     median: float
     low: float
@@ -73,14 +74,17 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> Self:
-        """Those of two or more values."""
+        """Return median and quartiles of two or more values."""
         low, middle, high = quantiles(values, n=4, method="inclusive")
         return cls(middle, low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSetting:
-    """How long steps took at a setting, and how many times faster than as it is run now, turn by turn."""
+    """Seconds of a step at a setting, and its gain: the time at the current setting over the time at this one.
+
+    The gain is computed for each turn, from the medians of neighbouring turns.
+    """
 
     setting: Setting
     seconds: Spread
@@ -88,21 +92,21 @@ class TimedSetting:
     faults: float
     """Page faults in one step, on average."""
     peak_bytes: int
-    """The most memory that the process has had."""
+    """The most memory that the process has used so far, in bytes."""
     gains: bool
-    """Whether it is faster by more than noise."""
+    """Whether the setting is faster by more than noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainGains:
-    """The settings of one network's step, as it is run now first, and why others could not be run."""
+    """Times and gains of a network's step. `timed` starts with the current setting; `failed` maps others to errors."""
 
     network: str
     size: str
     batch: int
     mode: Mode
     threads: int
-    """PyTorch's own number of threads."""
+    """Threads that PyTorch uses by default."""
     rounds: int
     timed: tuple[TimedSetting, ...]
     failed: Mapping[str, str]
@@ -119,13 +123,16 @@ def measure_plain_gains(
     timeout_s: float = TIMEOUT_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PlainGains:
-    """Time the step of `network` (as `load_spec` takes it) in plain PyTorch as it is run now and at other settings.
+    """Time the step of `network` (a text for `load_spec`) in plain PyTorch, at the current setting and at others.
 
-    Those are freed memory kept, channels last and both (of networks that convolve images), 1 thread and all usable
-    cores where PyTorch would take another number. The network is in memory once for each. `progress` hears of turns.
-    A setting at which the network raises is told in `failed`. Raises NetworkError where it raises as it is run now,
-    MeasurementError where a process ends or does not answer within `timeout_s`, or memory is too small for all;
-    processes end in any case.
+    The others are: freed memory kept; channels last, and both together (for networks that convolve images); 1 thread
+    and as many threads as there are usable cores, where PyTorch's default is another number. The network is in memory
+    once for each setting. `progress(done, total)` is called after each turn.
+
+    A setting at which the network raises is listed in `failed`. NetworkError where the network raises at the setting
+    of now (or that error itself where it is one of threadcast's). MeasurementError where a process ends early or does
+    not answer within `timeout_s`, or where memory is too small for all processes. InvalidInput for fewer than `ROUNDS`
+    rounds. All processes have ended when this returns or raises.
     """
     if rounds < ROUNDS:
         raise InvalidInput(f"rounds={rounds}: telling a gain from noise takes {ROUNDS} or more")
@@ -178,13 +185,13 @@ def _summary(process: _Process, usual: _Process) -> TimedSetting:
 
 
 def _faults(process: _Process) -> float:
-    """Page faults of one step, on average."""
+    """Mean page faults of one step."""
     faults: int = sum(turn["faults"] for turn in process.turns)
     return faults / (STEPS * len(process.turns))
 
 
 class _Process:
-    """A process that runs the step at one setting: `turns` are its answers, `failure` what the network raised."""
+    """A process that runs the step at one setting. `turns` are its answers, `failure` is the network's exception."""
 
     def __init__(self, setting: Setting, request: Mapping[str, Any], timeout_s: float) -> None:
         self.setting = setting
@@ -218,7 +225,7 @@ class _Process:
         self._errors.close()
 
     def get_ready(self) -> None:
-        """Wait until the step is made and warm."""
+        """Wait until the process has built the step and warmed it up."""
         self.ready = self._answer()
 
     def take_turn(self) -> None:
@@ -257,7 +264,7 @@ class _Process:
         return "as run now" if self.setting.advice is None else f"with {self.setting.name}"
 
     def _end(self) -> str:
-        """How it ended, by its own account where it gave one."""
+        """A text of how the process ended: its exit code or signal, and the last line that it wrote to stderr."""
         try:
             code = self._running.wait(_ENDING_S)
         except subprocess.TimeoutExpired:
@@ -270,7 +277,7 @@ class _Process:
 
 
 def _refuse_too_large(needs_bytes: int, more: int) -> None:
-    """Refuse to load so many more networks as one, which needs `needs_bytes`, where they cannot fit."""
+    """Raise MeasurementError where `more` further processes that need `needs_bytes` each do not fit into memory."""
     found = re.search(r"^MemAvailable: +(\d+) kB$", read_text(Path("/proc/meminfo")) or "", re.MULTILINE)
     available_bytes = int(found[1]) << 10 if found else None
     if available_bytes is not None and more * needs_bytes > available_bytes:
@@ -281,7 +288,7 @@ def _refuse_too_large(needs_bytes: int, more: int) -> None:
 
 
 def _raised(network: str, failure: Mapping[str, str]) -> ThreadcastError:
-    """What the network raised as it is run now, as if it had been here."""
+    """The network's exception at the current setting, to be raised in this process."""
     kind = getattr(errors, failure["type"], None)
     if isinstance(kind, type) and issubclass(kind, ThreadcastError):
         return kind(failure["message"])

@@ -1,8 +1,8 @@
-"""A network's step in plain PyTorch, in a process of its own at one setting: it is made once and timed when told to.
+"""The program of a process that times a network's step in plain PyTorch at one setting.
 
-`scheduler.runtime.plain_gains` has the caller's end. The first line that it reads is the request, each after it a
-number of steps; each is answered by one line of JSON: what the step is like, then how long the steps took, or
-`{"error": {"type", "message"}}`, which is the last.
+`threadcast.runtime.plain_gains` starts it and talks with it over pipes, a line of JSON at a time. The first line to it
+is the request, which is answered by a description of the step. Each line after it is a number of steps, answered by
+the seconds that each took. An error is answered by `{"error": {"type", "message"}}`, which is the last line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from threadcast.networks import Workload
 
 WARM_UP = 3
-"""Steps before the first that is timed: allocators, kernel caches and thread teams come into being in them."""
+"""Steps before the first timed one. They fill allocators and kernel caches, and start thread teams."""
 
 
 def answers_to(requests: TextIO) -> Iterator[dict[str, Any]]:
-    """What to answer to each line of `requests`, up to the first error."""
+    """Yield the answer to each line of `requests`, up to the first error."""
     try:
         import torch  # noqa: F401 - its memory is not the network's
 
@@ -60,7 +60,7 @@ def _made(request: dict[str, Any]) -> tuple[Callable[[], object], dict[str, Any]
 
 
 def _channels_last(workload: Workload) -> Workload:
-    """The workload as a user would change it: the model once, its inputs in each step, as new ones come."""
+    """The workload in channels last, as a user would write it: the model converted once, the inputs in each step."""
     import torch
 
     from threadcast.networks.plain_callable import PlainCallable
@@ -74,7 +74,10 @@ def _channels_last(workload: Workload) -> Workload:
 
 
 def _timed(step: Callable[[], object], steps: int) -> dict[str, Any]:
-    """Seconds of each step, and page faults of one; a step before them finds the caches full of others' data."""
+    """Seconds of each step, page faults of all of them, and the peak memory in bytes so far.
+
+    One more step runs before them, untimed: it finds the caches full of other processes' data.
+    """
     from threadcast.threads.openmp import end_idle_workers
 
     step()

@@ -1,4 +1,4 @@
-"""What a captured graph takes for granted of a model and an optimizer, and whether it still holds."""
+"""Finds out before each call whether model and optimizer are still as they were when their graph was captured."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ _CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """A model and an optimizer at one moment."""
+    """The state of a model and its optimizer at one moment, as far as captured graphs depend on it."""
 
     moved: bool
-    """Whether a tensor is another or in another place than when it was taken for granted, or a Python value that code
-    reads is another."""
+    """Whether a tensor was exchanged or moved in memory since `Watch.renew`, or a Python value that code reads has
+    changed since then. Graphs must then be captured anew."""
     hooked: str | None
-    """Whose hooks there are, which a graph would not call; None without any."""
+    """The owner of hooks, in words; a graph would not call them. None where there are no hooks."""
     settings: tuple[Any, ...]
-    """What else a graph has built in: the modules' numbers and texts (modes too), which parameters are trained, the
-    optimizer's settings but the numbers that a graph takes as inputs."""
+    """Other values that a graph has built in: the modules' numbers and texts (modes too), which parameters are
+    trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
     unsteady: str | None = None
-    """What changes too often for a graph to pay, or cannot be watched; None where there is nothing such."""
+    """Why no graph is used: something changes too often, or cannot be watched. None where neither is so."""
 
 
 class Patience:
     """Decides whether to capture anew after a change, or to wait until nothing has changed for some calls.
 
-    A change within `SOON` calls of the last one is a quick one. After `QUICK_ONES` of these in a row, each further one
-    doubles the calls without a change that are waited for, up to `LONGEST`.
+    A change within `SOON` calls of the last change is a quick one. The first `QUICK_ONES` quick changes in a row are
+    captured at once. After that, each further quick change doubles the number of calls without a change to wait for, up
+    to `LONGEST`.
     """
 
     SOON, QUICK_ONES, LONGEST = 100, 8, 1024
@@ -55,7 +56,7 @@ class Patience:
         self._row = self._calm = self._wait = 0
 
     def after(self, *, changed: bool) -> bool:
-        """Whether to capture, where that is needed, in the call before which this was found."""
+        """Return whether the next call may be captured, if it needs to be. `changed`: whether a change was found."""
         if not changed:
             self._calm += 1
             return self._calm >= self._wait
@@ -66,10 +67,11 @@ class Patience:
 
 
 class ReadsWatch:
-    """Whether Python values that code reads have changed, found out in microseconds where the native library is loaded.
+    """Finds changes of the Python values that code reads, in microseconds where the native library is loaded.
 
-    Dictionaries that change without a change of what counts, as the global variables of a script do with each turn of
-    its loop, are compared item by item from then on; for all others a look at their count of changes will do.
+    For most dictionaries it is enough to read their counter of changes. Some change often in items that the code does
+    not read, as the global variables of a script do in each turn of its loop. These are compared item by item from
+    their first such change on.
     """
 
     def __init__(self, model: nn.Module, functions: Sequence[Any]) -> None:
@@ -79,7 +81,7 @@ class ReadsWatch:
         self._often: list[Table] = []
 
     def changed(self) -> str | None:
-        """The first value that has changed since this was made, as text; None where none has."""
+        """The first value found to have changed since this object was made, as text; None where none has."""
         if self._quick is not None and self._quick.holds():
             return self.state.changed_in(self._often) or self.state.changed_elsewhere()
         library = loaded_library()
@@ -98,12 +100,13 @@ class ReadsWatch:
 
 
 class Watch:
-    """Knows which tensors a model and its optimizer had, where they lay, and the settings that a graph has built in.
+    """Compares a model and its optimizer with their state at the last `renew`: tensors, addresses, built-in settings.
 
-    `functions` are others that a graph has built in: a loss, or what is called in place of a model. What they and the
-    model's code read besides their arguments (globals, closures, attributes) is watched, too.
+    `functions` are other callables that a graph has built in: a loss, or a function in place of a model. Values that
+    they and the model's code read besides their arguments (globals, closures, attributes) are watched, too.
 
-    Every call asks. Once the native library is loaded, a look at what did not change costs a few loads a tensor.
+    `look` is called before every call. Once the native library is loaded, a look that finds no change costs a few
+    memory loads per tensor.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None, *, functions: Sequence[Any] = ()) -> None:
@@ -116,7 +119,7 @@ class Watch:
         self.renew()
 
     def renew(self) -> None:
-        """Take what is there now for granted."""
+        """Compare with the current state from here on."""
         if self._reads.changed() is not None:
             self._reads = ReadsWatch(self.model, self._functions)
         reached = (part for module in self._reads.state.modules for part in module.modules())
@@ -139,7 +142,7 @@ class Watch:
         self._seen: Seen | None = None
 
     def look(self) -> Seen:
-        """What there is now. To be called once before each call: how often things change is counted by calls."""
+        """Return the current state. Call it exactly once before each call, because changes are counted by calls."""
         read = self._reads.changed()
         if read is None and self._seen is not None and self._untouched is not None and self._untouched.holds():
             if not self._groups_untouched.holds():  # as before each step of a learning-rate schedule
@@ -195,7 +198,7 @@ class Watch:
         return constants, trained, *self._groups()
 
     def _groups(self) -> tuple[Any, ...]:
-        """What graphs have built in of the optimizer's settings, and whose parameters they are for."""
+        """The optimizer's settings that graphs have built in, and the ids of each group's parameters."""
         assert self.optimizer is not None
         held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
         return built_in(self.optimizer), held
@@ -233,7 +236,7 @@ class Watch:
 
 
 def _only_count(hooks: dict[Any, Any]) -> bool:
-    """Whether all of them are those of `malleable`, which do nothing to a step."""
+    """Whether all hooks are those of `malleable`, which count steps and do not change them."""
     return all(getattr(hook, "only_counts", False) for hook in hooks.values())
 
 
@@ -242,14 +245,14 @@ def _is_strided(tensor: Tensor) -> bool:
 
 
 def _constants(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A module's own attributes that are numbers, texts or tuples, but private ones."""
+    """Names and values of a module's own public attributes that are numbers, texts, tuples or None."""
     for name, value in attributes.items():
         if isinstance(value, _CONSTANTS) and not name.startswith("_"):
             yield name, _frozen(value)
 
 
 def _frozen(value: Any) -> Any:
-    """`value` as something to be compared and hashed."""
+    """`value` in a form that can be compared and hashed."""
     if isinstance(value, Tensor):
         return id(value) if value.numel() > 1 else value.item()
     if isinstance(value, list | tuple):

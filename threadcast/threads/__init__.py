@@ -1,1 +1,1 @@
-"""Affinity, OpenMP and memory: what this process may use and how."""
+"""Thread affinity, OpenMP workers and freed memory of this process, and the state that its parts share."""

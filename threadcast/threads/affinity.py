@@ -119,8 +119,9 @@ class LedTeam:
 class ThreadTeam:
     """A `LedTeam` led by a thread of its own: `with ThreadTeam(cpus) as team: team.run(op)`.
 
-    Leaving the block ends leader and workers. Only one thread may use a team. Entering ends that thread's own idle
-    workers: while it runs parallel ops itself, it and the team slow each other down. Raises what `LedTeam` raises.
+    Leaving the block ends leader and workers. Only one thread may use a team. Entering also ends the idle OpenMP
+    workers of that thread. The thread should not run parallel ops itself inside the block: its workers and the team
+    would slow each other down. Raises what `LedTeam` raises.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Parameters of `mallopt(3)`, from glibc's malloc.h."""
 
 KEEPING = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1"}
-"""Variables that do the same for a program that is started with them."""
+"""Environment variables that have the effect of `keep_freed_memory` on a program that is started with them."""
 
 Regime = Literal["kept", "returned"]
 
@@ -21,10 +21,10 @@ def keep_freed_memory() -> bool:
     """Let the C library keep all freed memory for this process's later use; False if it has no such setting.
 
     By default glibc gives large freed blocks back to the system and faults them in again: some 20,000 page faults
-    in each training step of ResNet-18 at 64 pixels and batch 8, a third of the step's time, and another number of
-    them in an op run alone. Timings with kept memory are those of the op itself. Call it first thing in a program:
-    it holds for the whole process and until its end, as the C library does not say what was set before. The
-    process keeps its peak memory.
+    in each training step of ResNet-18 at 64 pixels and batch 8, a third of the step's time. An op that runs alone has a
+    different number of them. With kept memory a timing is that of the op itself. Call this first in a program. It holds
+    for the whole process until its end, as the C library does not say what was set before. The process keeps its peak
+    memory.
     """
     global _regime
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -42,10 +42,10 @@ def memory_regime() -> Regime:
 
 
 def return_freed_memory() -> None:
-    """Give what is free now back to the system, once; nothing where the C library cannot.
+    """Give the memory that is free now back to the system, once; do nothing where the C library cannot.
 
-    For when another pattern of use begins: blocks that the last one left would be kept in vain, between those of the
-    next. What is used again is faulted in again.
+    Call this before memory is used in a different way: freed blocks of the old sizes would be kept without use between
+    the new ones. Memory that is used again is faulted in again.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -53,6 +53,9 @@ def return_freed_memory() -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had; ru_maxrss counts that of the one which started it, too."""
+    """The most physical memory that this process has had at any time, in bytes.
+
+    It is not `ru_maxrss`, which also counts the peak of the process that started this one.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))

@@ -1,4 +1,4 @@
-"""The CPUs that a process is asked to keep to, and who has to be told when they change."""
+"""The CPUs that a process is asked to keep to, and the parts of it that are called when these change."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ _logger = logging.getLogger("threadcast")
 
 
 class Pinner(Protocol):
-    """Whoever pins threads of this process for a while and restores their masks afterwards (the native engine)."""
+    """A part of this process that pins threads for a while and restores their masks later (the native engine)."""
 
     def send_home(self, thread: int) -> bool:
-        """Whether the thread is pinned now; if so, it is restored to the process's CPUs, not to its former mask."""
+        """If the thread is pinned now, set its mask to the process's CPUs, not to its former mask.
+
+        Return whether it was.
+        """
 
     def is_pinned(self, thread: int) -> tuple[bool, int]:
         """Whether the thread is pinned now, and how often this pinner has pinned any thread."""
@@ -25,8 +28,8 @@ class Pinner(Protocol):
 class ProcessCores:
     """The CPUs that this process is asked to keep to: by an arbiter, by `threadcast resize`, or by its container.
 
-    Whoever decides calls `assign`; whoever runs threads reads `cpus` and calls `subscribe`. Safe to use from several
-    threads.
+    Code that decides on the CPUs calls `assign`; code that runs threads reads `cpus` and calls `subscribe`. Safe to use
+    from several threads.
     """
 
     def __init__(self) -> None:
@@ -37,7 +40,10 @@ class ProcessCores:
 
     @property
     def cpus(self) -> frozenset[int] | None:
-        """The kernel's numbers of the CPUs; None until `assign` is first called: the affinity mask is all there is."""
+        """The kernel's numbers of the CPUs.
+
+        None until `assign` is first called: until then only the affinity mask counts.
+        """
         return self._cpus
 
     def assign(self, cpus: Iterable[int]) -> None:
@@ -63,16 +69,16 @@ class ProcessCores:
             self._subscribers.append(reference)
 
     def add_pinner(self, pinner: Pinner) -> None:
-        """Have `pinner` asked before a thread's mask is taken for the program's own, or changed."""
+        """Register a pinner, so that a mask that it has set for a while is not taken for the program's own."""
         with self._lock:
             self._pinners.append(pinner)
 
     def release_pin(self, thread: int) -> bool:
-        """Whether a pinner had pinned the thread (kernel id); its mask is then restored to the CPUs assigned."""
+        """If a pinner has pinned the thread (kernel id), set its mask to the assigned CPUs; return whether one had."""
         return sum(pinner.send_home(thread) for pinner in list(self._pinners)) > 0
 
     def mask_of(self, thread: int) -> frozenset[int] | None:
-        """Where a thread of this process (kernel id) may run; None while a pinner has pinned it."""
+        """The CPUs that a thread of this process (kernel id) may run on; None while a pinner has pinned it."""
         before = [pinner.is_pinned(thread) for pinner in list(self._pinners)]
         mask = frozenset(os.sched_getaffinity(thread))
         after = [pinner.is_pinned(thread) for pinner in list(self._pinners)]

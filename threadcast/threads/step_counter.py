@@ -1,4 +1,4 @@
-"""The progress of a process's optimised models: how many steps they have made, and how fast they expect to be."""
+"""The progress of a process's optimised models: the steps that they have made and the speeds that they expect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Depth(local):
 
 
 class StepCounter:
-    """Counts steps of optimised models and keeps the rates that they expect. Safe to use from several threads."""
+    """Counts the steps of optimised models and holds the speeds that they expect. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -1,7 +1,7 @@
-"""What the parts of one process share about it: the cores that it may use, and the steps that its models make.
+"""State that the parts of one process share: the cores that it may use, and the steps that its models make.
 
-`attach` finds here the optimised models of its process, and they find the cores that an arbiter gives. Both may come
-first, and neither imports the other. `this_process` is the one way to it.
+`attach` finds here the steps of the process's optimised models, and these find here the cores that an arbiter gives.
+Either may be called first, and neither imports the other. `this_process()` returns the state.
 """
 
 from __future__ import annotations

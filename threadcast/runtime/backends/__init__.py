@@ -1,1 +1,1 @@
-"""Whole-model backends for inference: other ways to run a module whose parameters stand still."""
+"""Other runtimes that run a whole module for inference, with its parameters as constants: ONNX Runtime and others."""

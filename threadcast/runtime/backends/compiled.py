@@ -12,7 +12,7 @@ from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 
 
 def compiled_call(module: FlatModule) -> TensorCall:
-    """The module compiled by Inductor, with its weights folded in."""
+    """Compile the module with `torch.compile`, its weights as constants, and return its call."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Inductor's modules warn of each other when they are imported
         import torch._inductor.config as inductor

@@ -1,4 +1,4 @@
-"""The whole-model backends that are installed, as contenders for inference."""
+"""Makes contenders for inference from the whole-model backends that are installed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def contenders(
     *,
     among: Sequence[str] = BACKENDS,
 ) -> Iterator[Contender]:
-    """The fastest of the backends `among` these for `module` on such arguments, made one by one.
+    """Yield the fastest backends for `module` and arguments of this kind as contenders, each made when it is asked for.
 
-    They take its parameters and buffers as constants: a contender `holds` until one of them is written to, as
-    `WeightVersions` finds out. A module in training mode has none; backends that cannot serve are left out, with a
-    message.
+    `among` are the backends to try, with up to `cores` threads. They take the module's parameters and buffers as
+    constants, so `holds` of a contender is true until `WeightVersions` finds a write to one of them. A module in
+    training mode has no contenders. Backends that cannot run the module are left out, with a log message.
     """
     if any(part.training for part in module.modules()):
         return

@@ -1,4 +1,4 @@
-"""A module as files: a program of PyTorch's, for another process, and an ONNX file, for the runtimes that read one."""
+"""Writes a module to files: an exported PyTorch program for another process, and an ONNX file for other runtimes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_program(module: FlatModule, path: Path) -> None:
 
 
 def write_onnx(program: ExportedProgram, path: Path) -> None:
-    """Write `program` to `path`, and beside it what is too large; CaptureError where an operator has no ONNX form."""
+    """Write `program` as ONNX to `path`, large weights to files beside it; CaptureError where it has no ONNX form."""
     args, _ = program.example_inputs
     names = [f"input{i}" for i in range(len(args))]
     with _as_capture_errors("cannot be exported to ONNX", path):

@@ -1,4 +1,4 @@
-"""What backends that take a module's parameters as constants have in common."""
+"""A module as a function of tensors alone, for backends that take the module's parameters as constants."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from torch.utils import _pytree as pytree
 from threadcast.core.errors import CaptureError
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-"""Tolerances of a backend's answers, relative to each number and to the largest one of its tensor: kernels in single
-precision that add up in another order differ by 1e-6 to 1e-4 after a hundred layers."""
+"""Tolerances of a backend's results: `RELATIVE` to each number, `ABSOLUTE` times the largest number of its tensor.
+Kernels in single precision that sum in another order differ by 1e-6 to 1e-4 after a hundred layers."""
 
 TensorCall = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""Takes the tensors among a call's arguments, and returns the tensors of its result, both in flat order."""
 
 
 class FlatModule(nn.Module):
-    """A module as a function of tensors alone that returns tensors alone; all else is as it was in the example."""
+    """A module as a function from tensors to tensors; its other arguments are fixed to those of the example.
+
+    `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
+    tensors, or writes to its buffers or arguments.
+    """
 
     def __init__(self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         super().__init__()
@@ -32,7 +37,7 @@ class FlatModule(nn.Module):
             raise CaptureError("the module returns something else than tensors")
 
     def tensors(self, arguments: Any) -> list[Tensor]:
-        """The tensors among nested arguments (positional ones and keywords), in order."""
+        """Return the tensors among the nested `arguments` (a pair: positional ones, keywords), in order."""
         args, kwargs = arguments
         if not kwargs and all(isinstance(value, Tensor) for value in args):
             return list(args)
@@ -45,7 +50,7 @@ class FlatModule(nn.Module):
         return tuple(pytree.tree_leaves(self.module(*args, **kwargs)))
 
     def check(self, run: TensorCall) -> None:
-        """CaptureError where `run` answers the example otherwise than the module."""
+        """Raise CaptureError where the results of `run` for the example differ from the module's beyond rounding."""
         found = run(self.tensors(self.example))
         for got, wanted in zip(found, self.expected, strict=True):
             if got.shape != wanted.shape or got.dtype != wanted.dtype:
@@ -57,7 +62,7 @@ class FlatModule(nn.Module):
                 raise CaptureError("the answers differ from the module's")
 
     def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """`run` with the module's arguments and results."""
+        """Return `run` as a callable of `(args, kwargs)` that returns results nested as the module's."""
 
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return pytree.tree_unflatten(run(self.tensors((args, kwargs))), self.result_structure)
@@ -69,8 +74,7 @@ class FlatModule(nn.Module):
 
 
 def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """What the module answers, found out on copies; CaptureError where it writes to its buffers or arguments, which
-    backends would not."""
+    """The module's result on copies of arguments and buffers; CaptureError where it writes to them: backends do not."""
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     args, kwargs = pytree.tree_map_only(Tensor, torch.clone, arguments)
     copies = [*buffers.values(), *(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))]

@@ -1,4 +1,4 @@
-"""ONNX Runtime, op by op on all threads, on one, and in its parallel mode."""
+"""Runs a model in ONNX Runtime: op by op on all cores or on one thread, or in its parallel mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadcast.runtime.backends.frozen import TensorCall
 
 
 def sessions(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
-    """Makes a call, for each setting in which to run the model at `path`."""
+    """For each setting of ONNX Runtime, by name, a function that loads the model at `path` and returns its call."""
     return {
         f"{cores} threads": partial(_session, path, cores, parallel=False),
         "1 thread": partial(_session, path, 1, parallel=False),

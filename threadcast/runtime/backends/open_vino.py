@@ -1,4 +1,4 @@
-"""OpenVINO, on all threads for one request, or on one."""
+"""Runs a model in OpenVINO, one request at a time, on all cores or on one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadcast.runtime.backends.frozen import TensorCall
 
 
 def requests(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
-    """Makes a call, for each setting in which to run the model at `path`."""
+    """For each setting of OpenVINO, by name, a function that loads the model at `path` and returns its call."""
     return {f"{threads} threads": partial(_request, path, threads) for threads in sorted({1, cores})}
 
 

@@ -1,7 +1,7 @@
-"""Which backend runs a module fastest, found out in a process of its own.
+"""Finds the backends that run a module fastest, in a process of its own.
 
-Each backend brings its libraries and a copy of the weights, and keeps them for good; this way only the fastest come
-into the caller's process.
+A backend loads its libraries and a copy of the weights, and never frees them. This way only the fastest backends are
+loaded into the caller's process.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from threadcast.runtime.backends.ways import NEEDED, Way, ways
 from threadcast.runtime.engines.native.library import make_file
 
 TURNS, TURN_S = 5, 0.15
-"""How often each way has its turn when they are compared with each other, and for how long."""
+"""Turns of each way when ways are compared with each other, and seconds of a turn."""
 CLOSE = 1.3
-"""Times the fastest's seconds, up to which others are compared in the caller's process too: the same backend at one
-setting differs by 10 to 20 % between two processes."""
+"""Ratio to the fastest way's seconds up to which another way is compared in the caller's process too: the seconds of
+the same backend at the same setting differ by 10 to 20 % between two processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screening:
-    """The fastest ways to run a module, the fastest first, of each backend one; and why others cannot run it."""
+    """The fastest ways to run a module, fastest first, one for each backend. `failed` says why others cannot run it."""
 
     ways: list[Way] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def screened(module: FlatModule, cores: int, file: Path, among: Sequence[str]) -> Screening:
-    """Find the fastest ways to run `module` on `cores` and leave its ONNX form in `file`, where it has one.
+    """Return the fastest ways to run `module` on `cores` cores, and write its ONNX form to `file`, where it has one.
 
-    A module that cannot be exported runs only by what needs no export. ExecutionError where the child fails.
+    `among` are the backends to try. A module that cannot be exported runs only on backends that need no export. These
+    are not timed. ExecutionError where the process that compares the backends fails.
     """
     program, found = file.with_name("module.pt2"), file.with_name("found.json")
     try:
@@ -59,7 +60,7 @@ def screened(module: FlatModule, cores: int, file: Path, among: Sequence[str]) -
 
 
 def main(path: str, cores: int, among: Sequence[str]) -> None:
-    """What the child does."""
+    """Compare the backends; this runs in the child process, which writes its result beside the file at `path`."""
     file = Path(path)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     result = _screened(torch.export.load(file.with_name("module.pt2")), cores, file, among)
@@ -96,7 +97,7 @@ def _screened(program: ExportedProgram, cores: int, file: Path, among: Sequence[
 
 
 def _seconds(module: FlatModule, runs: dict[Way, TensorCall]) -> dict[Way, float]:
-    """Seconds of a call, from turns of several calls each: a busy moment then meets all of them."""
+    """Median seconds of a call of each way. The ways take turns, so that a busy moment affects all of them."""
     inputs = module.tensors(module.example)
     taken: dict[Way, list[float]] = {way: [] for way in runs}
     for _ in range(TURNS):

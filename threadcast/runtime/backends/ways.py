@@ -1,4 +1,4 @@
-"""The ways to run a whole module on another backend, each with the threads that it may be given."""
+"""The ways to run a whole module: each backend at each of its settings, such as a number of threads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from threadcast.runtime.backends.onnx_runtime import sessions
 from threadcast.runtime.backends.open_vino import requests
 
 NEEDED = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
-"""Libraries that a backend needs; the extra `backends` brings all of them."""
+"""Libraries that each backend needs. The package's extra `backends` installs all of them."""
 
 
 class Way(NamedTuple):
-    """A backend and a setting of it, "" where it has but one."""
+    """A backend and the name of its setting, "" where it has only one."""
 
     backend: str
     setting: str
@@ -29,12 +29,12 @@ class Way(NamedTuple):
 
 
 def installed() -> str:
-    """The backends that are installed, with their versions."""
+    """Names and versions of the installed backends, as one text; `torch.compile` is not listed."""
     return " ".join(f"{name} {importlib.metadata.version(name)}" for name in NEEDED if _has(name))
 
 
 def ways(module: FlatModule, cores: int, file: Path | None) -> Iterator[tuple[Way, Callable[[], TensorCall]]]:
-    """Every way to run `module`, of which `file` is the ONNX form, None where it has none, and what makes its call."""
+    """Yield every way to run `module`, and a function that builds its call. `file`: the ONNX form, None without one."""
     for backend, settings in (("onnxruntime", sessions), ("openvino", requests)):
         if file is not None and _has(backend):
             yield from ((Way(backend, setting), make) for setting, make in settings(file, cores).items())

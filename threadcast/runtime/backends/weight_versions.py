@@ -1,4 +1,4 @@
-"""Whether a module's parameters and buffers still have the values of which a backend has made its own copy."""
+"""Finds out whether a module's parameters and buffers still have the values that a backend has copied."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from threadcast.runtime.engines.native.library import loaded_library
 
 
 class WeightVersions:
-    """The versions of a module's parameters, buffers and plain tensors now, to be compared before each call.
+    """The current versions of a module's parameters, buffers and plain tensor attributes, to compare before each call.
 
-    In-place operators, optimizers, `load_state_dict` and optimised training steps are found by PyTorch's version
-    counters. Writes that PyTorch does not count, by way of `.data` or of a NumPy array that shares memory, are found
-    where they change one of the `SAMPLES` elements of a tensor that are compared: always where they change all of its
-    elements, not always where they change few.
+    PyTorch's version counters show writes by in-place operators, optimizers, `load_state_dict` and optimised training
+    steps. PyTorch does not count writes by way of `.data` or of a NumPy array that shares the memory. To find those,
+    `SAMPLES` elements of each tensor are compared: a write that changes all elements of a tensor is always found, one
+    that changes few elements may be missed.
 
-    RuntimeError for tensors without a version counter, as `torch.inference_mode` makes them.
+    RuntimeError for tensors without a version counter, such as those made under `torch.inference_mode`.
     """
 
     SAMPLES = 2
@@ -34,7 +34,7 @@ class WeightVersions:
         self._values = [element.tobytes() for element in self._elements]
 
     def unchanged(self) -> bool:
-        """Whether nothing was written, as far as that can be found out."""
+        """Return whether no write was found since this object was made."""
         if self._unwritten is not None:
             if not self._unwritten.holds():
                 return False
@@ -49,7 +49,7 @@ class WeightVersions:
         self._elements = [element for tensor in self._tensors for element in self._samples(tensor)]
 
     def _samples(self, tensor: Tensor) -> Iterator[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
-        """The bytes of elements spread over the tensor, where they lie; the last of them is its last element."""
+        """Views of the bytes of `SAMPLES` elements, spread evenly over the tensor up to its last element."""
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             return
         for i in range(1, min(self.SAMPLES, tensor.numel()) + 1):

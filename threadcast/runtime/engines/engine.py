@@ -1,4 +1,4 @@
-"""What every engine is: one captured step, run again and again."""
+"""The interface of all engines: an engine runs one captured step again and again."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from threadcast.core import Core, Machine, Plan, Trace
 
 
 class Engine(ABC):
-    """Runs a captured program on pinned teams; `with` closes it.
+    """Runs a captured program on teams of pinned threads; `with` closes the engine.
 
-    Write the abstract methods; all of them may be called from any thread. What is promised: a run gives what
-    `Captured.run` gives on the same inputs and random state. Runs of one engine, and of engines that share teams,
-    follow one another. When an operator raises, no further op starts, those under way finish, all values of the step
-    are freed, the same exception is raised with its traceback, and the next run works; what the step had
-    written by then (parameters, running statistics) stays written. Teams sleep between runs. They end at `close`, when
-    the engine is garbage, and when the interpreter exits. After `close`, and in a forked child, which has none of
-    the threads, a run raises ExecutionError.
+    Subclasses implement the abstract methods, which may be called from any thread. All engines keep these promises:
+
+    - A run returns what `Captured.run` returns on the same inputs and random state.
+    - Runs of one engine, and of engines that share teams, never overlap: one waits for the other.
+    - When an operator raises, no further op starts, running ops finish, all values of the step are freed, and the same
+      exception is raised with its traceback. The next run works. What the step has written by then (parameters,
+      running statistics) stays written.
+    - Teams sleep between runs. Their threads end at `close`, when the engine is garbage-collected, and when the
+      interpreter exits.
+    - After `close`, and in a forked child, which has none of the threads, a run raises ExecutionError.
     """
 
     @abstractmethod
     def run(self, inputs: Sequence[Any]) -> Any:
-        """Run one step on `inputs`, as `Captured.bind` gives them, and return what the callable returned."""
+        """Run one step on `inputs`, as `Captured.bind` returns them; return the result of the captured callable."""
 
     @abstractmethod
     def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
-        """Run one step and also return when each op ran, in seconds from the start of the step."""
+        """Run one step; return its result and a trace of when each op ran, in seconds from the start of the step."""
 
     @abstractmethod
     def rest(self) -> None:
-        """End idle OpenMP workers until the next run: they slow down the steps of others (`threads.openmp`)."""
+        """End the engine's idle OpenMP workers until the next run: they slow other steps down (`threads.openmp`)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Wait for a run under way and end what the engine has started; closing again does nothing."""
+        """Wait until a current run ends, then end the engine's threads; closing again does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,20 +52,20 @@ class Engine(ABC):
 
 
 class PlanEngine(Engine):
-    """An engine that replays a plan, and can go on by another one."""
+    """An engine that runs steps by a plan, and can change to another plan and other cores."""
 
     plan: Plan
     captured: Captured
 
     @abstractmethod
     def prepare(self, plan: Plan, machine: Machine) -> None:
-        """Prepare what `change` to this plan needs, so that the change itself is quick. From any thread."""
+        """Prepare a `change` to this plan, so that the change itself is quick. May be called from any thread."""
 
     @abstractmethod
     def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
-        """Continue with `plan`, made for `machine`, on `cores` in place of that machine's cores, one for one in order.
+        """Continue with `plan`, which was made for `machine`; core i of that machine is replaced by `cores[i]`.
 
-        From any thread. The native engine changes a step under way at the next operator boundary, the Python engine
-        changes before its next step; results are the same. Keep the plan alive as long as the engine, which tells plans
-        apart by identity.
+        May be called from any thread. The native engine changes within a running step, between operators; the Python
+        engine changes before its next step. Results are the same. Keep the plan alive as long as the engine, because
+        the engine tells plans apart by identity.
         """

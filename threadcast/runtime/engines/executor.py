@@ -1,4 +1,4 @@
-"""One executor: a pinned thread that leads an OpenMP team of its own and does jobs in turn."""
+"""An executor: a pinned thread that leads an OpenMP team of its own and runs jobs one after the other."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Jobs = SimpleQueue[Callable[[], None] | None]
 
 
 class Executor:
-    """A team of `size` threads on `cpus`, ready when this returns; raises what `LedTeam` raises.
+    """A team of `size` threads on `cpus`, ready when the constructor returns; it raises what `LedTeam` raises.
 
-    Jobs must not raise. The thread knows nothing of this object, whose garbage collection it outlives, so
-    somebody has to call `end`. It is a daemon, since the interpreter joins all others at exit before it tells anybody.
+    Jobs must not raise. The owner must call `end`: the thread has no reference to this object, so it does not end when
+    this object is garbage-collected. It is a daemon thread, because at exit the interpreter joins all other threads
+    before it runs any finalizer that could end them.
     """
 
     def __init__(self, cpus: Sequence[int], size: int) -> None:
@@ -31,15 +32,15 @@ class Executor:
             raise error
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Do `job` after all that was submitted before. Ctrl-C comes before or after it, not in between."""
+        """Queue `job` behind all jobs submitted before. Ctrl-C arrives before or after this call, not in between."""
         self._jobs.put(job)
 
     def end(self) -> None:
-        """End the thread and its team when all jobs are done."""
+        """End the thread and its team once all queued jobs are done; does not wait."""
         self._jobs.put(None)
 
     def join(self) -> None:
-        """Wait until the thread has ended, unless it is the calling one."""
+        """Wait until the thread has ended; does nothing if it is the calling thread."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 

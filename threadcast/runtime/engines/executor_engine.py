@@ -1,4 +1,4 @@
-"""What engines in Python share: executors, their own or others', and one step at a time on them."""
+"""The common part of engines written in Python: they run one step at a time on executors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from threadcast.runtime.engines.step import Step
 
 
 class ExecutorEngine(Engine):
-    """Runs steps of `captured` on `executors`, or on its own of `machine`, which it closes.
+    """Runs steps of `captured` on `executors`; with None it makes executors of its own for `machine`, and closes them.
 
-    `teams` are made at once, and the first of them begins every step. `cores` and `policy` are what traces say.
+    All `teams` are made in the constructor; the first of them begins every step. `cores` and `policy` are written into
+    traces.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ExecutorEngine(Engine):
 
     @abstractmethod
     def _new_step(self, slots: list[Any], calls: Sequence[Call]) -> Step:
-        """A step that fills `slots` by `calls`, one for each op."""
+        """Return a step that fills `slots` by `calls`, one call for each op."""
 
     def run(self, inputs: Sequence[Any]) -> Any:
         return self._run(inputs, self._program.calls)[0]

@@ -20,39 +20,40 @@ from threadcast.threads.openmp import end_idle_workers
 T = TypeVar("T")
 
 SPARE_THREADS_PER_CORE = 4
-"""Threads per core of the machine up to which teams of earlier plans stay alive: the same cores often come back."""
+"""Threads per core of the machine up to which the teams of earlier plans stay alive: the same cores often return."""
 
 
 class Executors:
-    """The executors of one machine's cores, one a team, created at first use.
+    """The executors of one machine's cores, one for each team, created at first use.
 
-    Engines may share one. A step runs with `turn` held: two steps that each had half of the teams would wait for
-    each other. The threads end at `close`, when this object is garbage, and when the interpreter exits. Making
-    teams leaves the thread counts and affinity of other threads as they are.
+    Engines may share an `Executors`. A step runs with the lock `turn` held, because two steps that each had half of the
+    teams would wait for each other forever. The threads end at `close`, when this object is garbage-collected, and when
+    the interpreter exits. Creating executors does not change thread counts or affinity of other threads.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.turn = threading.Lock()
-        """Held during a step, after `check` has found that it can ever be had."""
+        """Lock that is held during a step. Call `check` first: where that raises, the lock might never become free."""
         self._executors: dict[Team, Executor] = {}
         self._making = threading.Lock()
         self._process = os.getpid()
         self._end = weakref.finalize(self, _end, self._executors, self.turn, self._process)
 
     def make(self, teams: Iterable[Team]) -> None:
-        """Create the executors that `teams` lack; PlanError for cores that the machine lacks, or too many teams.
+        """Create executors for those of `teams` that have none.
 
-        ExecutionError as `check` raises it.
+        PlanError for cores that the machine lacks, and for too many threads in all; ExecutionError as in `check`.
         """
         self.check()
         for team in teams:
             self._get(team)
 
     def change(self, teams: Sequence[Team]) -> None:
-        """Create the executors that `teams` lack; of the others end the least recently used ones above a limit.
+        """Create executors for those of `teams` that have none, and end some of other teams.
 
-        Call it with `turn` held, between two steps. Raises what `make` raises.
+        The least recently used ones end while there are more than `SPARE_THREADS_PER_CORE` threads per core. Call this
+        between two steps, with `turn` held. Raises what `make` raises.
         """
         self.check()
         with self._making:
@@ -73,18 +74,18 @@ class Executors:
         self.make(teams)
 
     def submit(self, team: Team, job: Callable[[], None]) -> None:
-        """Let `team` do `job`, which must not raise, when it is free."""
+        """Let `team` run `job` as soon as it is free; the job must not raise."""
         self._get(team).submit(job)
 
     def settle(self) -> None:
-        """End the caller's idle OpenMP workers. Call it before every step, with `turn` held."""
+        """End the calling thread's idle OpenMP workers. Call this before every step, with `turn` held."""
         self.check()
         end_idle_workers()  # the caller's own: they would spin on the executors' cores
 
     def rest(self) -> None:
-        """End all idle OpenMP workers until they are next needed, so that they slow nobody else's steps down.
+        """End the idle OpenMP workers of all teams until they are next needed, so that they do not slow others down.
 
-        See `threads.openmp`. Call it before steps that do not use these teams; the first step after it is slower.
+        See `threads.openmp`. Call this before steps that do not use these teams; their next own step is slower.
         """
         if not self._end.alive or os.getpid() != self._process:
             return
@@ -97,11 +98,11 @@ class Executors:
                 done.get()
 
     def close(self) -> None:
-        """End all threads when the step under way is done. In a forked child there are none to end."""
+        """End all threads once the current step is done. In a forked child, which has no threads, do nothing."""
         self._end()
 
     def check(self) -> None:
-        """Raise EngineClosed when the threads have ended, ExecutionError where they belong to the process that this was
+        """Raise EngineClosed if the threads have ended, ExecutionError if they belong to the process that this one was
         forked from."""
         if os.getpid() != self._process:
             raise ExecutionError(
@@ -150,7 +151,7 @@ def _end(executors: dict[Team, Executor], turn: threading.Lock, process: int) ->
 
 
 def _in_thread(function: Callable[[], T]) -> T:
-    """What `function` returns in a thread of its own."""
+    """Call `function` in a thread of its own and return its result."""
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(function()))
     thread.start()

@@ -1,4 +1,4 @@
-"""Which op is the last to use each value, so that memory does not grow past eager's, in whatever order ops run."""
+"""Finds the last op to use each value, so that a step needs no more memory than eager's in any order of the ops."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from threadcast.runtime.engines.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """After which operators values are freed; values and operators are known by their numbers.
+    """After which operators values are freed. Values and operators are given by number.
 
-    `last[op]` are values that nothing uses once `op` has finished. The users of other values may finish in several
-    orders: `counted[op]` are those of them that `op` uses, and `users[value]` is how many operators use each; the one
-    that finishes last frees it.
+    `last[op]` are the values that can be freed once `op` has finished, because `op` is always their last user. The
+    users of other values finish in varying order, so these are counted: `counted[op]` are such values that `op` uses,
+    `users[value]` is the number of operators that use the value. The user that finishes last frees it.
     """
 
     last: tuple[tuple[int, ...], ...]
@@ -23,7 +23,7 @@ class Lifetimes:
 
 
 def lifetimes(touches: Sequence[Collection[int]], kept: Collection[int], replay: Replay) -> Lifetimes:
-    """Return after which operators values can be freed under `replay`; those in `kept` are never freed.
+    """Return after which operators values can be freed when ops run as `replay` says; values in `kept` never are.
 
     `touches[op]` are the values that the operator reads, writes or creates.
     """

@@ -1,4 +1,4 @@
-"""When each op of one step ran."""
+"""Records when each op of a step runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threadcast.runtime.engines.replay import Team
 
 
 class OpTimes:
-    """Start and finish of each op by `clock`, in seconds from `begin`."""
+    """Records start and finish of each op of a step by `clock`, in seconds from `begin`."""
 
     def __init__(self, graph: OpGraph, clock: Callable[[], float] = time.perf_counter) -> None:
         self._graph, self._clock = graph, clock
@@ -20,11 +20,11 @@ class OpTimes:
         self._from_s = 0.0
 
     def begin(self) -> None:
-        """The step starts now."""
+        """Set the start of the step, from which the trace counts, to now."""
         self._from_s = self._clock()
 
     def timed(self, op: int, call: Call) -> Call:
-        """`call`, with its start and finish noted; it costs about 0.3 us."""
+        """Return `call` with its start and finish recorded as those of op number `op`; this costs about 0.3 us."""
         starts, finishes, clock = self._starts, self._finishes, self._clock
 
         def timed_call(slots: Sequence[Any]) -> object:
@@ -36,7 +36,7 @@ class OpTimes:
         return timed_call
 
     def trace(self, teams: Sequence[Team], *, cores: int, policy: str) -> Trace:
-        """The trace of a step in which `teams[op]` ran op number `op`."""
+        """Return the trace of a finished step in which `teams[op]` ran op number `op`."""
         ops = tuple(
             Placement(
                 op_id, team.cores, team.threads, start - self._from_s, finish - self._from_s, team.hardware_thread

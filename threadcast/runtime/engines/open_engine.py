@@ -1,4 +1,4 @@
-"""Which engine serves here: the native one, or where it cannot, the Python one."""
+"""Chooses the engine on this machine: the native one, or the Python one where the native one cannot run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger("threadcast")
 
 
 def open_engine(captured: Captured, plan: Plan, machine: Machine) -> PlanEngine:
-    """An engine that runs the steps of `captured` by `plan`; why it is not native is logged once for each reason."""
+    """Return an engine that runs the steps of `captured` by `plan`; logs once why it is not the native one."""
     if has_native_engine():
         try:
             return NativeEngine(captured, plan, machine)
@@ -28,13 +28,13 @@ def open_engine(captured: Captured, plan: Plan, machine: Machine) -> PlanEngine:
 
 
 def engine_costs() -> EngineCosts:
-    """What the engine that serves here adds to an op's own time."""
+    """Return the times that the engine on this machine adds to an op's own time."""
     return NATIVE_ENGINE if has_native_engine() else PYTHON_ENGINE
 
 
 @cache
 def has_native_engine() -> bool:
-    """Whether the native engine serves here; the first call may compile it."""
+    """Return whether the native engine can run on this machine; the first call may compile it."""
     try:
         native_library()
     except ExecutionError as error:

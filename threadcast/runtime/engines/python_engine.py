@@ -1,9 +1,9 @@
-"""Replays a plan in Python threads: for machines without a compiler, and the measure of the native engine.
+"""Replays a plan in Python threads: for machines without a compiler, and to compare the native engine with.
 
-Each team runs its ops in order in one loop and meets another team only where `replay` says that it must. A waiting team
-sleeps: to spin in Python would take the interpreter lock from those that work. Waking a sleeping team costs 35 us
-on the 2-core virtual machine where this was written, and teams that run ops of a few microseconds wait for each
-other's turn with the interpreter, so graphs of tiny ops are slower than in PyTorch's own loop.
+Each team runs its ops in order in one loop, and waits for another team only where `replay` says so. A waiting team
+sleeps, because spinning in Python would take the interpreter lock from teams that work. Waking a sleeping team costs
+35 us on a virtual machine with 2 cores. Teams that run ops of a few microseconds also wait for each other's interpreter
+lock, so graphs of tiny ops are slower than in PyTorch's own loop.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from threadcast.runtime.engines.replay import Replay, Team, arrange
 from threadcast.runtime.engines.step import Step
 
 Instruction = tuple[int, int, tuple[int, ...], bool]
-"""Op, the slot it fills, the slots to empty after it, whether others must hear that it has finished."""
+"""Number of the op, the slot that it fills, slots to empty after it, whether its finish must be reported to others."""
 
 
 class PythonEngine(ExecutorEngine, PlanEngine):
-    """Runs the steps of `captured` by `plan` on the cores of `machine`.
+    """Runs the steps of `captured` by `plan` on the cores of `machine`, in Python threads.
 
-    Engines that are used in turn may share `executors`; without them the engine makes its own and closes them.
-    PlanError where the plan is not one of this graph or needs cores that the machine lacks.
+    Engines that are used in turns may share `executors`; with None the engine makes its own and closes them. PlanError
+    where the plan is not for this graph or needs cores that the machine lacks.
     """
 
     def __init__(self, captured: Captured, plan: Plan, machine: Machine, *, executors: Executors | None = None) -> None:
@@ -46,7 +46,7 @@ class PythonEngine(ExecutorEngine, PlanEngine):
         )
 
     def prepare(self, plan: Plan, machine: Machine) -> None:
-        """Nothing: it changes between two steps, when there is time."""
+        """Do nothing: this engine changes plans between two steps, where the change need not be quick."""
 
     def change(self, plan: Plan, machine: Machine, cores: Sequence[Core]) -> None:
         unknown = {core.id for core in cores} - {core.id for core in self._machine.cores}
@@ -96,7 +96,7 @@ class _ReplayStep(Step):
         return [self._replay.teams[number] for number in self._replay.team_of]
 
     def begin(self) -> None:
-        """Set the other teams to work, and do the first one's."""
+        """Start the other teams, then run the first team's ops."""
         for team, theirs in zip(self._replay.teams[1:], self._instructions[1:], strict=True):
             self.launch(team, partial(self._play, theirs))
         self._play(self._instructions[0])

@@ -1,8 +1,8 @@
-"""What each team does in which order, and where it must wait for another: a plan made ready to be replayed.
+"""Turns a plan into the order of ops of each team, and the points where one team must wait for another.
 
-A plan's times order the ops, they do not time them: on every hardware thread of every core the ops run in the plan's
-order of start, each when its predecessors and those before it on its cores have finished. Both kinds of order
-follow the one order of start, so nothing can wait in a circle.
+Engines use a plan's times only as an order. On every hardware thread of every core the ops run in the plan's order of
+start; each starts when its predecessors, and the ops before it on its cores, have finished. Both conditions follow the
+same order of start, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from threadcast.core import Machine, OpGraph, Placement, Plan
 from threadcast.core.errors import PlanError
 
 THREADS_PER_CORE = 64
-"""Threads that a team may have per core of its own, and all teams together per core of the machine. Every team ever
-used keeps its threads, asleep; a plan that gives each op cores of its own choice would make thousands."""
+"""Most threads of a team per core of its own, and of all teams together per core of the machine. Threads of teams that
+have run stay, asleep; a plan with different cores for each op would make thousands of them."""
 
 
 class Team(NamedTuple):
-    """Who runs an op: so many threads on these cores (ids), from this hardware thread of each core on."""
+    """The threads that run an op: their number, the ids of their cores, and the first hardware thread used per core."""
 
     cores: tuple[int, ...]
     threads: int
@@ -30,17 +30,17 @@ class Team(NamedTuple):
 
     @property
     def lanes(self) -> list[tuple[int, int]]:
-        """(core, hardware thread) pairs that nobody else uses meanwhile; numbers beyond the core's are time slices."""
+        """Pairs (core id, hardware thread) that the team occupies; numbers beyond the core's hardware threads share."""
         each = -(-self.threads // len(self.cores))
         return [(core, self.hardware_thread + i) for i in range(each) for core in self.cores]
 
 
 Seat = tuple[int, int]
-"""A cpu, and which of the threads there: above 0 only where a core has more threads than cpus."""
+"""A CPU, and the number of a thread on it: above 0 only where a core has more threads than CPUs."""
 
 
 def seats_of(team: Team, machine: Machine) -> list[Seat]:
-    """Where each of the team's threads sits; PlanError for cores that the machine has not."""
+    """Return the CPU and number there of each of the team's threads; PlanError for cores that the machine lacks."""
     cpus = {core.id: core.cpus for core in machine.cores}
     unknown = [core for core in team.cores if core not in cpus]
     if unknown:
@@ -53,11 +53,11 @@ def seats_of(team: Team, machine: Machine) -> list[Seat]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Ops by team, in order, and what each waits for.
+    """The ops of each team in order, and the ops of other teams that each op waits for. Ops are positions in the graph.
 
-    `sequences[t]` are positions in the graph, in the order in which team t runs them. `waits[op]` are ops of other
-    teams that must have finished before `op` starts; whatever follows from the teams' own order and from earlier
-    waits is left out. `tells[op]` are the ops that wait for it.
+    `sequences[t]` are the ops of team t, in the order in which it runs them. `waits[op]` are ops of other teams that
+    must have finished before `op` starts, without those that are certain to have finished by the teams' own order and
+    by earlier waits. `tells[op]` are the ops that wait for `op`. `team_of[op]` is the number of its team.
     """
 
     teams: tuple[Team, ...]
@@ -70,7 +70,7 @@ class Replay:
     _place: tuple[int, ...]
     """Position of each op in its team's sequence."""
     _known: NDArray[np.int32]
-    """(n_ops, n_teams): how many ops of each team have surely finished when the op has."""
+    """Shape (n_ops, n_teams): how many ops of each team have certainly finished when the op has."""
 
     def __post_init__(self) -> None:
         tells: list[list[int]] = [[] for _ in self.waits]
@@ -80,15 +80,15 @@ class Replay:
         object.__setattr__(self, "tells", tuple(map(tuple, tells)))
 
     def surely_before(self, first: int, second: int) -> bool:
-        """Whether `first` has finished, in every run, when `second` has."""
+        """Return whether in every run op `first` has finished when op `second` has."""
         return bool(self._known[second, self.team_of[first]] > self._place[first])
 
 
 def arrange(plan: Plan, graph: OpGraph) -> Replay:
-    """Return how to replay `plan`; PlanError where it is not a plan of `graph` or starts an op too early.
+    """Return how to replay `plan`; PlanError where it is not a plan of `graph` or starts an op before a predecessor.
 
-    Waits are thinned by vector clocks (Fidge 1988, Mattern 1989): a team that waited for an op knows of all that
-    had to finish before it.
+    Superfluous waits are removed by vector clocks (Fidge 1988, Mattern 1989): a team that has waited for an op need not
+    wait for what had to finish before that op.
     """
     placements = _placed(plan, graph)
     numbers: dict[Team, int] = {}
@@ -139,7 +139,7 @@ def _team(placed: Placement) -> Team:
 
 
 def _order(placements: list[Placement], graph: OpGraph) -> list[int]:
-    """Ops by start; among equals, which have no length, dependencies first."""
+    """Ops by start; ops that start at the same time (some have no length) by dependency."""
     rank = {op: i for i, op in enumerate(graph.topological_order)}
     order = sorted(range(len(graph)), key=lambda op: (placements[op].start_s, rank[op]))
     position = {op: i for i, op in enumerate(order)}

@@ -1,4 +1,4 @@
-"""One step under way: what the threads that take part in it share, and how it ends."""
+"""A running step: the state that its threads share, and how the step ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from threadcast.runtime.engines.replay import Team
 class Step(ABC):
     """The slots of one step and the jobs that fill them.
 
-    The first job, `begin`, launches the others, which may launch more. The step ends when none is left. Once `error` is
-    set, jobs return before their next op, and the last one out frees all values.
+    The first job, `begin`, launches other jobs, which may launch more. The step ends when no job is left. Once `error`
+    is set, jobs return before their next op, and the last job to return frees all values.
 
-    Ctrl-C raises KeyboardInterrupt in the main thread between any two bytecodes. So the main thread only asks and
-    waits; whatever must not be left half done happens in other threads.
+    Ctrl-C raises KeyboardInterrupt in the main thread between any two bytecodes. Therefore the main thread only starts
+    the step and waits; everything that must not be left half done happens in other threads.
     """
 
     def __init__(self, slots: list[Any], executors: Executors) -> None:
@@ -34,17 +34,17 @@ class Step(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """The first job."""
+        """Run the first job, which launches the others."""
 
     @property
     @abstractmethod
     def teams(self) -> Sequence[Team]:
-        """Who ran each op of a finished step."""
+        """The team that ran each op of a finished step."""
 
     def complete(self, team: Team) -> None:
-        """Let `team` begin; return when the step has ended, or raise what ended it.
+        """Let `team` run the first job; return when the step has ended, or raise the exception that ended it.
 
-        An exception in the calling thread (Ctrl-C) ends the step too; the ops that run then are waited for.
+        An exception in the calling thread (Ctrl-C) also ends the step; ops that are running then finish first.
         """
         launched = False
         try:
@@ -69,7 +69,7 @@ class Step(ABC):
             del failure
 
     def launch(self, team: Team, job: Callable[[], None]) -> None:
-        """Let `team` do `job`, from within a job; what it raises ends the step."""
+        """Let `team` run `job`. Call this from within a job. An exception of `job` ends the step."""
         with self.lock:
             self._jobs += 1
         try:
@@ -79,14 +79,14 @@ class Step(ABC):
             raise
 
     def stop(self, error: BaseException) -> None:
-        """End the step with `error`, unless it has ended with another one."""
+        """End the step with `error`, unless it is already ending with another error."""
         with self.lock:
             if self.error is None:
                 self.error = error
                 self.wake_all()
 
     def wake_all(self) -> None:  # noqa: B027 - only where jobs wait is there somebody to wake
-        """Wake the jobs that wait for others; called with the lock held, once the error is set."""
+        """Wake the jobs that wait for others. Called with `lock` held, once `error` is set."""
 
     def _run(self, job: Callable[[], None]) -> None:
         try:

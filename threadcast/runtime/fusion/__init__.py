@@ -1,1 +1,1 @@
-"""Point-wise operators that follow one another, made into one that goes through memory once."""
+"""Fuses point-wise operators that follow one another into one operator, which goes through memory once."""

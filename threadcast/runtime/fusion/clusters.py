@@ -1,8 +1,8 @@
-"""Which operators to make one: point-wise ones of one shape, without making anybody wait for himself.
+"""Finds groups of point-wise operators of one shape to fuse, such that no group depends on itself.
 
-Every op has a level: the most changes, on any path to it, between ops that cannot be one. Point-wise ops of one shape
-and one level that feed each other become one. A path that leaves such a group goes through a change, so it cannot come
-back to it: the graph of groups has no cycle, and finding them takes one pass.
+Every op has a level: the largest number, over all paths to it, of edges between ops that cannot be fused. Point-wise
+ops of one shape and one level that feed each other become one group. A path that leaves a group crosses such an edge,
+so its level rises and it cannot return: the graph of groups has no cycle, and one pass finds all groups.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from threadcast.runtime.fusion.pointwise import CONDITIONS, formula, literal, na
 aten = torch.ops.aten
 
 MAX_NODES = 24
-"""Operators in one group: beyond, a loop has more values than a core has registers, several times over."""
+"""Most operators in a group. A larger loop would have several times as many values as a core has registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A point-wise call: a formula, and what stands for each of its names: a value, or an expression of none."""
+    """A point-wise call as a C++ formula; `operands` maps each name in it to a value, or to a constant expression."""
 
     formula: str
     operands: Mapping[str, Ref | str]
     in_place: frozenset[int] = frozenset()
-    """Nodes whose results it computes itself: conditions and constants."""
+    """Nodes (conditions and constants) whose results this term computes itself instead of reading them."""
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """The values that it reads."""
+        """The values that the term reads."""
         return tuple(value for value in self.operands.values() if isinstance(value, Ref))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Positions of nodes that become one, in the program's order; `concatenated` are those that put others together."""
+    """Positions of nodes to fuse, in the program's order. `concatenated` are nodes that concatenate their results."""
 
     nodes: tuple[int, ...]
     concatenated: tuple[int, ...] = ()
 
 
 class Clusters:
-    """The groups of a captured program, and the terms of their nodes.
+    """The groups of a captured program that can be fused, and the term of each point-wise node.
 
-    `before[i]` are the nodes that node i waits for, `readers[slot]` those that read a slot, once groups are made;
-    `unneeded` are those that nobody needs then. Nodes of `without` are in no group.
+    Once the groups are fused, `before[i]` are the nodes that node i waits for, `readers[slot]` are the nodes that read
+    a slot, and `unneeded` are the nodes whose results nothing reads. Nodes of `without` are in no group.
     """
 
     def __init__(self, captured: Captured, *, without: frozenset[int] = frozenset()) -> None:
@@ -89,11 +89,11 @@ class Clusters:
         return specs
 
     def _maker(self, ref: Ref) -> int:
-        """The node that makes a value whole; -1 where none does."""
+        """The node whose whole result the value is; -1 for inputs and for items of a result."""
         return ref.slot - self.n_inputs if ref.item is None and ref.slot >= self.n_inputs else -1
 
     def _expressed(self, node: Node, reader: int) -> Term | None:
-        """The node as a formula of float32 values; None where it is none."""
+        """The node as a formula of float32 values; None where it cannot be written as one."""
         if not isinstance(node.target, OpOverload):
             return None
         arguments = named(node.target, node.args, node.kwargs)
@@ -132,18 +132,18 @@ class Clusters:
         return Term(found, operands, frozenset(in_place)) if reads else None
 
     def _constant(self, maker: int) -> float | None:
-        """The number that a node makes a tensor of; None where it does not."""
+        """The number that a node turns into a constant tensor; None for other nodes."""
         if maker < 0 or self._is_written(maker) or self.program.nodes[maker].target is not aten.scalar_tensor.default:
             return None
         value, spec = self.program.nodes[maker].args[0], self.graph.ops[maker].outputs[0]
         return float(value) if isinstance(value, bool | int | float) and spec.dtype == "float32" else None
 
     def _is_written(self, node: int) -> bool:
-        """Whether anybody writes to what the node makes."""
+        """Whether any node writes to this node's result."""
         return self._memory[self.program.slot_of(node)] in self._written
 
     def _condition(self, maker: int, reader: int) -> Term | None:
-        """The condition that a node computes, where `reader` may compute it instead: nothing is written in between."""
+        """The condition that a node computes, if `reader` may compute it instead: nothing is written in between."""
         if maker < 0 or self._is_written(maker):
             return None
         node = self.program.nodes[maker]
@@ -152,7 +152,7 @@ class Clusters:
         return self._expressed(node, reader)
 
     def _compute_in_place(self, i: int, term: Term) -> None:
-        """Let node i wait for what the nodes that it computes itself wait for, and others for it as for those."""
+        """Give node i the dependencies of the nodes that it computes itself, in both directions."""
         if not term.in_place:
             return
         self.before[i] -= term.in_place
@@ -165,7 +165,7 @@ class Clusters:
                     self.before[other].add(i)
 
     def _all_levels(self) -> list[int]:
-        """By node. Whoever follows a node that cannot be one with it is a level higher."""
+        """The level of each node: one higher than that of a node before it with which it cannot be fused."""
         levels = [0] * len(self.program.nodes)
         for i in range(len(levels)):
             one = set(self._same(i))
@@ -173,7 +173,7 @@ class Clusters:
         return levels
 
     def _same(self, i: int) -> list[int]:
-        """The nodes that node i reads and could be one with."""
+        """The nodes that node i reads and could be fused with."""
         term = self.terms.get(i)
         makers = [self._maker(ref) for ref in term.refs] if term is not None else []
         return [maker for maker in makers if maker in self.terms and self._shape(maker) == self._shape(i)]
@@ -204,7 +204,7 @@ class Clusters:
         return tuple(groups)
 
     def _concatenated(self, i: int) -> list[int]:
-        """The nodes whose results this one puts together, where they are of one shape and level; else none."""
+        """The nodes whose results node i concatenates, if all are point-wise with one shape and level; else none."""
         node = self.program.nodes[i]
         if node.target is not aten.cat.default or self.graph.ops[i].outputs[0].strides is not None:
             return []
@@ -230,7 +230,7 @@ class Clusters:
 
 
 class _Together:
-    """Disjoint sets of numbers, each known by its lowest."""
+    """Disjoint sets of numbers (union-find); each set is identified by its lowest number."""
 
     def __init__(self, count: int) -> None:
         self._above = list(range(count))

@@ -1,4 +1,4 @@
-"""A captured program in which groups of point-wise operators are one operator each."""
+"""Rewrites a captured program so that each group of point-wise operators is one operator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _logger = logging.getLogger("threadcast")
 
 
 def fused(captured: Captured) -> Captured | None:
-    """`captured` with its point-wise groups as one op each; None where there is none.
+    """Return `captured` with each of its point-wise groups as one op; None where there is no group.
 
-    The results are the same up to rounding of the last bit: a group whose loop gives others stays as it is, with a
-    warning. Loops that were never compiled on this machine take some seconds. ExecutionError where they cannot be
-    compiled.
+    The results are the same up to rounding of the last bit: a group whose loop gives other results stays as it is, with
+    a warning. The loops of the groups are compiled if they never were on this machine, which takes some seconds.
+    ExecutionError where they cannot be compiled.
     """
     refused: frozenset[int] = frozenset()
     while (clusters := Clusters(captured, without=refused)).groups:
@@ -44,7 +44,7 @@ def fused(captured: Captured) -> Captured | None:
 
 
 def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]:
-    """The groups whose kernels do not give what their nodes do, each kernel with one warning."""
+    """Yield the groups whose kernels do not give what their nodes give, and warn once of each kernel."""
     warned = set()
     for group, kernel in zip(clusters.groups, kernels, strict=True):
         difference = _checks.difference(clusters, kernel)
@@ -57,7 +57,7 @@ def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]
 
 
 class _Rewriting:
-    """Puts operators in the place of the groups, and all nodes into an order that their edges allow."""
+    """Replaces the groups by operators, and puts all nodes into an order that their edges allow."""
 
     def __init__(
         self, captured: Captured, clusters: Clusters, kernels: Sequence[Kernel], operators: Sequence[Any]
@@ -69,7 +69,7 @@ class _Rewriting:
         self._slots = self._new_slots()
 
     def captured(self) -> Captured:
-        """The captured program with its groups as operators."""
+        """Return the captured program with its groups as operators."""
         old = self._captured
         nodes = tuple(self._node(block) for block in self._order)
         ids = tuple(self._id(block) for block in self._order)
@@ -80,7 +80,7 @@ class _Rewriting:
         return Captured(graph, program, old.held, old.arguments, old.settings)
 
     def _new_slots(self) -> dict[int, Ref]:
-        """Where the value of each slot of the captured program is found."""
+        """For each slot of the captured program, the reference to its value in the new program."""
         old = self._captured.program
         slots = {slot: Ref(slot) for slot in range(len(old.inputs))}
         for position, block in enumerate(self._order):
@@ -94,12 +94,12 @@ class _Rewriting:
         return slots
 
     def _block(self, node: int) -> int:
-        """What the node is part of: itself, or from `_n_nodes` on a group."""
+        """The block that contains the node: the node itself, or `_n_nodes` plus the number of its group."""
         group = self._group_of.get(node)
         return node if group is None else self._n_nodes + group
 
     def _ordered(self) -> list[int]:
-        """Blocks, dependencies first; among free choices the one that came first."""
+        """Blocks, dependencies first; among blocks that are ready, the one that comes first in the captured program."""
         before: dict[int, set[int]] = {}
         first: dict[int, int] = {}
         for node in range(self._n_nodes):

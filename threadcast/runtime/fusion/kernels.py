@@ -1,4 +1,4 @@
-"""The loop over elements of one group of operators, in C++, and what it reads and writes."""
+"""Generates the C++ loop over elements for a group of operators, and describes what the loop reads and writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ template <bool dense> inline void store(V value, char* operand, int64_t stride, 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where one value goes: an output, and the place of its first element and its strides there, in elements."""
+    """Where the loop stores a value: number of the output, offset of its first element, strides; both in elements."""
 
     output: int
     offset: int
@@ -52,30 +52,30 @@ class Kernel:
     """A loop and its operands. Two groups with the same `source` share the loop, whatever their shapes."""
 
     source: str
-    """The loop's function, whose name is `symbol`."""
+    """C++ source of the loop's function, whose name is `symbol`."""
     symbol: str
     shape: tuple[int, ...]
     inputs: tuple[Ref, ...]
     outputs: tuple[TensorSpec, ...]
     nodes: tuple[int, ...]
-    """The nodes whose results the outputs are."""
+    """The nodes whose results are the outputs, in the same order."""
     stores: tuple[Stored, ...]
 
     @property
     def name(self) -> str:
-        """Of the operator: tells it from others of other shapes too."""
+        """The operator's name; it differs from those of operators with the same loop and other shapes."""
         return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs, self.stores)))}"
 
     @property
     def schema(self) -> str:
-        """As PyTorch declares operators."""
+        """The operator's schema in PyTorch's notation."""
         given = ", ".join(f"Tensor a{i}" for i in range(len(self.inputs)))
         returned = ", ".join("Tensor" for _ in self.outputs)
         return f"threadcast::{self.name}({given}) -> " + (returned if len(self.outputs) == 1 else f"({returned})")
 
 
 def kernel_of(clusters: Clusters, group: Group) -> Kernel:
-    """The kernel of `group`."""
+    """Return the kernel that computes `group`."""
     program, graph = clusters.program, clusters.graph
     mine = {program.slot_of(i): f"v{n}" for n, i in enumerate(group.nodes)}
     inputs = tuple(dict.fromkeys(r for i in group.nodes for r in clusters.terms[i].refs if r.slot not in mine))
@@ -106,7 +106,7 @@ def kernel_of(clusters: Clusters, group: Group) -> Kernel:
 
 
 def _leaves(clusters: Clusters, i: int, group: Group) -> bool:
-    """Whether anybody outside of the group reads the node's result."""
+    """Whether anything outside of the group reads the node's result."""
     slot = clusters.program.slot_of(i)
     if any(ref.slot == slot for ref in find_refs(clusters.program.outputs)):
         return True

@@ -1,4 +1,4 @@
-"""Compiles loops on first use, once for each, and defines the operators that run them."""
+"""Compiles the loops of fused operators on first use, each once, and defines operators that run them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ _ISA_FLAGS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c"),
     "AVX512": ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma"),
 }
-"""What each of the instruction sets that PyTorch's own kernels are made for needs."""
+"""Compiler flags for each instruction set that PyTorch has kernels for."""
 
 
 _logger = logging.getLogger("threadcast")
 
 
 class FusedOperators:
-    """The operators of kernels, in this process."""
+    """Defines operators for kernels, and holds those that are defined in this process."""
 
     def __init__(self) -> None:
         self._defined: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def of(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """An operator of the dispatcher for each; compiles those that no process before has. ExecutionError if not."""
+        """Return an operator of PyTorch's dispatcher for each kernel.
+
+        Kernels that no process has compiled before are compiled. ExecutionError where that fails.
+        """
         with self._lock:
             self._define([kernel for kernel in kernels if kernel.name not in self._defined])
         return [self._defined[kernel.name] for kernel in kernels]
@@ -77,7 +80,7 @@ def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
 
 
 def compiled(kernels: Iterable[Kernel]) -> Path:
-    """The folder that has a shared object for each kernel's symbol, made where there was none, all in one go."""
+    """Return a folder with a shared object `SYMBOL.so` for each kernel; missing ones are compiled together."""
     capability = torch.backends.cpu.get_cpu_capability()
     flags = _flags(capability)
     digest = hashlib.sha256(repr((flags, PRELUDE, torch.__version__, torch.version.git_version)).encode()).hexdigest()
@@ -96,7 +99,7 @@ def compiled(kernels: Iterable[Kernel]) -> Path:
 
 
 def _clear_up(folder: Path) -> None:
-    """Remove what processes left that were killed as they compiled: drafts that are older than compiling may take."""
+    """Remove the drafts of processes that were killed while compiling: those older than a compilation may take."""
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     for draft in folder.glob(f"{DRAFT}*"):
         with suppress(FileNotFoundError):  # its maker is done with it
@@ -105,7 +108,7 @@ def _clear_up(folder: Path) -> None:
 
 
 def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:
-    """One shared object, known by the name of each loop in it."""
+    """Compile all loops into one shared object, and link it into the folder under the symbol of each."""
     command = compiler()
     from torch.utils import cpp_extension
 

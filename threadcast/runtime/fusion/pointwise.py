@@ -1,7 +1,7 @@
-"""Operators that treat each element by itself, as expressions over vectors (`at::vec::Vectorized<float>`, V).
+"""Point-wise operators as C++ expressions over vectors (`at::vec::Vectorized<float>`, short V).
 
 They are PyTorch's own formulas (ATen/native/cpu, BinaryOpsKernel.cpp, UnaryOpsKernel.cpp, Activation.cpp), so that a
-fused operator gives what its parts would. `{name}` stands for the argument of that name in the operator's schema.
+fused operator has the result of its parts. `{name}` stands for the argument of that name in the operator's schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POINTWISE: Mapping[OpOverload, str] = {
     aten.tanh_backward.default: "{grad_output} * (V(1) - {output} * {output})",
     aten.threshold_backward.default: "V::blendv({grad_output}, V(0), {self} <= {threshold})",
 }
-"""Operators of float32 tensors, which give one of float32."""
+"""Formulas of operators from float32 tensors to a float32 tensor."""
 
 CONDITIONS: Mapping[OpOverload, str] = {
     aten.lt.Tensor: "{self} < {other}", aten.lt.Scalar: "{self} < {other}",
@@ -47,7 +47,7 @@ CONDITIONS: Mapping[OpOverload, str] = {
     aten.ge.Tensor: "{self} >= {other}", aten.ge.Scalar: "{self} >= {other}",
     aten.eq.Tensor: "{self} == {other}", aten.eq.Scalar: "{self} == {other}",
 }  # fmt: skip
-"""Operators of float32 tensors that give booleans, for `where`."""
+"""Formulas of comparisons of float32 tensors, whose boolean results `where` takes as its condition."""
 
 _DIV_FLOOR = "floor_divided({self}, {other})"
 _POW_2 = "{self} * {self}"
@@ -69,11 +69,11 @@ inline V floor_divided(V a, V b) {
   return V::blendv(floor, basic, b == V(0));
 }
 """
-"""Functions that the formulas call (`remainder`, and `div` that rounds down, with the signs of Python's)."""
+"""C++ functions that the formulas call. `remainder` and `floor_divided` have the signs of Python's % and //."""
 
 
 def formula(target: Any, arguments: Mapping[str, Any]) -> str | None:
-    """The formula of this call; None where there is none. `arguments` are by their names in the schema."""
+    """Return the formula of a call of `target`; None where it has none. `arguments`: by their names in the schema."""
     if target is aten.div.Tensor_mode:
         return _DIV_FLOOR if arguments["rounding_mode"] == "floor" else None
     if target is aten.pow.Tensor_Scalar:
@@ -82,7 +82,7 @@ def formula(target: Any, arguments: Mapping[str, Any]) -> str | None:
 
 
 def named(target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a call by name, with the schema's defaults."""
+    """Return all arguments of a call by their names in the schema, with defaults for those not given."""
     found = {}
     for position, argument in enumerate(target._schema.arguments):
         given = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
@@ -91,7 +91,7 @@ def named(target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def literal(value: float) -> str:
-    """A number as a vector of itself."""
+    """Return the C++ expression of a vector whose elements all are this number."""
     if math.isnan(value):
         return "V(std::numeric_limits<float>::quiet_NaN())"
     if math.isinf(value):

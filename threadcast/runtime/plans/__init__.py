@@ -1,1 +1,1 @@
-"""What plans are made from, made by, and stored in, and how they go with the cores that there are."""
+"""Plans of a step: the curves they are made from, the planner's process, their store, and plans for fewer cores."""

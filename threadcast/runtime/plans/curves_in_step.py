@@ -1,7 +1,7 @@
-"""Curves of ops as they run in the step itself: every op of a few steps timed at each thread count.
+"""Curves of ops measured in the step itself: at each thread count, every op of a few steps is timed.
 
-An op finds its caches, its memory and its inputs as the step leaves them, which no lone run does, and a few steps of
-each thread count measure all ops at once (Graphi, section 4: the profile of a few iterations).
+In a step an op finds caches, memory and inputs as the ops before it left them, unlike in a run by itself. A few steps
+at each thread count measure all ops at once (Graphi, section 4, profiles a few iterations in the same way).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from threadcast.core import Case, CurveTable, Machine, OpGraph, Source, Trace
 from threadcast.core.errors import InvalidInput
 
 WARM_UP = 2
-"""Steps before those that count: memory, kernels and thread teams come into being in them."""
+"""Steps at each case that are not timed; they fill memory and kernel caches and start thread teams."""
 STEPS = 5
-"""Steps that count, at each case."""
+"""Timed steps at each case."""
 
 _FULL_UP_TO = 4
-"""Thread counts up to which all are tried; from there on each is a half more than the one before."""
+"""Thread count up to which every count is tried; above, each count is one and a half times the one before."""
 
 
 def probe_cases(machine: Machine) -> tuple[Case, ...]:
-    """The cases to try: all small thread counts, larger ones by halves, and all cores."""
+    """Return the cases to time: 1 to 4 threads, then counts that grow by a half, and all cores."""
     counts, largest = {len(machine)}, 1
     while largest <= len(machine):
         counts.add(largest)
@@ -34,9 +34,9 @@ def probe_cases(machine: Machine) -> tuple[Case, ...]:
 
 
 def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> CurveTable:
-    """The curve of every op: the median of its times in the traces of each case, and their quartiles around it.
+    """Return the curve of every op: at each case, median and quartiles of its times in that case's traces.
 
-    InvalidInput for a case without traces.
+    InvalidInput for a case without traces, and without any case.
     """
     if not traces or not all(traces.values()):
         raise InvalidInput("every case needs a trace or more")
@@ -52,11 +52,12 @@ def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> Cu
 
 
 def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
-    """`alone` corrected by how long ops took in `traces` of a plan, side by side with others.
+    """Return the curves `alone`, scaled by how long ops took side by side with others in the `traces` of a plan.
 
-    What an op had decides, its kind and whether it took all cores: seconds of all such ops in the plan, over what
-    `alone` says of them. Kinds that the plan did not run so count as all others that it did; where it ran nothing so,
-    as all ops.
+    `alone` are the curves of ops that run one after the other. There is one factor for each kind of op on all cores,
+    and one for each kind on fewer cores: the seconds of all such ops in the traces, over their seconds by `alone`. A
+    kind that the plan did not run that way gets the factor of all kinds that it did run that way; where it ran none,
+    the factor of all ops. Returns the object `alone` itself where the traces allow no correction.
     """
     cores = max(case.threads for case in alone.cases)
     column: dict[int, int] = {}
@@ -89,12 +90,12 @@ def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> Curve
 
 
 _LEAST_S = 1e-9
-"""Seconds that an op takes at least: clocks see no less."""
+"""Fewest seconds of an op: clocks cannot measure less."""
 _ANY = ""
-"""Stands for all kinds."""
+"""Stands for all kinds of ops together."""
 
 
 def _seconds(graph: OpGraph, trace: Trace) -> list[float]:
-    """How long each op took, in the graph's order."""
+    """Seconds of each op in the trace, in the graph's order."""
     ran = trace.by_id()
     return [ran[op_id].finish_s - ran[op_id].start_s for op_id in graph.ids]

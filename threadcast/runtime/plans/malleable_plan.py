@@ -1,4 +1,4 @@
-"""A plan that continues on fewer cores and back: plans for smaller numbers of cores, made in the background."""
+"""Keeps a plan running as its number of cores changes, by plans for fewer cores that are made in the background."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from threadcast.runtime.plans.sequential import sequential
 from threadcast.scheduler.policies import Problem
 
 ALL_UP_TO = 16
-"""Cores up to which every number has a plan of its own; above, each is an eighth more than the one before."""
+"""Number of cores up to which every number has a plan of its own; above, each number with a plan is an eighth more
+than the one before."""
 _LOOK_S = 0.05
 
 _logger = logging.getLogger("threadcast")
 
 
 def counts_below(cores: int) -> list[int]:
-    """The numbers of cores below `cores` that get plans, the largest first."""
+    """Return the numbers of cores below `cores` for which plans are made, largest first."""
     found, count = [], 1
     while count < cores:
         found.append(count)
@@ -35,10 +36,11 @@ def counts_below(cores: int) -> list[int]:
 class MalleablePlan:
     """Moves `engine`, which runs `plan` on `machine`, to other cores and back.
 
-    `problem` is what plans for fewer cores are made from, in a process of its own, one after the other; `known` are
-    those that there are already. Without a problem no others are made. `done` is called with all of them in the end,
-    from a thread. Until there is one for a number of cores, operators run one after the other on all of these. `close`
-    ends the thread and its process; the engine is the caller's.
+    Plans for fewer cores are made from `problem` in a process of its own, one after the other; with None no plan is
+    made. `known` are such plans that exist already, by number of cores. `done` is called from a thread with all plans
+    for fewer cores when the last is made, or when making them has ended early. While there is no plan for a number of
+    cores, operators run one after the other, each on all of these cores. `close` ends the thread and the process; the
+    caller closes the engine.
     """
 
     def __init__(
@@ -58,14 +60,14 @@ class MalleablePlan:
 
     @property
     def whole(self) -> bool:
-        """Whether it has as many cores as it was made for."""
+        """Whether the plan has as many cores as it was made for."""
         return len(self._cores) >= len(self._machine)
 
     def resize(self, cores: Sequence[Core]) -> None:
-        """Use these cores from the next operator boundary, or the first of them where the plan is for fewer.
+        """Use these cores from the next operator on; only the first of them where the plan is for fewer.
 
         PlanError where the engine cannot use them. Does nothing once the engine is closed: when the interpreter ends,
-        engines are closed before what uses them.
+        engines are closed before the objects that use them.
         """
         with self._changing:
             home = self._machine.cores
@@ -76,7 +78,7 @@ class MalleablePlan:
                 self._ending.set()
 
     def close(self) -> None:
-        """Make no more plans."""
+        """Stop making plans, and end the thread and the process that make them."""
         self._ending.set()
         self._thread.join()
 
@@ -89,7 +91,7 @@ class MalleablePlan:
         self._engine.change(plan, machine, self._cores[: len(machine)])
 
     def _plan(self, count: int) -> tuple[Plan, Machine]:
-        """The best plan so far for at most this many cores, and the machine that it is for."""
+        """The best plan so far for at most `count` cores, and the machine of the cores that it is for."""
         best = next((fewer for fewer in counts_below(count + 1) if fewer in self._plans), 0)
         if best + max(1, best // 8) > count:
             return self._plans[best], self._smaller(best)
@@ -135,7 +137,7 @@ class MalleablePlan:
 
 
 def _one_after_the_other(problem: Problem, machine: Machine) -> Plan:
-    """The plan for one core, with the times that the ops take there."""
+    """The plan for one core, with the ops' predicted times there."""
     case = machine.cases()[0]
     seconds = problem.curves.seconds[:, problem.curves.cases.index(case)]
     order = problem.graph.topological_order

@@ -1,4 +1,4 @@
-"""Memory formats of a network: as its parameters are given, or channels last, in which convolutions are faster."""
+"""The memory format of a network: as its parameters are given, or channels last, often faster for convolutions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from threadcast.runtime.plans.variant import MemoryFormat
 
 
 def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...]:
-    """The memory formats that may differ in speed: channels last only matters to convolutions in two dimensions."""
+    """Return the memory formats worth trying: both for two-dimensional convolutions of images, else the given one."""
     convolves = model is not None and any(isinstance(part, nn.Conv2d | nn.ConvTranspose2d) for part in model.modules())
     images = any(isinstance(leaf, Tensor) and leaf.dim() == 4 for leaf in pytree.tree_leaves(example))
     return tuple(MemoryFormat) if convolves and images else (MemoryFormat.AS_GIVEN,)
 
 
 def with_images_channels_last(values: Any) -> Any:
-    """Nested `values` with their floating-point tensors of four dimensions in channels-last order."""
+    """Return the nested `values` with their floating-point tensors of four dimensions in channels-last order."""
     return pytree.tree_map_only(Tensor, lambda x: x.contiguous(memory_format=_format(x)), values)
 
 
@@ -31,10 +31,10 @@ def _format(tensor: Tensor) -> torch.memory_format:
 
 
 class ModelFormat:
-    """Owns the memory format of one model: of its parameters, of the optimizer's state, and of its calls' arguments.
+    """Sets the memory format of one model: of its parameters, of the optimizer's state, and of its calls' arguments.
 
     The tensors stay the same objects with the same values; only the order of their numbers in memory changes.
-    `changed` is called after it has. Without a model it applies to arguments alone.
+    `changed` is called after each change. Without a model, the format applies to arguments alone.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class ModelFormat:
         self.reset()
 
     def reset(self) -> None:
-        """Take the model's tensors, which may be others than before, to be as given."""
+        """Take the current order of the model's tensors for the given format; the tensors may have been exchanged."""
         self.current = MemoryFormat.AS_GIVEN
         """The format that was set last."""
         parameters = () if self._model is None else self._model.parameters()
         self._given = {parameter: parameter.stride() for parameter in parameters}
 
     def set(self, memory_format: MemoryFormat) -> None:
-        """Reorder the tensors of model and optimizer in this format, where they are in another one."""
+        """Reorder the tensors of model and optimizer to this format, if the format that was set last is another."""
         if memory_format is self.current:
             return
         self.current = memory_format
@@ -66,7 +66,7 @@ class ModelFormat:
         self._changed()
 
     def arguments(self, values: Any) -> Any:
-        """A call's arguments in the current format."""
+        """Return a call's arguments in the current format."""
         return with_images_channels_last(values) if self.current is MemoryFormat.CHANNELS_LAST else values
 
     def _images(self) -> Iterator[tuple[Tensor, nn.Parameter]]:

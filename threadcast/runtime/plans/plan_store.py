@@ -1,4 +1,4 @@
-"""Plans that were faster than the default on this machine, stored for later processes that run the same call."""
+"""Stores plans that were faster than the default on this machine, for later processes that run the same call."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _logger = logging.getLogger("threadcast")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPlan:
-    """A plan that was faster than the default, its memory format, and the seconds that its steps took.
+    """A plan that was faster than the default, its memory format, and the seconds that one of its steps took.
 
-    `fused`: the plan is of the graph with fused operators. `fewer` are plans for smaller numbers of cores;
-    `curves`, of the plan's graph, are what the rest of them can be made from, as long as some are missing.
+    `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
+    cores. While some of these are missing, `curves` are the curves of the plan's graph, to make them from.
     """
 
     plan: Plan
@@ -39,18 +39,18 @@ class StoredPlan:
 
 
 class PlanStore:
-    """Plans by call and by graph, in a folder; one machine and one version of PyTorch see only their own.
+    """Plans in a folder, found by their graph, only for this machine and this version of PyTorch.
 
-    `among` says what the plans have competed with: they count only against the same.
+    `among` is a text of the contenders that the plans were compared with. A plan is found only with the same text.
 
-    A file that cannot be read or written is as good as none, with a message: plans can always be made anew.
+    A file that cannot be read or written counts as missing, with a log message: plans can always be made anew.
     """
 
     def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
         self._folder, self._machine, self._among = folder, machine, among
 
     def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
-        """`formats`, the one that was best for this call first. A call is known by its `repr`."""
+        """Return `formats` with the one stored for this call, if any, first. The `repr` of `call` identifies it."""
         try:
             best = self._path(repr(call), "layout").read_text()
         except OSError:
@@ -58,7 +58,7 @@ class PlanStore:
         return tuple(sorted(formats, key=lambda one: one != best))
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
-        """The plan stored for this graph, None where there is none that can be read."""
+        """Return the plan stored for this graph; None where there is none that can be read."""
         path = self._path(_text(graph), "json")
         try:
             document = json.loads(path.read_text())
@@ -79,7 +79,7 @@ class PlanStore:
             return None
 
     def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
-        """Store a plan for this call and graph."""
+        """Store a plan for this graph, and its memory format for this call."""
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
             "plan": stored.plan.to_json(),
@@ -99,7 +99,7 @@ class PlanStore:
             _logger.warning("the plan is not stored: %s", error)
 
     def drop(self, graph: OpGraph) -> None:
-        """Forget the plan for this graph."""
+        """Delete the plan stored for this graph."""
         try:
             self._path(_text(graph), "json").unlink(missing_ok=True)
         except OSError as error:

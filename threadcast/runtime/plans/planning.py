@@ -1,4 +1,4 @@
-"""One plan from a planner process: the caller's steps go on meanwhile."""
+"""Makes one plan in another process, while the caller's steps go on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from threadcast.scheduler.policies import Problem
 
 
 class Planning:
-    """A plan being made for `problem`. `close` ends the process that makes it.
+    """Starts a process that makes a plan for `problem`; `result` returns the plan. `close` ends the process.
 
-    In the `background` it takes only what nobody else wants of the cores.
+    In the `background` the process uses only CPU time that no other process wants.
     """
 
     def __init__(self, problem: Problem, *, background: bool = False) -> None:
@@ -21,11 +21,11 @@ class Planning:
 
     @property
     def process(self) -> int:
-        """The id of the process."""
+        """The id of the planner's process."""
         return self._planner.pid
 
     def result(self) -> Plan | None:
-        """The plan; None as long as it is being made. ExecutionError where planning failed."""
+        """Return the plan; None while it is being made. ExecutionError where planning failed."""
         if self._plan is None:
             try:
                 self._plan = self._planner.result()

@@ -12,7 +12,7 @@ class MemoryFormat(StrEnum):
     AS_GIVEN = "as given"
     """As the caller made them."""
     CHANNELS_LAST = "channels last"
-    """All channels of a pixel beside each other, in which most convolutions are faster."""
+    """All channels of a pixel beside each other; most convolutions are faster with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Which way runs a call fastest: a pure state machine that decides, and what carries out its decisions."""
+"""Finds the fastest way to run a call: a pure state machine decides, `Tuning` carries out its decisions."""

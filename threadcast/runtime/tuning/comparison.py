@@ -1,4 +1,4 @@
-"""Steps of the framework's default and of a plan, timed by turns on the real cores."""
+"""Compares a plan with the framework's default: their steps are timed in turns on the real cores."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Verdict, judge
 from threadcast.threads.openmp import end_idle_workers
 
 WARM_UP = 3
-"""Steps of each before timing: allocators, kernel caches and thread teams come into being in the first two."""
+"""Rounds before the timed ones: the first steps fill allocators and kernel caches, and start thread teams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Seconds of every timed step by contender ("default", "plan" and whatever else ran), and what the guard keeps."""
+    """Seconds of every timed step by contender ("default", "plan" and the names of others), and the guard's verdict."""
 
     seconds: Mapping[str, tuple[float, ...]]
     verdict: Verdict
     trace: Trace
-    """The plan's step of median length."""
+    """The trace of the plan's step of median length, of a few traced steps."""
 
     def median_s(self, name: str) -> float:
-        """Median seconds a step of one contender."""
+        """Median seconds of a step of the contender `name`."""
         return median(self.seconds[name])
 
 
@@ -43,12 +43,13 @@ def compare(
     progress: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Run `steps` rounds, each one step of every contender, and judge.
+    """Time `steps` rounds, each with one timed step of every contender, and judge plan against default.
 
-    `default` runs one step as the framework would; `inputs` are the engines', as `Captured.bind` gives them. Each
-    contender is warmed up, and run once untimed in each round, so that it finds its caches as in a row of its
-    own steps and not as another contender left them. Its idle thread teams end after its turn: left alone they slow
-    the others down (`threads.openmp`). InvalidInput for fewer than 3 steps.
+    `default` runs one step as the framework would. `inputs` are the engines' inputs, as `Captured.bind` returns them;
+    `engine` runs the plan, `others` are further engines by name. Each contender is warmed up first. In each round it
+    runs one untimed step before the timed one, so that its caches are filled by its own step and not by another
+    contender's. After its turn its idle thread teams are ended, because they would slow the others down
+    (`threads.openmp`). `progress(done, total)` is called after each round. InvalidInput for fewer than 3 steps.
     """
     if steps < PAIRS_AT_LEAST:
         raise InvalidInput(f"steps={steps}: a comparison needs {PAIRS_AT_LEAST} or more of each")

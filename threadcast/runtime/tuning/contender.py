@@ -1,4 +1,4 @@
-"""A plan that can run a call, and any way to run one."""
+"""The two forms of a rival: a plan to be tried (`Candidate`), and any way to run a call (`Contender`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadcast.runtime.tuning.contender_id import ContenderId
 from threadcast.scheduler.policies import Problem
 
 Run = Callable[..., Any]
-"""Runs one whole step of the caller's, and returns its result."""
+"""Runs one whole step of the caller and returns the step's result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,14 +27,14 @@ class Candidate:
     unfused: OpGraph
     """The graph before operators were fused."""
     problem: Problem | None = None
-    """What the plan was made from, where that is known."""
+    """The problem that the plan was made from; None where it is not known."""
     fewer: Mapping[int, Plan] = field(default_factory=dict)
-    """Plans for smaller numbers of cores that are known."""
+    """Known plans for fewer cores, by number of cores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contender:
-    """One way to run a call. `holds` tells whether it still does what the default does."""
+    """One way to run a call. `holds` returns whether the way still has the same results as the default."""
 
     id: ContenderId
     run: Run
@@ -42,5 +42,5 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The contender's name in reports."""
         return str(self.id)

@@ -1,4 +1,4 @@
-"""What can run a call: the default, a plan of one variant of its graph, eager PyTorch in a memory format, a backend."""
+"""Identifies what runs a call: the default, a plan for a graph variant, eager in a memory format, or a backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Kind(Enum):
     """The kinds of contenders."""
 
     DEFAULT = "default"
-    """What the caller would run without threadcast."""
+    """The caller's own function or step, as it runs without threadcast."""
     PLAN = "plan"
     """A plan, run by an engine."""
     EAGER = "eager"
@@ -23,9 +23,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContenderId:
-    """Which contender it is; `str` gives the name that reports print.
+    """Identifies a contender; `str` returns the name that reports print.
 
-    `variant` is a plan's, `memory_format` that of eager PyTorch, `backend` the name of a backend and its setting.
+    Only a plan has a `variant`, only eager PyTorch a `memory_format`, only a backend a `backend`: its name and setting.
     """
 
     kind: Kind
@@ -44,15 +44,15 @@ DEFAULT = ContenderId(Kind.DEFAULT)
 
 
 def plan_of(variant: Variant) -> ContenderId:
-    """The best plan of this variant."""
+    """Return the id of the best plan of this variant."""
     return ContenderId(Kind.PLAN, variant=variant)
 
 
 def eager_in(memory_format: MemoryFormat) -> ContenderId:
-    """The default with its tensors in this memory format."""
+    """Return the id of the default with its tensors in this memory format."""
     return ContenderId(Kind.EAGER, memory_format=memory_format)
 
 
 def backend(name: str) -> ContenderId:
-    """The backend of this name."""
+    """Return the id of the backend of this name."""
     return ContenderId(Kind.BACKEND, backend=name)

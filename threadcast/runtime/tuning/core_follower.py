@@ -1,4 +1,4 @@
-"""The plan that runs goes with the cores that there are: fewer, others, and all of them again."""
+"""Keeps the running plan on the cores that the model has now: fewer, others, or all of them again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _logger = logging.getLogger("threadcast")
 
 
 class CoreFollower:
-    """Keeps one engine, that of the plan which runs, on the cores that were set last. Safe to use from any thread."""
+    """Keeps the engine of the running plan on the cores that were set last. Safe to use from any thread."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -26,16 +26,16 @@ class CoreFollower:
 
     @property
     def active(self) -> bool:
-        """Whether there is an engine that follows."""
+        """Whether there is an engine that follows the cores."""
         return self._malleable is not None
 
     @property
     def all_cores(self) -> bool:
-        """Whether the engine has as many cores as its plan was made for, or none follows."""
+        """Whether the engine has as many cores as its plan was made for; true also where no engine follows."""
         return self._malleable is None or self._malleable.whole
 
     def resize(self, cores: Sequence[Core]) -> None:
-        """Use these cores from the next operator boundary on."""
+        """Use these cores from the next operator on."""
         with self._lock:
             self._cores = cores
             self._apply()
@@ -44,13 +44,13 @@ class CoreFollower:
         self, engine: PlanEngine, plan: Plan, problem: Problem | None, known: Mapping[int, Plan],
         *, done: Callable[[Mapping[int, Plan]], None],
     ) -> None:  # fmt: skip
-        """Keep `engine`, which runs `plan`, on the cores that there are; the other arguments are `MalleablePlan`'s."""
+        """Keep `engine`, which runs `plan`, on the cores that were set last; for the others see `MalleablePlan`."""
         with self._lock:
             self._malleable = MalleablePlan(engine, plan, self._machine, problem, known, done=done)
             self._apply()
 
     def end(self, *, restore: bool) -> None:
-        """Follow no more. With `restore` the engine has all cores again, as is needed to compare whole plans."""
+        """Stop following. With `restore` the engine gets all cores back, as comparisons of whole plans need."""
         with self._lock:
             malleable = self._release(restore=restore)
         if malleable is not None:

@@ -1,4 +1,4 @@
-"""Plan or the framework's default: whichever is faster on the caller's own steps, taken by turns."""
+"""Decides between a plan and the framework's default: whichever is faster in the caller's own steps, in turns."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from threadcast.core.errors import InvalidInput
 Choice = Literal["plan", "default"]
 
 PAIRS_AT_LEAST = 3
-"""Pairs of steps below which no comparison is made: a median of two is a mean."""
+"""Fewest pairs of steps for a comparison: a median of two values is only their mean."""
 
 CONFIDENCE = 0.95
-"""Of the interval around the median ratio, from 6 pairs on; fewer cannot reach it and show their extremes."""
+"""Confidence of the interval around the median ratio, from 6 pairs on. Fewer pairs cannot reach it; their interval is
+from the lowest to the highest ratio."""
 _CONFIDENT_PAIRS = 6
 
 MAX_PAIRS = 15
-"""Pairs of blocks after which a guard keeps the default for want of a difference. Where pairs scatter by 3 %, 15 tell
-a ratio of 1.02 from 1. It looks after every pair from the sixth on, so it finds a difference where there is none more
-often than in 1 of 20 runs; the price is as small as the difference."""
+"""Pairs of blocks after which a guard keeps the default because no difference has shown. Where ratios scatter by 3 %,
+15 pairs tell a ratio of 1.02 from 1. The guard judges after every pair from the sixth on, so it finds a difference
+where there is none more often than in 1 of 20 runs. Such a mistake costs little: the two are about equally fast."""
 
 BLOCK, BLOCK_S = 2, 0.005
-"""Timed steps of a block, and seconds that they take together, at least."""
+"""Fewest timed steps of a block, and fewest seconds that they take together."""
 QUIET_S = 0.005
-"""Seconds after a change in which steps are not timed, one step at least: it makes thread teams anew and finds the
-caches full of the other's data, and threads of the other's may go on spinning beside it for a while."""
+"""Seconds after a change of the runner in which steps are not timed; at least one step is not. The first step starts
+thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to keep, and how much longer the default's step is than the plan's, pair by pair.
+    """The faster of plan and default, and by how much, from `pairs` pairs of neighbouring steps.
 
-    `gain` is the median ratio of default to plan, above 1 where the plan is faster; `low` and `high` are the ends of
-    its 95 % interval.
+    `gain` is the median ratio of the default's time to the plan's, above 1 where the plan is faster. `low` and `high`
+    are the ends of its 95 % interval. `kept` is what to run from now on.
     """
 
     kept: Choice
@@ -49,17 +50,17 @@ class Verdict:
 
     @property
     def shown(self) -> bool:
-        """Whether one is faster beyond doubt; where not, the default is kept."""
+        """Whether the interval excludes 1, so that one of the two is faster beyond doubt."""
         return self.low > 1.0 or self.high < 1.0
 
 
 def judge(default_s: Sequence[float], planned_s: Sequence[float]) -> Verdict:
-    """Keep the plan where it is faster beyond doubt, by the ratios of neighbouring steps; else the default.
+    """Return a verdict that keeps the plan where it is faster beyond doubt, else the default.
 
-    Both are seconds a step, taken by turns, entry i of one next to entry i of the other, so that a machine that
-    changes its pace changes both. The interval comes from order statistics and assumes nothing of the distribution
-    (David and Nagaraja, Order Statistics, 7.1). InvalidInput for fewer than `PAIRS_AT_LEAST` pairs or times that are
-    not above 0.
+    Both arguments are seconds of steps. Entry i of one was measured next to entry i of the other, so that a change in
+    the machine's speed affects both; the ratios of these pairs are judged. The interval comes from order statistics
+    and assumes nothing about the distribution (David and Nagaraja, Order Statistics, 7.1). InvalidInput for fewer than
+    `PAIRS_AT_LEAST` pairs, for different numbers of steps, and for times that are not finite and above 0.
     """
     if len(default_s) != len(planned_s) or len(default_s) < PAIRS_AT_LEAST:
         raise InvalidInput(
@@ -75,7 +76,7 @@ def judge(default_s: Sequence[float], planned_s: Sequence[float]) -> Verdict:
 
 
 def _outside(n: int) -> int:
-    """How many of n sorted values lie beyond either end of the interval around their median."""
+    """How many of n sorted values lie beyond each end of the `CONFIDENCE` interval around their median."""
     outside, chance = 0, 1 / 2**n  # that at most `outside` values lie below the true median
     while outside + 1 < n / 2 and (chance := chance + math.comb(n, outside + 1) / 2**n) <= (1 - CONFIDENCE) / 2:
         outside += 1
@@ -83,17 +84,17 @@ def _outside(n: int) -> int:
 
 
 class Guard:
-    """Says which of two ways runs each step, by turns until it is clear which is faster; without a clock of its own.
+    """Decides which of two ways runs each step: in turns until it is clear which is faster, then always that one.
 
-    Both do the whole step, so that every step of the caller's counts. "default" is the way to beat, "plan" the new one.
-    A step that raises is not observed, and does not count.
+    "default" is the way to beat, "plan" the new one. Both do the whole step, so no step of the caller is wasted. The
+    caller measures the times and reports each step to `observe`, except steps that raised: these do not count.
     """
 
     def __init__(self, *, max_pairs: int = MAX_PAIRS) -> None:
         if max_pairs < PAIRS_AT_LEAST:
             raise InvalidInput(f"max_pairs={max_pairs} must be at least {PAIRS_AT_LEAST}")
         self.verdict: Verdict | None = None
-        """Which is faster, once that is clear."""
+        """The verdict, once it is clear which way is faster, or once `max_pairs` have shown no difference."""
         self._max_pairs = max_pairs
         self._blocks: dict[Choice, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
@@ -101,7 +102,10 @@ class Guard:
         self._changed_s = 0.0
 
     def next_runner(self) -> Choice:
-        """Default, plan, plan, default, and again, so that a steady drift favours neither; then the faster one."""
+        """Return what runs the next step: default, plan, plan, default, and so on, until there is a verdict.
+
+        In this order a steady drift of the machine's speed favours neither. From the verdict on, what it keeps.
+        """
         if self.verdict is not None:
             return self.verdict.kept
         blocks = len(self._blocks["default"]) + len(self._blocks["plan"])
@@ -109,11 +113,11 @@ class Guard:
 
     @property
     def needs_rest(self) -> bool:
-        """Whether idle thread teams must end before the next step: they would slow the default down (`Engine.rest`)."""
+        """Whether the plan's idle thread teams must end before the next step: they would slow down the default."""
         return self.next_runner() == "default" and self._last != "default"
 
     def observe(self, *, started_s: float, seconds: float) -> None:
-        """Take note of the step that `next_runner` named: when it started, and how long it took."""
+        """Record the step that `next_runner` named: when it started by the caller's clock, and the seconds it took."""
         runner = self.next_runner()
         if runner != self._last:
             self._last, self._changed_s = runner, started_s

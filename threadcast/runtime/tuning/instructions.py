@@ -1,4 +1,4 @@
-"""What `TuningMachine` says: what runs the next step, and what has to be done before it."""
+"""The outputs of `TuningMachine`: runners, which run the next step, and instructions, to carry out before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """A step of the search for a plan of `variant`."""
+    """The next step is a step of the search for a plan of `variant`."""
 
     variant: Variant
     step: Probe | Try | Meanwhile
@@ -20,7 +20,7 @@ class SearchStep:
 
 @dataclass(frozen=True, slots=True)
 class ContenderStep:
-    """A step by a contender; with `rest` the idle thread teams of all engines end first."""
+    """A contender runs the next step. With `rest` the idle thread teams of all engines must end first."""
 
     contender: ContenderId
     rest: bool = False
@@ -31,21 +31,21 @@ Runner = SearchStep | ContenderStep
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Capture the graph of `variant`; answer with `captured` or `not_captured`."""
+    """Capture the graph of `variant`, then call the machine's `captured` or `not_captured`."""
 
     variant: Variant
 
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Start to make a plan for `variant`; answer with `planned` once there is one, or with `nothing_to_correct`."""
+    """Start making a plan for `variant`. Call `planned` once there is one, or `nothing_to_correct` at once."""
 
     variant: Variant
 
 
 @dataclass(frozen=True, slots=True)
 class UsePlan:
-    """The best plan of `variant` is its plan number `plan`."""
+    """The best plan of `variant` is plan number `plan` of its search, counted from 0."""
 
     variant: Variant
     plan: int
@@ -53,26 +53,26 @@ class UsePlan:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """All `variants` have their best plans; the fastest comes first."""
+    """The search is over: all `variants` have their best plans. The variant with the fastest plan comes first."""
 
     variants: tuple[Variant, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Make this contender, not a backend, ready to run; answer with `opened`."""
+    """Make this contender (never a backend) ready to run, then call `opened`."""
 
     contender: ContenderId
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBackend:
-    """Make the next backend ready to run; answer with `opened` or `no_backend`."""
+    """Make the next backend ready to run, then call `opened`, or `no_backend` if there is none left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`contender` was compared with the best before it."""
+    """`contender` was compared with the best contender before it; `verdict` is the outcome."""
 
     contender: ContenderId
     verdict: Verdict
@@ -80,7 +80,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The results of `contender` differ from the default's: it does not run again."""
+    """Never run `contender` again: its results differ from the default's, as `difference` says."""
 
     contender: ContenderId
     difference: str
@@ -88,14 +88,14 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """`contender` runs from now on: let the others go."""
+    """`contender` runs from now on: release what the others hold."""
 
     contender: ContenderId
 
 
 @dataclass(frozen=True, slots=True)
 class Unsettle:
-    """What ran is in question again; with `forget` it was a stored plan, which is let go."""
+    """It is open again which contender is the fastest. With `forget` a stored plan ran; release it."""
 
     forget: bool = False
 
@@ -110,7 +110,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The default runs from now on: let all else go."""
+    """The default runs from now on: release what all others hold."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""Tuning one kind of call, as a pure state machine: events come in, instructions go out.
+"""Tuning of one kind of call as a pure state machine: events come in, instructions go out.
 
-No clock, file, thread or tensor is in here. `TuningMachine.next_runner` says what runs the next step; `observe` and the
-other events answer with what has to be done before the step after it, which `tuning.Tuning` carries out.
+It uses no clock, file, thread or tensor. `TuningMachine.next_runner` returns what runs the next step. `observe` and the
+other event methods return instructions that `tuning.Tuning` carries out before the step after that.
 """
 
 from __future__ import annotations
@@ -37,67 +37,68 @@ from threadcast.runtime.tuning.plan_search import PlanSearch
 from threadcast.runtime.tuning.states import Moves, State
 
 DRIFT_STEPS = 50
-"""Steps whose median is held against what they took at first."""
+"""Number of steps whose median is compared with the seconds that a step took at first."""
 DRIFT_LIMIT = 1.25
-"""Times what steps took at first, from which on the contenders are compared again."""
+"""Ratio to the seconds that a step took at first, above which the contenders are compared again."""
 
 
 class TuningMachine:
     """Decides what runs each step of one kind of call.
 
-    `formats` are the memory formats to try, in this order, `cases` the thread counts at which operators are timed.
-    `fuse` also tries the fastest variant with fused operators; `backends` also compares what `OpenBackend` gives.
+    `formats` are the memory formats to try, in this order; `cases` are the thread counts at which operators are timed.
+    With `fuse` the fastest variant is also tried with fused operators. With `backends` the backends are compared too,
+    one by one.
 
-    `start` comes first. Then for each step: carry out all instructions, and what their answers instruct; tell of a plan
-    that was made, and of contenders that have become `stale`; run what `next_runner` names; `observe` the step, unless
-    it raised. IllegalMove, with the history, where events do not come in this order.
+    Call `start` first. Then, for each step: carry out all instructions, and those that their answers return; call
+    `planned` if a plan has been made, and `stale` for contenders that have become so; run what `next_runner` returns;
+    call `observe`, unless the step raised. An event out of this order raises IllegalMove, with the history of moves.
     """
 
     def __init__(self, formats: Sequence[MemoryFormat], cases: Sequence[Case], *, fuse: bool, backends: bool) -> None:
         self.moves = Moves()
         self.best: ContenderId = DEFAULT
-        """What ran fastest when last compared."""
+        """The fastest contender of the last comparison."""
         self.challenger: ContenderId | None = None
-        """What is compared with the best now."""
+        """The contender that is being compared with the best; None while none is."""
         self.variants: list[Variant] = []
-        """Those that have a plan; once all are searched, the fastest first."""
+        """Variants that have a plan; once all have been searched, the fastest comes first."""
         self.refused: dict[ContenderId, str] = {}
-        """Contenders whose results differ from the default's, and how."""
+        """Contenders whose results differ from the default's, each with the difference in words."""
         self.steps: defaultdict[State, int] = defaultdict(int)
-        """Steps of the caller's that each state took."""
+        """Number of the caller's steps that ran in each state."""
         self.seconds: defaultdict[State, float] = defaultdict(float)
-        """Seconds that these steps took."""
+        """Seconds that the caller's steps took in each state."""
         self.awaited: Instruction | None = None
-        """The instruction whose answer must come before the next step."""
+        """The instruction that must be answered before the next step; None where there is none."""
         self._formats, self._cases = tuple(formats), tuple(cases)
         self._fuse, self._backends = fuse, backends
         self._to_search: deque[Variant] = deque()
         self._variant = Variant(self._formats[0])
-        """The one that is captured or searched now."""
+        """The variant that is being captured or searched."""
         self._search: PlanSearch | None = None
         self._step_s: dict[Variant, float] = {}
         self._to_open: deque[ContenderId] = deque()
         self._guard = Guard()
         self._expected_s: float | None = None
-        """Seconds of a settled step at first."""
+        """Seconds that a step took at first after settling; None until that is measured."""
         self._recent_s: list[float] = []
         self._alone = ContenderStep(DEFAULT)
-        """What runs where nothing is searched or compared."""
+        """What runs steps while nothing is searched or compared."""
 
     @property
     def state(self) -> State:
-        """What steps are used for now."""
+        """The current state: what steps are used for now."""
         return self.moves.state
 
     @property
     def contenders(self) -> tuple[ContenderId, ...]:
-        """Those that run steps now: one, or the two that are compared; none during a search."""
+        """The contenders that run steps now: one, or the two being compared; none during a search."""
         if self.state is State.COMPARING:
             return (self.best,) if self.challenger is None else (self.best, self.challenger)
         return (self.best,) if self._search is None else ()
 
     def start(self, *, stored: Variant | None = None, step_s: float = 0.0) -> Instructions:
-        """Begin, with the `stored` plan of this variant, whose steps took `step_s`, where there is one."""
+        """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took."""
         self.moves.expect("start", State.STARTING)
         if stored is None:
             return self._search_all()
@@ -105,7 +106,7 @@ class TuningMachine:
         return self._run_alone(plan_of(stored), expected_s=step_s)
 
     def next_runner(self) -> Runner:
-        """What runs the next step; the same until an event comes."""
+        """Return what runs the next step. It stays the same until the next event."""
         if self.awaited is not None:
             raise self.moves.illegal(f"a step before {self.awaited} was answered")
         if self._search is not None:
@@ -119,12 +120,12 @@ class TuningMachine:
     def observe(
         self, seconds: float, *, started_s: float = 0.0, difference: str | None = None, all_cores: bool = True
     ) -> Instructions:
-        """Take note of a step of `next_runner`'s, which took so many seconds and started at `started_s` of a clock.
+        """Record a step that `next_runner` named: `seconds` that it took, and when it started (`started_s` of a clock).
 
-        `difference` says how results of the contender that was checked against the default differ from the default's,
-        None where they do not or were not checked. While two are compared this is the challenger. It does not run
-        again, nor does any plan of the variant whose plan is searched for, where that one differs. Without `all_cores`
-        the step had fewer cores than its plan is for, and says nothing of drift.
+        `difference` tells in words how the step's results differ from the default's; None where they do not differ or
+        were not checked. Such a contender (the challenger, while two are compared) does not run again. During a search
+        the whole variant is given up. Pass `all_cores=False` for a step that had fewer cores than its plan is for: it
+        does not count as slower than before.
         """
         runner = self.next_runner()
         self.steps[self.state] += 1
@@ -142,41 +143,41 @@ class TuningMachine:
         return self._observe_alone(seconds, all_cores=all_cores)
 
     def captured(self) -> Instructions:
-        """The graph that was awaited is there."""
+        """Answer to `Capture`: the graph was captured."""
         self._answer("captured", Capture)
         self._search = PlanSearch(self._cases, self.moves)
         return ()
 
     def not_captured(self) -> Instructions:
-        """The awaited variant has no graph, or none of its own."""
+        """Answer to `Capture`: the variant has no graph, or none that differs from other variants'."""
         self._answer("not captured", Capture)
         return self._search_next()
 
     def planned(self, predicted_s: float) -> Instructions:
-        """The plan that was to be made is there, and predicts so many seconds a step."""
+        """Answer to `MakePlan`: the plan is made, and predicts `predicted_s` seconds for a step."""
         self._searching("planned").planned(predicted_s)
         return ()
 
     def nothing_to_correct(self) -> Instructions:
-        """Trying the last plan showed nothing that would change the next one."""
+        """Answer to `MakePlan`: trying the last plan showed nothing that would change the next plan."""
         search = self._searching("nothing to correct")
         search.nothing_to_correct()
         return self._end_of(search)
 
     def opened(self, contender: ContenderId) -> Instructions:
-        """The contender that was awaited can run."""
+        """Answer to `Open` or `OpenBackend`: `contender` is ready to run."""
         self._answer("opened", Open, OpenBackend)
         self.challenger, self._guard = contender, Guard()
         return ()
 
     def no_backend(self) -> Instructions:
-        """There are no more backends."""
+        """Answer to `OpenBackend`: there are no more backends."""
         self._answer("no backend", OpenBackend)
         self._backends = False
         return self._settle()
 
     def stale(self, contender: ContenderId) -> Instructions:
-        """This contender, which runs now, no longer does what the default does: the model was changed."""
+        """Report that `contender`, one of `contenders`, no longer has the default's results: the model was changed."""
         if contender is DEFAULT or contender not in self.contenders or self.awaited is not None:
             raise self.moves.illegal(f"{contender} is stale")
         if self.state is State.RESUMED:
@@ -193,7 +194,7 @@ class TuningMachine:
         return (GiveUp(reason),)
 
     def close(self) -> None:
-        """Run nothing any more; closing again does nothing."""
+        """End tuning: no step runs any more. Closing again does nothing."""
         if self.state is not State.CLOSED:
             self.moves.to(State.CLOSED, "closed")
             self._stop()
@@ -250,7 +251,7 @@ class TuningMachine:
         return UsePlan(self._variant, search.best), *self._search_next()
 
     def _compare(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
-        """Compare these, one after the other, each with the best before it; the default is the first best."""
+        """Compare these contenders one after the other, each with the best before it, beginning with the default."""
         self.moves.to(State.COMPARING, reason)
         self.best, self.challenger = DEFAULT, None
         self._to_open = deque(contenders)

@@ -1,4 +1,4 @@
-"""Runs the steps from which a plan for one captured graph is made, and has the plans made."""
+"""Makes plans for one captured graph: runs the steps that measure its operators, and starts the planner."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _logger = logging.getLogger("threadcast")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MadePlan:
-    """A plan, and what it was made from."""
+    """A plan, and the problem that it was made from."""
 
     plan: Plan
     problem: Problem
 
 
 class PlanMaker:
-    """Makes plans of `captured` for `machine` from the steps that a `PlanSearch` asks for.
+    """Makes plans of `captured` for `machine`, from the traces of the steps that a `PlanSearch` asks for.
 
-    Each step is a whole one of the caller's; `before` is called before it, as other calls of the same model may have
-    changed the memory format of its tensors.
+    Each of these is a whole step of the caller. `before` is called before each step and sets the memory format of the
+    model's tensors, which other calls of the same model may have changed.
     """
 
     def __init__(self, captured: Captured, machine: Machine, *, before: Callable[[], None]) -> None:
         self.plans: list[MadePlan] = []
-        """In the order in which they were made."""
+        """All plans so far, in the order in which they were made."""
         self._captured, self._machine, self._before = captured, machine, before
         self._traces: dict[Probe | Try, deque[Trace]] = {}
-        """Traces of the latest steps of each probe and trial: the first ones warm up."""
+        """Traces of the latest steps of each probe and trial. The first steps, which warm up, drop out."""
         self._probes: dict[Probe, Plan] = {}
         self._alone: CurveTable | None = None
         """The curves of operators that run alone, once all have been probed."""
@@ -50,11 +50,11 @@ class PlanMaker:
         self._engine: PlanEngine | None = None
 
     def prepare(self, step: Probe | Try | Meanwhile) -> None:
-        """Make ready what runs this step, which is then the next one; where that raises, no step has begun."""
+        """Open the engine for `step`, which must then be the next one. Where this raises, no step has begun."""
         self._engine_for(step.by if isinstance(step, Meanwhile) else step)
 
     def run(self, step: Probe | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:
-        """The result of one step, and its makespan in seconds where it is traced."""
+        """Run one step; return its result and its makespan in seconds, None for a step that is not traced."""
         self._before()
         if isinstance(step, Meanwhile):
             return self._engine_for(step.by).run(self._captured.bind(*arguments)), None
@@ -64,11 +64,11 @@ class PlanMaker:
 
     @property
     def engine(self) -> PlanEngine | None:
-        """What ran the last step; None before the first and once closed."""
+        """The engine that ran the last step; None before the first step and once closed."""
         return self._engine
 
     def start_planning(self) -> bool:
-        """Start to make a plan from all steps so far; False where they show nothing that would change the last one."""
+        """Start making a plan from all steps so far; return False where they would not change the last plan."""
         graph = self._captured.graph
         if self._alone is None:
             probed = {step.case: traces for step, traces in self._traces.items() if isinstance(step, Probe)}
@@ -82,7 +82,7 @@ class PlanMaker:
         return True
 
     def poll(self) -> Plan | None:
-        """The plan that was started, once it is made; ExecutionError where that failed."""
+        """Return the plan that was started; None until it is made. ExecutionError where planning failed."""
         if self._planning is None:
             return None
         planning, problem = self._planning

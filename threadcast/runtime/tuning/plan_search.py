@@ -1,7 +1,8 @@
-"""The search for one graph's plan as a pure state machine: probe, plan, try the plan, plan again with what it showed.
+"""The search for one graph's plan as a pure state machine: probe operators, plan, try the plan, plan again.
 
-Side by side operators are slower than alone, by what they share; how much is only seen when they are. So a plan is
-tried, and made again from corrected curves, until one takes as long as it predicts.
+Operators that run side by side share memory bandwidth and caches, and are slower than alone; by how much shows only
+when a plan runs them so. Therefore each plan is tried, and made again from curves corrected by the trial, until a plan
+takes as long as it predicts.
 """
 
 from __future__ import annotations
@@ -15,54 +16,56 @@ from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP
 from threadcast.runtime.tuning.states import Moves, State
 
 CLOSE = 0.05
-"""Share by which steps may differ from a plan's prediction before another is made, and by which of two plans the
-better-informed one may be slower: medians of a few steps are no better than that."""
+"""Share by which steps may differ from a plan's prediction before another plan is made. A later plan is also preferred
+while it is slower by no more than this: medians of a few steps are no more precise."""
 MOST_PLANS = 4
+"""Most plans that are made for one graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A traced step of all operators one after the other, each by `case`."""
+    """A traced step that runs all operators one after the other, each at `case`."""
 
     case: Case
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A traced step by plan number `plan`."""
+    """A traced step by plan number `plan`, counted from 0."""
 
     plan: int
 
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """A step while a plan is being made: by the fastest probe, or by the latest plan."""
+    """A step while a plan is being made; the fastest probe or the latest plan runs it."""
 
     by: Probe | Try
 
 
 class PlanSearch:
-    """Says what runs each step of the search, and when a plan has to be made.
+    """Decides what runs each step of the search, and when a plan has to be made.
 
-    `best` is the number of the best plan, once it is known; plans count from 0, in the order in which they were made.
+    `best` is the number of the best plan, None until it is known. Plans are numbered from 0 in the order in which they
+    were made.
     """
 
     def __init__(self, cases: Sequence[Case], moves: Moves | None = None) -> None:
         self.moves = moves or Moves()
         self.best: int | None = None
         self.predicted_s: list[float] = []
-        """Seconds a step that each plan predicts."""
+        """Seconds of a step as each plan predicts them, by plan number."""
         self.step_s: list[float] = []
-        """Seconds that the steps of each plan took, once it was tried."""
+        """Median seconds of a step by each plan that was tried, by plan number."""
         self._probes = [Probe(case) for case in cases]
         self._probe_s: dict[Probe, float] = {}
         self._seconds: list[float] = []
-        """Of the steps of the current probe or trial."""
+        """Seconds of each step of the current probe or trial so far."""
         self._meanwhile: Probe | Try | None = None
         self.moves.to(State.PROBING, f"{len(self._probes)} cases to probe")
 
     def next_runner(self) -> Probe | Try | Meanwhile:
-        """What runs the next step."""
+        """Return what runs the next step."""
         if self.moves.state is State.PROBING:
             return self._probes[len(self._probe_s)]
         if self.moves.state is State.TRYING:
@@ -73,7 +76,7 @@ class PlanSearch:
         return Meanwhile(self._meanwhile)
 
     def observe(self, seconds: float) -> bool:
-        """Take note of a step; return whether a plan has to be made now, from all steps so far."""
+        """Record the seconds of a step; return whether a plan has to be made now, from all steps so far."""
         if self.moves.state is State.PLANNING:
             return False
         self.moves.expect("a step of the search", State.PROBING, State.TRYING)
@@ -87,12 +90,12 @@ class PlanSearch:
         return self._tried(step_s)
 
     def planned(self, predicted_s: float) -> None:
-        """A plan was made, which predicts so many seconds a step."""
+        """Record that a plan was made, which predicts `predicted_s` seconds for a step."""
         self.moves.to(State.TRYING, f"a plan predicts {predicted_s:.3g} s")
         self.predicted_s.append(predicted_s)
 
     def nothing_to_correct(self) -> None:
-        """The last plan showed nothing that would change the next one."""
+        """Record that trying the last plan showed nothing that would change the next plan; this ends the search."""
         self.moves.expect("nothing to correct", State.PLANNING)
         self._choose()
 
@@ -115,6 +118,6 @@ class PlanSearch:
         return True
 
     def _choose(self) -> None:
-        """The latest of the plans that are about as fast as the fastest: later ones are better informed."""
+        """Choose the latest of the plans about as fast as the fastest: later plans come from better-known curves."""
         limit_s = (1 + CLOSE) * min(self.step_s)
         self.best = max(number for number, step_s in enumerate(self.step_s) if step_s <= limit_s)

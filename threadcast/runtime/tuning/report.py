@@ -1,4 +1,4 @@
-"""What runs the calls of one kind, and why: what a user reads."""
+"""The report that tells a user what runs the calls of one kind, and why."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from threadcast.runtime.tuning.guard import Verdict
 class Report:
     """What runs the steps of one kind of arguments, and why.
 
-    Where nothing could be compared `reason` says why.
+    `reason` is empty unless something was left out: it says why only the default can run the calls, or which plan was
+    refused and why.
     """
 
     contender: ContenderId | None = None
     """What runs the steps; None until all contenders have been compared."""
     reason: str = ""
     layout: MemoryFormat = MemoryFormat.AS_GIVEN
-    """The memory format of the plan."""
+    """The memory format that `plan` is for."""
     fused: bool = False
     """Whether point-wise operators are fused in the plan's graph."""
     plan: Plan | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """Of each contender, in the order in which they came, against the best before it; plans come first."""
+    """For each contender's name, the verdict on it against the best before it. In order of comparison, plans first."""
     predicted_s: dict[str, float] = field(default_factory=dict)
-    """The plan's makespan in each memory format that was tried, and in the best with fused operators."""
+    """For each variant that was tried (memory format, fused or not), the seconds of a step that its plan predicts."""
 
     @property
     def runs(self) -> str:
@@ -39,10 +40,10 @@ class Report:
 
     @property
     def measuring(self) -> bool:
-        """Whether it is not known yet what runs fastest."""
+        """Whether it is still being measured what runs fastest."""
         return self.contender is None
 
     @classmethod
     def as_default(cls, reason: str) -> Report:
-        """The report of calls that only the default can run."""
+        """Return the report of calls that only the default can run."""
         return cls(DEFAULT, reason)

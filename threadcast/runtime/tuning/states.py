@@ -49,17 +49,17 @@ LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.GIVEN_UP: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),
 }
-"""The moves that may be made from each state."""
+"""For each state, the states to which it may change."""
 
 MEASURING = frozenset({State.STARTING, State.PROBING, State.PLANNING, State.TRYING, State.COMPARING})
 """States in which it is not known yet what runs fastest."""
 
 HISTORY = 100
-"""Latest moves that are remembered."""
+"""Number of latest moves that are remembered."""
 
 
 class Move(NamedTuple):
-    """A change of state, and why it was made."""
+    """A change of state from `source` to `target`, and its reason."""
 
     source: State
     target: State
@@ -67,7 +67,7 @@ class Move(NamedTuple):
 
 
 class IllegalMove(RuntimeError):
-    """A move that the table forbids, or an event that the state does not expect: an error of threadcast's own.
+    """Raised for a move that `LEGAL_MOVES` forbids, or an event that the state does not expect: a bug in threadcast.
 
     `history` holds the latest moves, the last one last.
     """
@@ -91,17 +91,17 @@ class Moves:
         return tuple(self._history)
 
     def to(self, target: State, reason: str) -> None:
-        """Change to `target`; IllegalMove where the table forbids it."""
+        """Change to `target`; IllegalMove where `LEGAL_MOVES` forbids it."""
         if target not in LEGAL_MOVES[self.state]:
             raise self.illegal(f"{self.state.value} -> {target.value} ({reason})")
         self._history.append(Move(self.state, target, reason))
         self.state = target
 
     def expect(self, event: str, *states: State) -> None:
-        """IllegalMove unless the state is one of these."""
+        """Raise IllegalMove unless the current state is one of `states`; `event` names what happened."""
         if self.state not in states:
             raise self.illegal(f"{event} while {self.state.value}")
 
     def illegal(self, what: str) -> IllegalMove:
-        """The error for what must not happen now."""
+        """Return the error for something that must not happen in the current state; `what` describes it."""
         return IllegalMove(f"illegal: {what}", self.history)

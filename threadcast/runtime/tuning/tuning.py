@@ -1,7 +1,7 @@
-"""Finding the fastest way to run one kind of call, in the caller's own steps.
+"""Finds the fastest way to run one kind of call, in the caller's own steps.
 
-Nothing is run in vain, and a training step is never run twice. `TuningMachine` decides; here its decisions are carried
-out.
+Every step that is measured counts for the caller, and no training step is applied twice. `TuningMachine` decides; this
+module carries out its decisions.
 """
 
 from __future__ import annotations
@@ -61,13 +61,17 @@ _logger = logging.getLogger("threadcast")
 
 
 class Tuning:
-    """Runs one kind of call; each call is a whole step, whoever runs it.
+    """A callable that runs one kind of call; each call does the caller's whole step, whichever contender runs it.
 
-    `capture(memory_format)` gives its graph, `model_format` orders the model's tensors in memory; `backends` makes
-    further contenders when their turn comes. A plan that `plans` has stored for this `call` and graph runs at once.
-    `fuse` also tries the graph with fused operators. `checked` says how PyTorch runs a step: the first step by each
-    plan is run so too, and a plan with other results never runs again; without it nothing is checked. CaptureError
-    where it cannot be captured. For one thread at a time, but for `resize`.
+    `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
+    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` yields further
+    contenders when their turn comes. A plan that `plans` has stored for the graph runs from the first call on; `call`
+    identifies the call in that store. With `fuse` the graph with fused operators is tried too.
+
+    `checked` says how PyTorch runs a step: the first step by each plan is then also run by PyTorch, and a plan with
+    other results never runs again. Without it nothing is checked.
+
+    CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
 
     def __init__(
@@ -94,17 +98,17 @@ class Tuning:
         self._graphs = {self._first: capture(formats[0])}
         self._contenders = {DEFAULT: Contender(DEFAULT, partial(self._run_eagerly, MemoryFormat.AS_GIVEN))}
         self.fastest = self._contenders[DEFAULT]
-        """What ran fastest when last compared."""
+        """The fastest contender of the last comparison."""
         self._makers: dict[Variant, PlanMaker] = {}
         self._candidates: dict[Variant, Candidate] = {}
         self._engines: dict[Candidate, PlanEngine] = {}
         self._fewer: dict[Candidate, Mapping[int, Plan]] = {}
-        """Plans for smaller numbers of cores, once they have been made."""
+        """Plans for fewer cores, by number of cores, once they have been made."""
         self._stored_s: dict[Candidate, float] = {}
-        """Seconds a step of the plans that are stored."""
+        """Seconds of a step of each plan that is stored."""
         self._shadowed = checked
         self._checked: set[ContenderId | SearchStep] = set()
-        """What has given the results of PyTorch."""
+        """Plans that were compared with PyTorch, or were too large to be compared."""
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
@@ -130,12 +134,12 @@ class Tuning:
 
     @property
     def captured(self) -> Captured:
-        """The graph of one call, as it was first captured."""
+        """The graph of a call, as it was captured first."""
         return self._graphs[self._first]
 
     @property
     def ran(self) -> Ran | None:
-        """The graph and the plan that ran the last step; None where no plan did."""
+        """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
         engine: PlanEngine | None = None
         if isinstance(self._last, SearchStep):
             engine = self._makers[self._last.variant].engine if self._last.variant in self._makers else None
@@ -147,11 +151,11 @@ class Tuning:
 
     @property
     def follows(self) -> bool:
-        """Whether it can do with other cores than it was made for."""
+        """Whether calls can go on with other cores than those of the machine that they were measured on."""
         return self._follower.active
 
     def resize(self, cores: Sequence[Core]) -> None:
-        """Use these cores from the next operator boundary on, from any thread, as far as it `follows`."""
+        """Use these cores from the next operator on, as soon as `follows` is true. May be called from any thread."""
         self._follower.resize(cores)
 
     def close(self) -> None:
@@ -161,7 +165,7 @@ class Tuning:
         self._let_go()
 
     def _prepare(self) -> Runner:
-        """What runs the next step, once all that has to be done before it is done."""
+        """Carry out all that has to be done before the next step, and return what runs it."""
         try:
             if self._states.state is State.STARTING:
                 self._instructions = self._start()
@@ -176,14 +180,14 @@ class Tuning:
         return runner
 
     def _run_of(self, runner: Runner) -> Run:
-        """What runs a whole step, and returns its result and its seconds, or None where a clock is to tell them."""
+        """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
         if isinstance(runner, SearchStep):
             return partial(self._makers[runner.variant].run, runner.step)
         run = self._contenders[runner.contender].run
         return lambda *arguments: (run(*arguments), None)
 
     def _needs_check(self, runner: Runner, arguments: tuple[Any, ...]) -> bool:
-        """Whether this is the first step of a plan, whose results are not known to be PyTorch's."""
+        """Whether this is the first step of a plan, so that its results have to be compared with PyTorch's."""
         plan = _plan_of(runner)
         by_plan = isinstance(plan, SearchStep) or plan.kind is Kind.PLAN
         if self._shadowed is None or not by_plan or plan in self._checked:
@@ -204,7 +208,7 @@ class Tuning:
             self._instructions = self._states.give_up(str(error))
 
     def _look(self) -> None:
-        """Tell of whatever has happened since the last step."""
+        """Report to the state machine what has happened since the last step: finished plans, stale contenders."""
         if self._states.state is State.PLANNING:
             for maker in self._makers.values():
                 if (plan := maker.poll()) is not None:
@@ -219,7 +223,7 @@ class Tuning:
             waiting.extend(self._done(waiting.popleft()))
 
     def _done(self, instruction: Instruction) -> Instructions:
-        """Carry out one instruction, and return what its answer instructs."""
+        """Carry out one instruction, and return the instructions that its answer brings."""
         match instruction:
             case Capture(variant):
                 return self._capture(variant)
@@ -252,7 +256,7 @@ class Tuning:
         return ()
 
     def _start(self) -> Instructions:
-        """Begin by the plan that an earlier process stored, where it can run."""
+        """Begin with the plan that an earlier process stored, where it can run."""
         first = self._graphs[self._first]
         stored = self._plans.read(first.graph)
         if stored is None or stored.memory_format != self._first.memory_format:
@@ -287,7 +291,7 @@ class Tuning:
         return self._states.captured()
 
     def _fused(self, variant: Variant) -> Captured | None:
-        """The graph with fused operators; None where there are none, or where they cannot be made, with a message."""
+        """The graph with fused operators; None where there are none, or (with a log message) cannot be made."""
         try:
             return fused(self._graphs[Variant(variant.memory_format)]) if has_native_engine() else None
         except ThreadcastError as error:
@@ -378,7 +382,7 @@ class Tuning:
         self.fastest = self._contenders[DEFAULT]
 
     def _follow(self, candidate: Candidate) -> None:
-        """Let the engine of `candidate` go with the cores that there are, from now on."""
+        """Keep the engine of `candidate` on the cores that the model has, from now on."""
         weak = weakref.ref(self)  # a model that is dropped ends its planning, not the other way round
 
         def note(fewer: Mapping[int, Plan]) -> None:
@@ -418,14 +422,14 @@ class Tuning:
 
 
 def _plan_of(runner: Runner) -> ContenderId | SearchStep:
-    """What tells one plan from others; steps while a plan is being made run by an earlier one."""
+    """A key of the plan that runs the step. A step while a plan is being made has the key of the plan that runs it."""
     if isinstance(runner, ContenderStep):
         return runner.contender
     return SearchStep(runner.variant, runner.step.by) if isinstance(runner.step, Meanwhile) else runner
 
 
 class _TimedRun:
-    """Runs a step, and keeps when it began and how many seconds it took."""
+    """Runs a step, and records when it began and how many seconds it took."""
 
     def __init__(self, run: Run, clock: Callable[[], float]) -> None:
         self._run, self._clock = run, clock

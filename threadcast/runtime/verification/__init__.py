@@ -1,1 +1,1 @@
-"""Whether plans give what eager PyTorch gives: compared on copies of a step's state, down to the operator at fault."""
+"""Compares a plan's results with those of eager PyTorch on copies of the same state, and finds the wrong operator."""

@@ -1,4 +1,4 @@
-"""Whether a plan gave what eager PyTorch gave: the first value that differs beyond rounding, or None."""
+"""Compares the values of a plan's step with those of eager PyTorch, and finds those that differ beyond rounding."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import torch
 from torch import Tensor
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""Share of the largest number of a tensor (or of the largest movement, where it moved) by which single numbers may
-differ. Sums of a few thousand terms in another order differ by some 1e-6 in float32; networks of 20 to 50 layers
-enlarge that a hundredfold. PyTorch's own optimizers differ from each other by some roundings a step in bfloat16, where
-one rounding is 0.4 %."""
+"""By data type, how much a number may differ, as a share of the largest number of its tensor. For values that the step
+changes, as a share of the largest change. Sums of a few thousand terms in another order differ by about 1e-6 in
+float32; networks of 20 to 50 layers enlarge that a hundredfold. PyTorch's own optimizers differ from each other by
+several roundings a step in bfloat16, where one rounding is 0.4 %."""
 ROUNDINGS = 4
-"""Roundings of each number itself that are allowed besides."""
+"""Roundings (machine epsilons times the number itself) by which each number may differ in addition."""
 SENSITIVITY = 10
-"""Times what eager's own result changes when its inputs change by one rounding, which a plan may differ by."""
+"""A plan may differ by this many times the change of eager's own result when the inputs change by one rounding."""
 NUDGES = 3
-"""Changed steps that this is taken from: where terms cancel out, what is left differs from one to the next."""
+"""Eager steps with changed inputs that measure this change: where terms cancel out, it varies between such steps."""
 _STILL = 4
-"""Numbers that eager must have moved, a quarter of the tensor at least, for one that a plan left alone to be wrong."""
+"""A tensor that a plan left unchanged is wrong if eager changed at least this many of its numbers, and a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that a plan did not give as eager gave it: its name and what is different, in words."""
+    """A value of a plan's step that differs from eager's: its `name`, and `reason`, the difference in words."""
 
     name: str
     reason: str
     largest: float = float("inf")
-    """The largest difference of two numbers; infinite where it is not one of numbers."""
+    """The largest difference between two numbers; infinite where something else than numbers differs."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -44,11 +44,11 @@ def first_difference(
     before: Mapping[str, Any] | None = None,
     sensitivity: Mapping[str, float] | None = None,
 ) -> Difference | None:
-    """Return the first of eager's named values that the plan's differ from beyond rounding; None where all agree.
+    """Return the first value in which `plan` differs from `eager` beyond rounding; None where all values agree.
 
-    Values are tensors, numbers and other constants. Those that `before` knows too (parameters, buffers, optimizer
-    state as they were before the step) are compared by how they moved from there. `sensitivity` says how much each
-    of eager's values changes when the step's inputs change by a rounding (`sensitivities`).
+    Both map names to tensors, numbers and other constants. `before` holds values from before the step (parameters,
+    buffers, optimizer state); differences in these are judged relative to how much eager changed them. `sensitivity`
+    holds the further difference that is allowed for each value, as `sensitivities` returns it.
     """
     for name, wanted in eager.items():
         if name not in plan:
@@ -64,7 +64,7 @@ def first_difference(
 def value_difference(
     name: str, eager: Any, plan: Any, *, before: Any = None, sensitivity: float = 0.0
 ) -> Difference | None:
-    """Compare one value; `before` is what it was before the step, None for what the step made."""
+    """Return the difference of one value, None where both agree. `before`: its value before the step, if it had one."""
     if not isinstance(eager, Tensor) or not isinstance(plan, Tensor):
         same = type(eager) is type(plan) and (eager == plan or (eager != eager and plan != plan))
         return None if same else Difference(name, f"eager has {_short(eager)}, the plan {_short(plan)}")
@@ -83,7 +83,11 @@ def value_difference(
 
 
 def sensitivities(eager: Mapping[str, Any], *changed: Mapping[str, Any]) -> dict[str, float]:
-    """How much each value of `eager` differs from those of the same step on inputs changed by a rounding (`nudged`)."""
+    """Return how much a plan may differ in each value of `eager`, because eager itself is sensitive to rounding.
+
+    That is `SENSITIVITY` times the largest difference of `eager` from `changed`, the values of the same step on inputs
+    changed by one rounding (`nudged`).
+    """
     found: dict[str, float] = {}
     for name, value in eager.items():
         if not isinstance(value, Tensor) or not _is_real_or_complex(value) or not value.numel():
@@ -96,7 +100,10 @@ def sensitivities(eager: Mapping[str, Any], *changed: Mapping[str, Any]) -> dict
 
 
 def nudged(tensor: Tensor, *, seed: int = 0) -> Tensor:
-    """A copy whose numbers are one rounding larger or smaller, by turns of a coin; others than real numbers as is."""
+    """Return a copy whose numbers are larger or smaller by one rounding, at random by `seed`.
+
+    Tensors of integers or booleans, and sparse ones, are copied unchanged.
+    """
     if not _is_real_or_complex(tensor) or tensor.layout is not torch.strided:
         return tensor.detach().clone()
     coin = torch.Generator().manual_seed(seed)
@@ -131,7 +138,7 @@ def _rounded_difference(
 
 
 def _errors(wanted: Tensor, found: Tensor) -> Tensor:
-    """How far numbers are apart; 0 where both are the same infinity or both are no number."""
+    """Absolute differences; 0 where both numbers are the same infinity or both are NaN."""
     same = (wanted == found) | (wanted.isnan() & found.isnan())
     return torch.where(same, 0.0, (wanted - found).abs())
 

@@ -1,4 +1,4 @@
-"""The first operator of a captured graph whose result is not eager's, found by running the step again in pieces."""
+"""Finds the first operator of a captured graph whose result differs from eager's, by running the step again."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.differences import Difference, value_difference
 
 _MEMBERS = {"input": 0, "weight": 1, "bias": 2}
-"""Which of an operator's gradients a part of it gives by itself, by the end of the part's id (`capture.splitting`)."""
+"""For each ending of a split operator's id, the index of the gradient that this part returns (`capture.splitting`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongOperator:
-    """An operator whose result differs, in what way, and where that shows."""
+    """An operator whose result differs from eager's: its id, kind and input shapes, and the difference.
+
+    `found_by` says in words in which run the difference shows.
+    """
 
     op: str
     kind: str
     shapes: tuple[tuple[int, ...], ...]
-    """Of its inputs."""
+    """Shapes of its inputs."""
     difference: Difference
     found_by: str
 
@@ -43,9 +46,9 @@ class WrongOperator:
 
 
 class EagerValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps a copy of what every operator call returns, by the id that capture gives to the call.
+    """A dispatch mode that keeps a copy of every operator call's result, in `values` by the id that capture gives it.
 
-    It must see the calls that `capture.recording` saw, so whoever uses it makes the same step. It needs memory for all
+    The calls must be those that `capture.recording` saw, so run the same step under it. It needs memory for all
     intermediate results at once.
     """
 
@@ -79,10 +82,11 @@ def first_wrong_call(
     captured: Captured, inputs: Sequence[Any], eager: Mapping[str, Any], after: Mapping[int, Any],
     before: Mapping[int, Any],
 ) -> WrongOperator | None:  # fmt: skip
-    """Run the program one operator after the other, each on the values that eager had, and compare what it gives.
+    """Run the program's operators one by one on eager's values, and return the first whose result differs.
 
-    `eager` are eager's values (`EagerValues`), `after` and `before` those of the program's inputs, by slot, after and
-    before eager's step: what writes them last is compared by these. None where every operator gives what eager gave.
+    `eager` holds the results of eager's operators (`EagerValues`). `before` and `after` hold the values of the
+    program's inputs, by slot, before and after eager's step. The last operator that writes to an input is compared by
+    these. None where every operator has eager's result.
     """
     program = captured.program
     last_writer = {
@@ -110,9 +114,10 @@ def first_wrong_call(
 def first_wrong_run(
     captured: Captured, start: Callable[[], Sequence[Any]], make_engine: Callable[[Captured], Engine]
 ) -> WrongOperator | None:
-    """Run the program on the engine and on the calling thread, with all values kept, and compare them one by one.
+    """Run the program on an engine and on the calling thread; return the first operator whose results differ.
 
-    `start()` puts the state back and gives the program's inputs. None where they agree.
+    `start()` restores the state before the step and returns the program's inputs. `make_engine` makes an engine for a
+    program that also returns its intermediate results. None where all results agree.
     """
     refs = _known_values(captured.program)
     structure = pytree.tree_structure([0] * len(refs))
@@ -136,7 +141,7 @@ def _wrong(captured: Captured, index: int, difference: Difference, found_by: str
 
 
 def _known_values(program: Program) -> list[Ref]:
-    """Every result that something refers to and nothing writes to later, in the order in which they are made."""
+    """All results that something reads and nothing later writes to, in the order in which they are computed."""
     first, memory = len(program.inputs), memories(program.nodes, program.inputs)
     written = {memory[ref.slot]: i for i, node in enumerate(program.nodes) for ref in writes(node)}
     refs = {ref for node in program.nodes for ref in node.refs()} | set(find_refs(program.outputs))
@@ -145,7 +150,7 @@ def _known_values(program: Program) -> list[Ref]:
 
 
 def _eager_result(op_id: str, eager: Mapping[str, Any]) -> Any:
-    """What eager's call of this id returned, or the one gradient that a split call gives; None where it made none."""
+    """The result of eager's call of this id; for a part of a split call, (part, result). None without such a call."""
     base = op_id.removesuffix(".fused")
     if base in eager:
         return eager[base]
@@ -154,7 +159,7 @@ def _eager_result(op_id: str, eager: Mapping[str, Any]) -> Any:
 
 
 def _result_difference(result: Any, wanted: Any, *, is_view: bool) -> Difference | None:
-    """The difference of a call's results from eager's; where there is none eager's numbers are put in their place."""
+    """The difference of a call's results from eager's. Where there is none, eager's numbers replace the results'."""
     for mine, theirs in _pairs(result, wanted):
         difference = value_difference("its result", theirs, mine)
         if difference is not None:
@@ -178,7 +183,7 @@ def _pairs(result: Any, wanted: Any) -> list[tuple[Tensor, Tensor]]:
 
 
 def _is_defined(node: Node) -> bool:
-    """Whether a call defines the numbers that it returns; those that only take memory do not."""
+    """Whether a call sets the numbers of its result; calls that only allocate memory do not."""
     name = node.target._schema.name if isinstance(node.target, OpOverload) else ""
     return not name.removeprefix("aten::").startswith(("empty", "new_empty"))
 

@@ -1,4 +1,4 @@
-"""Shadow steps: an optimised step run beside eager's on copies of the same state, and both compared."""
+"""Shadow steps: the same step is run optimised and by eager PyTorch from the same state, and both are compared."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from threadcast.runtime.verification.step_state import StepState, free_bytes, ne
 Run = Callable[..., Any]
 
 COPIES = 3
-"""Of all that a step may change: as it was before the step, and as each of two ways leaves it."""
+"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shadowed:
-    """What a step is of, and how it is run by eager PyTorch.
+    """A step's model and optimizer, and how eager PyTorch runs the step.
 
-    `eager` is the whole step as PyTorch does it; `trace` only calls the operators of forward and backward, in the order
-    in which they were captured, and changes no parameter. `values` names what a step returns.
+    `eager` runs the whole step. `trace` only calls the operators of the forward and backward pass, in the order in
+    which they were captured, and changes no parameter. `values` returns the parts of a step's result by name.
     """
 
     eager: Run
@@ -39,18 +39,19 @@ class Shadowed:
     values: Callable[[Any], dict[str, Any]]
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
-        """Copies of all that the step may change, by the model's own parts and by what the graph writes."""
+        """Return copies of all that the step may change: the model's own state and tensors that the graph writes to."""
         return StepState(self.model, self.optimizer, arguments, written=_written(captured))
 
     def too_large(self, arguments: Any, captured: Captured | None) -> str | None:
-        """Why there is no memory for the copies that `shadow_step` and `checked_step` make; None where there is."""
+        """Return why memory is too small for the copies of `shadow_step` and `checked_step`; None if it is not."""
         needed = needed_bytes(self.model, self.optimizer, arguments, _written(captured))
         return too_large(COPIES * needed, free_bytes())
 
     def sensitivity(self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any]) -> dict[str, float]:
-        """How much eager's own results change when all numbers that it starts from change by one rounding.
+        """Return how much a plan may differ in each value because eager's own result `wanted` is sensitive to rounding.
 
-        Runs eager's step `NUDGES` times more, from `start`, and does not go back to it afterwards.
+        Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by one rounding (see
+        `sensitivities`). Does not restore the state afterwards.
         """
         changed = []
         for seed in range(NUDGES):
@@ -59,14 +60,14 @@ class Shadowed:
         return sensitivities(wanted, *changed)
 
     def copied(self, result: Any) -> dict[str, Any]:
-        """Copies of what a step returned, by name."""
+        """Return copies of the parts of a step's result, by name."""
         found = self.values(result).items()
         return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in found}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """What ran an optimised step: its graph and what makes an engine of the same plan."""
+    """What ran an optimised step: its graph, and a function that makes an engine with the same plan."""
 
     captured: Captured
     make_engine: Callable[[Captured], Engine]
@@ -75,12 +76,12 @@ class Ran:
 def shadow_step(
     step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None]
 ) -> Any:
-    """Run one optimised step and the same step by eager PyTorch, and return the optimised one's result.
+    """Run an optimised step, and the same step by eager PyTorch; return the result of the optimised step.
 
-    `captured` says what the step writes, `ran` afterwards which plan ran it. Model, optimizer and random state are left
-    as the optimised step leaves them. WrongResult names what differs beyond rounding, and the first operator whose
-    result does. Takes `COPIES` times the memory of a `StepState`; for all intermediate results too where an operator
-    has to be found.
+    `run` runs the optimised step, `captured` is its graph, and `ran`, called after the step, returns what ran it.
+    Model, optimizer and random state are left as the optimised step leaves them. WrongResult names the value that
+    differs beyond rounding, and the first operator whose result does. Takes `COPIES` times the memory of a `StepState`;
+    where that operator has to be found, also memory for all intermediate results.
     """
     start = step.state(arguments, captured)
     result = run(*arguments)
@@ -105,10 +106,11 @@ def shadow_step(
 def checked_step(
     step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None
 ) -> tuple[Any, Difference | None]:
-    """Run one step by eager PyTorch, and the same step by `run` on copies of the same state.
+    """Run a step by eager PyTorch and by `run`, both from the same state; return eager's result and a difference.
 
-    Returns eager's result, from which the caller goes on, and the first value that `run` gave otherwise: None where all
-    agree up to rounding. What `run` raises is a difference too. Takes `COPIES` times the memory of a `StepState`.
+    The difference is the first value of `run` that differs from eager's beyond rounding, None where all agree. An
+    exception of `run` counts as a difference. Model, optimizer and random state are left as eager leaves them. Takes
+    `COPIES` times the memory of a `StepState`.
     """
     start = step.state(arguments, captured)
     result = step.eager(*arguments)
@@ -161,7 +163,7 @@ def _report(
 
 
 def _written(captured: Captured | None) -> list[Tensor]:
-    """The live tensors that a graph writes to."""
+    """The model's and optimizer's own tensors (not copies) that a graph writes to."""
     if captured is None:
         return []
     slots = dict.fromkeys(ref.slot for node in captured.program.nodes for ref in writes(node))
@@ -170,5 +172,5 @@ def _written(captured: Captured | None) -> list[Tensor]:
 
 
 def leaves(result: Any) -> dict[str, Any]:
-    """The leaves of what a call returned, by number."""
+    """Return the leaves of a call's nested result, by the names "result 0", "result 1" and so on."""
     return {f"result {i}": leaf for i, leaf in enumerate(pytree.tree_leaves(result))}

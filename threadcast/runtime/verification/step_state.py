@@ -18,18 +18,18 @@ from threadcast.capture.module_state import ModuleState
 from threadcast.runtime.verification.differences import nudged
 
 MOST_OF_FREE_MEMORY = 0.5
-"""Share of the memory that is free which copies may take."""
+"""Share of the free memory that copies may take."""
 
 
 GENERATOR = "the random generator's state"
 
 
 class StepState:
-    """A model, its optimizer, a step's arguments and the random generators, as they are now.
+    """Copies of the current values of a model, its optimizer, a step's arguments and the random generators.
 
-    `restore` puts everything back where it was: the tensors stay the same objects in the same place. It takes as much
-    memory as `needed_bytes` says: that of the arguments, the buffers and `written`, which are the tensors that a graph
-    writes; of a training step all parameters and the optimizer's state too.
+    `restore` writes the values back into the same tensors. `written` are tensors that the step's graph writes to. The
+    copies take `needed_bytes` of memory: as much as the arguments, the buffers and `written`; for a training step also
+    as much as all parameters and the optimizer's state.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StepState:
     ) -> None:
         self._tensors = dict(_named(model, optimizer, arguments, written))
         self.values: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
-        """Copies by name, as are those that `now` returns."""
+        """The copies by name; `now` uses the same names."""
         copied = {id(tensor) for tensor in self._tensors.values()}
         parameters = [] if model is None else [(n, p) for n, p in model.named_parameters() if id(p) not in copied]
         self._versions = [(name, one, one._version) for name, one in parameters if not one.is_inference()]
@@ -52,7 +52,7 @@ class StepState:
         self._python_generator = random.getstate()
 
     def now(self) -> dict[str, Any]:
-        """Copies of the same values as they are at this moment, and of optimizer state that has come since."""
+        """Return copies of the same values as they are now, and of optimizer state that was added since."""
         found: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         names = {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
@@ -65,11 +65,11 @@ class StepState:
         return found
 
     def written_besides(self) -> str | None:
-        """The name of a parameter that was written since, although no copy was made of it; None where none was."""
+        """Return the name of a parameter that was not copied and was written to since; None where there is none."""
         return next((name for name, parameter, version in self._versions if parameter._version != version), None)
 
     def restore(self) -> None:
-        """Put everything back as it was when this was made."""
+        """Set everything back to the values that it had when this object was made."""
         for name, tensor in self._tensors.items():
             tensor.detach().copy_(self.values[name])
         if self._attributes is not None:
@@ -87,25 +87,25 @@ class StepState:
         random.setstate(self._python_generator)
 
     def nudge(self, seed: int) -> None:
-        """Change all numbers by one rounding, from what they were when this was made."""
+        """Set everything back as `restore` does, but with all numbers changed by one rounding, at random by `seed`."""
         self.restore()
         for name, tensor in self._tensors.items():
             tensor.detach().copy_(nudged(self.values[name], seed=seed))
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """The name under which a live tensor's values are kept; None for another tensor."""
+        """Return the name of the copy of this very tensor; None if the tensor was not copied."""
         return next((name for name, mine in self._tensors.items() if mine is tensor), None)
 
 
 def needed_bytes(
     model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, written: Iterable[Tensor] = ()
 ) -> int:
-    """Memory that one `StepState` takes."""
+    """Return the bytes of memory that a `StepState` takes."""
     return sum(tensor.numel() * tensor.element_size() for _, tensor in _named(model, optimizer, arguments, written))
 
 
 def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory that can be had without swapping; None where the system does not say."""
+    """Return the bytes of memory that are available without swapping; None where the system does not say."""
     try:
         found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
     except OSError:
@@ -114,7 +114,7 @@ def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def too_large(needed: int, free: int | None) -> str | None:
-    """Why `needed` bytes of copies cannot be made beside what else is in memory; None where they can."""
+    """Return why copies of `needed` bytes are too large for `free` bytes of memory; None where they are not."""
     if free is None or needed <= MOST_OF_FREE_MEMORY * free:
         return None
     return (
@@ -126,7 +126,7 @@ def too_large(needed: int, free: int | None) -> str | None:
 def _named(
     model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, written: Iterable[Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each strided tensor once, with a name for people."""
+    """All tensors that an operator could write to, each once, with a readable name."""
     known: set[int] = set()
     for name, value in _all_values(model, optimizer, arguments, {id(tensor): tensor for tensor in written}):
         if isinstance(value, Tensor) and id(value) not in known and _is_writable(value):
@@ -135,7 +135,7 @@ def _named(
 
 
 def _is_writable(tensor: Tensor) -> bool:
-    """Whether an operator could write to it: not where one number stands for several, nor to inference tensors."""
+    """Whether an operator could write to the tensor: not to expanded, sparse or inference tensors."""
     if tensor.layout is not torch.strided or (tensor.is_inference() and not torch.is_inference_mode_enabled()):
         return False
     return not any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,1 +1,1 @@
-"""The native engine: C++ that runs a captured program by a plan with no interpreter in the loop."""
+"""The native engine: C++ that runs a captured program by a plan without Python between operators."""

@@ -1,4 +1,4 @@
-"""Runs steps in C++: pinned threads, dependency counters, and teams that serve OpenMP in place of its pools."""
+"""Runs steps in C++: with pinned threads, dependency counters, and thread teams that replace OpenMP's pools."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from threadcast.runtime.engines.replay import Replay, Seat, Team, arrange
 from threadcast.threads.openmp import end_idle_workers
 
 Ran = tuple[float, float, int, int]
-"""Start and finish of an op by the steady clock, in seconds, the lane that led it, and its engine's number."""
+"""Start and finish of an op in seconds of the steady clock, the number of the lane that led it, and its engine's."""
 
 _CLOSED = "the engine is closed; make a new one"
 MAX_ENGINES = 64
-"""Native engines, one for each plan on given cores, that stay for when the same plan and cores come again."""
+"""Most native engines that are kept; there is one for each pair of plan and cores, in case that pair comes again."""
 
 SPIN_S = 3e-4
-"""Seconds for which a thread that waits spins before it sleeps: several times the 35 to 50 us that waking one takes
-on the virtual machine where this was written, and short beside what a thread that waits longer would burn."""
+"""Seconds for which a waiting thread spins before it sleeps: several times the 35 to 50 us that waking a thread takes
+on a virtual machine with 2 cores, and short enough that longer waits burn little CPU time."""
 
 
 class NativeEngine(PlanEngine):
-    """Runs the steps of `captured` by `plan` on the cores of `machine`, on the threads that all of a process share.
+    """Runs the steps of `captured` by `plan` on the cores of `machine`; all native engines of a process share threads.
 
-    The calling thread is one of those that run a step. Ctrl-C waits for the end of the step. ExecutionError where there
-    is no native library (`native.library` says why) or an operator cannot be called natively; PlanError as the Python
-    engine raises it.
+    The calling thread takes part in the step, so Ctrl-C takes effect after it. ExecutionError where the native library
+    cannot be had (`native_library` says why) or an operator cannot be called natively. PlanError where the plan is not
+    for this graph or needs cores that the machine lacks.
     """
 
     def __init__(self, captured: Captured, plan: Plan, machine: Machine) -> None:
@@ -51,7 +51,7 @@ class NativeEngine(PlanEngine):
         refs = set(find_refs(captured.program.outputs))
         outputs = ((ref.slot, self._values.of_ref(ref), ref.item) for ref in refs)
         self._outputs = sorted(outputs, key=lambda entry: entry[1])
-        """Slot, number of the value and item of each output."""
+        """(slot, number of the value, item) of each output."""
         self._changing = threading.Lock()
         self._translated: dict[int, _TranslatedPlan] = {}
         self._engines: dict[tuple[int, tuple[Seat, ...]], Any] = {}
@@ -68,7 +68,7 @@ class NativeEngine(PlanEngine):
         return outputs, trace
 
     def run_timed(self, inputs: Sequence[Any]) -> tuple[Any, Trace, float]:
-        """As `run_traced`; and when the first op began, by `time.monotonic`."""
+        """Run one step; return its result, its trace, and when its first op began, in seconds of `time.monotonic`."""
         ran: list[Ran] = []
         outputs = self._run(inputs, ran)
         begin_s = min((start for start, *_ in ran), default=0.0)
@@ -80,7 +80,7 @@ class NativeEngine(PlanEngine):
         return outputs, Trace(len(self._machine), self._policy, tuple(ops)), begin_s
 
     def rest(self) -> None:
-        """Nothing to do: the threads sleep, and there are no idle OpenMP workers."""
+        """Do nothing: this engine's threads sleep between steps, and it has no OpenMP workers."""
 
     def _run(self, inputs: Sequence[Any], ran: list[Ran] | None) -> Any:
         slots = self._program.new_slots(inputs)
@@ -112,7 +112,7 @@ class NativeEngine(PlanEngine):
         return self._translated[id(plan)]
 
     def _engine(self, plan: Plan, machine: Machine, cores: Sequence[Core], lanes: Any) -> Any:
-        """The native engine for `plan`, made for `machine`, on `cores` in place of that machine's cores, in order."""
+        """The native engine for `plan`, made for `machine`, with core i of that machine replaced by `cores[i]`."""
         translated = self._translate(plan, machine)
         seats = _seated(translated.seats, machine, cores)
         key = id(plan), tuple(seats)
@@ -132,7 +132,7 @@ class NativeEngine(PlanEngine):
 
 
 class _TranslatedPlan:
-    """A plan translated for native engines, whichever cores they run it on."""
+    """A plan translated for native engines; it can run on any cores."""
 
     def __init__(self, native: ModuleType, captured: Captured, plan: Plan, machine: Machine, values: Values) -> None:
         self.plan = plan  # kept: it is known by its id
@@ -142,14 +142,14 @@ class _TranslatedPlan:
         self.script = native.Script(**members)
 
     def teams_on(self, machine: Machine, cores: Sequence[Core]) -> list[Team]:
-        """The team of each op, with `cores` in place of those of `machine`."""
+        """The team of each op, with core i of `machine` replaced by `cores[i]`."""
         ids = {planned.id: core.id for planned, core in zip(machine.cores, cores, strict=True)}
         teams = [team._replace(cores=tuple(ids[core] for core in team.cores)) for team in self._replay.teams]
         return [teams[number] for number in self._replay.team_of]
 
 
 def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> list[Seat]:
-    """The seats on `cores` that correspond to `seats` on the cores of `machine`."""
+    """The seats on `cores` that correspond to the `seats` on the cores of `machine`."""
     at = {cpu: (core, i) for core, planned in enumerate(machine.cores) for i, cpu in enumerate(planned.cpus)}
     found: list[Seat] = []
     for cpu, slot in seats:
@@ -163,19 +163,19 @@ def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> l
 
 
 class NativeLoop:
-    """The calls of a program, one after the other, with nothing around them: what the engine is measured against."""
+    """Calls a program's operators natively, one after the other, without scheduling: a baseline for the engine."""
 
     def __init__(self, captured: Captured) -> None:
         values = Values.of(captured.program)
         self._program = native_program(native_library(), captured, values)
 
     def run(self, inputs: Sequence[Any]) -> None:
-        """Call every operator once on the calling thread; the results are dropped at the end."""
+        """Call every operator once on the calling thread; the results are freed at the end."""
         self._program.run(list(inputs))
 
 
 class _NativeSteps:
-    """The C++ engine and its threads, in an object of their own, so that a finalizer of the engine can end them."""
+    """The C++ engine and its threads, in an object of their own, so that the Python engine's finalizer can end them."""
 
     def __init__(self, native: ModuleType, make: Callable[[Any], Any]) -> None:
         self._process = os.getpid()
@@ -199,7 +199,7 @@ class _NativeSteps:
             return found
 
     def change(self, make: Callable[[Any], Any]) -> None:
-        """Go on by the native engine that `make(lanes)` gives; does not wait for a run under way."""
+        """Continue with the native engine that `make(lanes)` returns; does not wait for a current run to end."""
         relay, lanes = self._relay, self._lanes
         if relay is None:
             raise EngineClosed(_CLOSED)
@@ -214,7 +214,7 @@ class _NativeSteps:
 
 
 class _LanesOf:
-    """The lanes of one process, as long as an engine holds them."""
+    """Holds the lanes (pinned threads) of one process for as long as some engine uses them."""
 
     def __init__(self, process: int) -> None:
         self.process = process

@@ -1,4 +1,4 @@
-"""Compiles the C++ part on first use, once for each version of it, of torch and of Python, and loads it."""
+"""Loads the C++ part, compiling it on first use: once for each version of its sources, of torch and of Python."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SOURCES = Path(__file__).parent / "src"
 FLAGS = ("-O2",)
 
 _TAIL_LINES = 12
-"""Lines of a compiler's output that an error shows: the last ones say what is wrong."""
+"""Number of last lines of a compiler's output that an error shows; these say what is wrong."""
 
 DRAFT = "build-"
-"""How folders are named in which a library is being made."""
+"""Beginning of the names of folders in which a library is being compiled."""
 
 _END_S = 5.0
-"""Seconds that compilers have to end when they are asked to."""
+"""Seconds that compilers have to end after a signal."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -49,11 +49,11 @@ _loading = threading.Lock()
 
 
 def native_library() -> ModuleType:
-    """The loaded library, compiled if it was not: about 40 s on 2 cores, with a message at level WARNING.
+    """Return the loaded library; compile it first if needed, which takes about 40 s on 2 cores and logs a WARNING.
 
-    ExecutionError says why there is none: no compiler, one that failed or took longer than the setting
-    `engine.compile_timeout_s`, a cache that cannot be written, or a torch whose OpenMP is another than libgomp.
-    From then on torch's tensors of the whole process lie in a region of their own.
+    ExecutionError says why it cannot be had: there is no compiler, the compiler failed or took longer than the setting
+    `engine.compile_timeout_s`, the cache cannot be written, or torch uses another OpenMP library than libgomp. Once the
+    library is loaded, all of torch's larger tensors in this process are allocated in a memory region of their own.
     """
     with _loading:
         return _library()
@@ -79,14 +79,14 @@ def _library() -> ModuleType:
 
 
 def loaded_library() -> ModuleType | None:
-    """The library where this process has it already."""
+    """Return the library if this process has loaded it already, else None. Never compiles."""
     return native_library() if _library.cache_info().currsize else None
 
 
 def return_free_memory() -> None:
-    """Give what is free now back to the system, once, from malloc and from the tensors' region.
+    """Return all memory that is free now to the system, once, from malloc and from the tensors' region.
 
-    For when another pattern of use begins; what is used again is faulted in again.
+    Call this when another pattern of memory use begins. Memory that is used again costs page faults.
     """
     if (library := loaded_library()) is not None:
         library.trim_arena()
@@ -94,7 +94,7 @@ def return_free_memory() -> None:
 
 
 def _cache_folder() -> Path:
-    """One for each set of sources, flags, torch and Python."""
+    """The folder for this version of sources, flags, torch and Python."""
     digest = hashlib.sha256(repr((FLAGS, torch.__version__, torch.version.git_version)).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
@@ -128,7 +128,7 @@ def _compile(folder: Path) -> None:
 
 
 def compiler() -> list[str]:
-    """The C++ compiler's command; ExecutionError where there is none."""
+    """Return the command that starts the C++ compiler; ExecutionError where there is none."""
     command = shlex.split(os.environ.get("CXX", "c++"))
     if not command or shutil.which(command[0]) is None:
         raise ExecutionError("there is no C++ compiler; install one (Debian: g++) or set CXX")
@@ -136,9 +136,10 @@ def compiler() -> list[str]:
 
 
 def make_file(command: Sequence[str], built: Path, what: str) -> None:
-    """Run what makes `built` in a process group of its own, which ends with this, or with this process.
+    """Run `command`, which must make the file `built`; `what` names the file in errors.
 
-    ExecutionError where it does not make it, or not in time.
+    The command runs in a process group of its own, which ends with this call or with this process. ExecutionError where
+    the command fails, leaves no file, or takes longer than the setting `engine.compile_timeout_s`.
     """
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     with subprocess.Popen(
@@ -161,7 +162,7 @@ def make_file(command: Sequence[str], built: Path, what: str) -> None:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """End its process group: with what ninja has started, which are groups of their own, if it takes the signal."""
+    """End the command's process group. Compilers of ninja have groups of their own; ninja ends them on SIGTERM."""
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(running.pid, ending)

@@ -1,4 +1,4 @@
-"""A captured program and a plan in the form that the native engine takes: numbers in place of names and references."""
+"""Translates a captured program and a plan for the native engine: into numbers instead of names and references."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from threadcast.runtime.engines.replay import Replay, Seat, seats_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """How a program's slots are numbered where each holds one value: results of several take as many numbers."""
+    """Numbers of a program's values: a slot whose operator returns several values gets as many numbers."""
 
     first: tuple[int, ...]
-    """The first value of each slot, and one past the last of all."""
+    """The number of each slot's first value, and at the end the number of values in all."""
 
     @classmethod
     def of(cls, program: Program) -> Values:
@@ -39,17 +39,17 @@ class Values:
         return cls(tuple(first))
 
     def of_ref(self, ref: Ref) -> int:
-        """The value that `ref` means; ExecutionError for a list of tensors taken whole."""
+        """Return the number of the value that `ref` refers to; ExecutionError where it refers to several."""
         if ref.item is None and self.first[ref.slot + 1] - self.first[ref.slot] != 1:
             raise ExecutionError("an operator takes a list of tensors whole, which the native engine cannot pass on")
         return self.first[ref.slot] + (ref.item or 0)
 
     def of_slot(self, slot: int) -> range:
-        """All values of `slot`."""
+        """Return the numbers of all values of `slot`."""
         return range(self.first[slot], self.first[slot + 1])
 
     def touches(self, program: Program) -> list[list[int]]:
-        """The values that each node reads, writes or makes, each once, without the program's inputs."""
+        """Return for each node the values that it reads, writes or returns, each once, without the program's inputs."""
         made = self.first[len(program.inputs)]
         return [
             [value for value in {*map(self.of_ref, n.refs()), *self.of_slot(program.slot_of(i))} if value >= made]
@@ -57,7 +57,7 @@ class Values:
         ]
 
     def kept(self, program: Program) -> set[int]:
-        """The values that the program returns."""
+        """Return the values that the program returns."""
         return {self.of_ref(ref) for ref in find_refs(program.outputs)}
 
 
@@ -71,7 +71,7 @@ def _widen(members: list[int], ref: Ref) -> None:
 
 
 def native_program(native: ModuleType, captured: Captured, values: Values) -> Any:
-    """The native `Program`; ExecutionError for what is no operator of the dispatcher."""
+    """Return the native `Program`; ExecutionError for calls of anything but operators of torch's dispatcher."""
     program, kept = captured.program, values.kept(captured.program)
     return native.Program(
         calls=native_calls(program, values), values=values.first[-1],
@@ -81,11 +81,12 @@ def native_program(native: ModuleType, captured: Captured, values: Values) -> An
 
 
 def native_calls(program: Program, values: Values) -> list[tuple[str, str, list[Any], int, int]]:
-    """(operator, overload, arguments in the schema's order, first value of the result, values) of each node.
+    """Return for each node (operator, overload, arguments, first value, count): `count` values for its results.
 
-    An argument is None for the schema's default, ("constant", object), ("value", number), ("number", number) for what
-    the value holds, or ("values", numbers), -1 where the list has a None. ExecutionError for what is no operator of the
-    dispatcher.
+    Arguments are in the schema's order. An argument is one of: None for the schema's default; ("constant", object);
+    ("value", number of a value); ("number", number of a value) for the Python number in a tensor of one element;
+    ("values", numbers of values) for a list, with -1 for None. ExecutionError for calls of anything but operators of
+    torch's dispatcher.
     """
     calls = []
     for i, node in enumerate(program.nodes):
@@ -122,7 +123,7 @@ def _argument(given: Any, values: Values) -> tuple[str, Any] | None:
 
 
 def script_of(replay: Replay, lives: Lifetimes, values: Values, machine: Machine) -> tuple[list[Seat], dict[str, Any]]:
-    """The seats of the lanes, and the members of the native `Script`; PlanError for cores that the machine has not."""
+    """Return the seats of all lanes, and the members of the native `Script`; PlanError for cores the machine lacks."""
     seats = [seats_of(team, machine) for team in replay.teams]
     lanes: dict[Seat, list[tuple[int, int]]] = {}
     for op in replay.order:

@@ -14,10 +14,10 @@
 namespace threadcast {
 namespace {
 
-// Smaller ones stay with malloc.
+// Bytes below which a tensor's memory comes from malloc.
 constexpr size_t kLarge = 16 << 10;
-// Of addresses; as much precedes each block and says how large it is, which keeps blocks of a power of two from
-// falling into the same cache sets.
+// Alignment of blocks in bytes. A header of the same size precedes each block and holds the block's size; it also keeps
+// blocks of a power of two from falling into the same cache sets.
 constexpr size_t kUnit = 64;
 
 // Best fit, free neighbours joined at once. glibc 2.36 rarely uses the hole of an aligned block for another of that

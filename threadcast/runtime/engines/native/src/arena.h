@@ -1,12 +1,13 @@
-// Memory of large tensors apart from that of small objects, kept in the process.
+// An allocator for large tensors: they lie apart from small objects, and freed memory stays in the process.
 #pragma once
 
 namespace threadcast {
 
-// From now on tensors of the whole process come from one region; whether there is one. Calling again does nothing.
+// Allocates tensors of the whole process in one region from now on. Returns false if the system gives no region.
+// Calling again does nothing.
 bool install_arena();
 
-// Gives what is free in the region back to the system: what is used again is faulted in again.
+// Returns the region's free memory to the system; memory that is used again costs page faults.
 void trim_arena();
 
 }  // namespace threadcast

@@ -1,4 +1,4 @@
-// What Python sees of the engine.
+// The engine's interface for Python.
 #include <cxxabi.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>

@@ -1,6 +1,6 @@
-// Replays a plan: every lane runs its operators in order and meets the others only where it must. Of a step that was
-// begun by another plan, every operator waits for those that it depends on: what the plan's order promised of them
-// does not hold then.
+// Replays a plan: every lane runs its operators in order, and waits for other lanes only where the plan needs it. In a
+// step that another plan has begun, every operator waits for all operators that it depends on, because the plan's own
+// order does not guarantee there that they have finished.
 #pragma once
 
 #include <deque>
@@ -9,19 +9,19 @@
 
 namespace threadcast {
 
-// What a lane does next: run an operator (rank 0) or be a member of the team that runs it.
+// A lane's next task: to lead operator `op` (rank 0), or to be a member of the team that runs it.
 struct Turn {
   int op;
   int rank;
 };
 
-// The plan, by operator number; see runtime/replay.py and runtime/lifetimes.py.
+// The plan, by operator number; see runtime/engines/replay.py and runtime/engines/lifetimes.py.
 struct Script {
   std::vector<std::vector<Turn>> lanes;
   std::vector<std::vector<int>> teams;  // lanes of each operator, the leader first
   std::vector<int> waits;               // operators of other lanes that each waits for
   std::vector<std::vector<int>> tells;  // operators that wait for each
-  std::vector<std::vector<int>> last;   // values that nobody needs after it
+  std::vector<std::vector<int>> last;   // values that can be freed after each operator
   std::vector<std::vector<int>> counted;
   std::vector<int> users;               // of each value: operators that count themselves off, or 0
 };

@@ -16,17 +16,17 @@
 
 namespace threadcast {
 
-// A cpu, and which of the threads there: several share one only where a plan has more threads than cpus.
+// A CPU, and the number of a thread on it: several threads share a CPU only where a plan has more threads than CPUs.
 using Seat = std::pair<int, int>;
 
-// One pinned thread. It does jobs, and sleeps when there are none for a while.
+// A pinned thread that runs jobs. It sleeps when there has been no job for a while.
 class Lane {
  public:
   Lane(Seat seat, std::chrono::nanoseconds spin);
   ~Lane();  // ends the thread once its job is done
 
   Parker& parker() { return parker_; }
-  void give(const std::function<void()>* job);  // which must not throw, and must outlive what it does
+  void give(const std::function<void()>* job);  // the job must not throw, and must exist until it is done
 
  private:
   void work();
@@ -63,8 +63,8 @@ class Lanes {
   std::map<Seat, std::unique_ptr<Lane>> lanes_;
 };
 
-// Lets the calling thread run on one cpu, where it may, until the end of the block; then where it ran before, or at home
-// if it was sent there meanwhile.
+// Pins the calling thread to a CPU, if that is allowed, until the end of the block. Then the thread may run on the CPUs
+// that it had before, or on the home CPUs if `send_home` was called for it meanwhile.
 class Pinned {
  public:
   explicit Pinned(int cpu);
@@ -74,11 +74,12 @@ class Pinned {
   std::vector<char> before_;
 };
 
-// The cpus of the process, for threads that are sent home.
+// Sets the home CPUs: those of the process, for threads that are sent home.
 void set_home(const std::vector<int>& cpus);
-// Whether the thread with this id of the kernel's is pinned for as long as a block takes; it goes home then.
+// If a `Pinned` block pins the thread with this kernel id, lets it run on the home CPUs once the block ends, and returns
+// true.
 bool send_home(int thread);
-// Whether it is, and how many blocks there have been in all.
+// Returns whether a `Pinned` block pins the thread, and how many such blocks there have been in the process.
 std::pair<bool, size_t> is_pinned(int thread);
 
 }  // namespace threadcast

@@ -1,4 +1,4 @@
-// Runs steps by whichever engine is current.
+// Runs steps by the current engine, which may be exchanged at any time.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class Relay {
   explicit Relay(std::shared_ptr<Stepper> first) : current_(std::move(first)) {}
 
   void change(std::shared_ptr<Stepper> next);  // from any thread, to an engine of the same program
-  // One step, from any thread but one at a time, which must not hold Python's lock.
+  // Runs one step. For one thread at a time, any, which must not hold Python's lock.
   Values run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran);
 
  private:

@@ -41,18 +41,20 @@ class LeaderScope {
   Team& team_;
 };
 
-// A step is begun, gone on with until it has ended, and ended; or it is taken over by another engine of the same program
-// after `halt`, which any thread may call: no operator begins from then on, until `allow`. Everything else is for one
-// thread at a time, which must not hold Python's lock.
+// Runs steps of a program: `begin` takes the inputs, `go` runs operators until the step has ended, `end` returns the
+// results. After `halt`, which any thread may call, no operator begins until `allow`; `go` then returns false, and
+// another engine of the same program can take the step over. All other methods are for one thread at a time, which must
+// not hold Python's lock.
 class Stepper {
  public:
   virtual ~Stepper() = default;
 
-  void begin(Values inputs);        // the values that stand in for the program's inputs
-  void take_over(Stepper& halted);  // the step that it has begun
-  // Whether the step has ended; if not, this was halted. Rethrows what an operator threw, once all lanes have stopped.
+  void begin(Values inputs);        // values of the program's inputs
+  void take_over(Stepper& halted);  // continues the step that `halted` has begun
+  // Returns whether the step has ended; if not, it was halted. Rethrows an operator's exception once all lanes have
+  // stopped.
   bool go(std::vector<Ran>* ran);
-  Values end(const std::vector<size_t>& wanted);  // lets go of all values but those asked for
+  Values end(const std::vector<size_t>& wanted);  // returns the wanted values, frees all others
 
   int number = 0;  // tells engines apart in `Ran`
 
@@ -67,14 +69,14 @@ class Stepper {
   virtual void prepare() = 0;             // all counters, before `go`
   virtual void play(size_t lane) = 0;     // a lane's part of the step; must not throw
 
-  // Calls the operator, unless the step is stopping; whether it has given its results.
+  // Calls the operator, unless the step is stopping. Returns whether the operator has run without an exception.
   bool call(int op, size_t lane, std::vector<c10::IValue>& stack);
   void free_value(int value) { values_[value] = c10::IValue(); }
   bool stopping() const { return stopping_.load(); }
   std::unique_ptr<Team> team_of(const std::vector<int>& lanes, Shares& shares);
 
-  // For steps whose order is not that of a plan from the beginning: what the operators that are not done wait for, and
-  // how many of them use each value. `done` then frees what nobody needs any more.
+  // For a step that another plan has begun: counts for each operator that is not done the operators that it waits for,
+  // and for each value the operators that still use it. `release` then frees values after their last use.
   void count_rest();
   void release(int op) {
     for (int value : program_->touches[op])

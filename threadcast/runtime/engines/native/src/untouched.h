@@ -1,4 +1,4 @@
-// Whether anything that a captured graph takes for granted may have changed since it was last looked at.
+// Quick checks whether Python objects and tensors that a captured graph depends on may have changed.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -8,15 +8,16 @@
 
 namespace threadcast {
 
-// Dictionaries, lists and tensors as they are now. Asked before every call, when the caches are full of other data: one
-// load or two for each thing, all of them independent. Python must be older than 3.13, which gave up dictionaries' tags.
+// Remembers dictionaries, lists and tensors as they are now. `holds` is called before every call, when the caches are
+// full of other data; it does one or two independent loads for each object. Python must be older than 3.13, which no
+// longer has version tags in dictionaries.
 class Untouched {
  public:
   Untouched(const std::vector<pybind11::object>& tables, const std::vector<pybind11::object>& lists,
             const std::vector<pybind11::object>& tensors);
 
-  // False once a dictionary was written to, a list holds other items, or a tensor is another, lies elsewhere, is
-  // trained or not any more, or has hooks or none any more. What is written back also counts as written.
+  // False once a dictionary was written to (even with the same value), a list holds other items, or a tensor was
+  // exchanged or moved, or has changed its shape, its strides, `requires_grad` or whether it has hooks.
   bool holds() const;
 
   // For Python's garbage collector: what is watched may well hold what watches it (a model that has its optimised self
@@ -39,7 +40,7 @@ class Untouched {
   std::vector<Tensor> tensors_;
 };
 
-// Whether nobody has written to these tensors since, as far as torch counts.
+// Remembers the versions of tensors. `holds` is true until a write to one of them that torch counts.
 class Unwritten {
  public:
   explicit Unwritten(std::vector<at::Tensor> tensors);
