@@ -10,18 +10,19 @@ from pathlib import Path
 from threadcast.core.errors import BusyMachine, InvalidInput, MeasurementError
 
 INTERVAL_S = 0.5
-"""Long enough for a share to mean something: the kernel counts in ticks of 10 ms, 50 of them here."""
+"""Time in seconds over which a load is measured: 50 of the ticks of 10 ms in which the kernel counts."""
 
 LIMIT = 0.1
-"""Share of the cpus that others may use. One busy core in ten already moves medians by more than the 2 % that
-timing asks for, since a team waits for its slowest thread."""
+"""Largest share of the CPUs' time that other processes may use. One busy core in ten already moves medians by more
+than the 2 % that timing asks for, since a team waits for its slowest thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """CPU time used at one moment, as /proc/stat and this process's clock say.
+    """CPU time used up to one moment, from /proc/stat and this process's clock.
 
-    `ticks[cpu]` is (busy, stolen, all) since boot in the kernel's ticks; `own_s` this process's cpu seconds.
+    `ticks[cpu]` is (busy, stolen, all) since boot in the kernel's ticks; `own_s` is the CPU time of this process and
+    `time_s` the moment, both in seconds.
     """
 
     ticks: Mapping[int, tuple[int, int, int]]
@@ -31,9 +32,10 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Shares of the cpus' time, 0 to 1, that others used: all of them, the busiest one, and what was stolen.
+    """Shares of CPU time, 0 to 1, that other processes used.
 
-    Stolen time, when the hypervisor ran another guest instead, is part of the other two.
+    `share` is that of all CPUs together, `busiest` that of the busiest one. `stolen` is the share that the hypervisor
+    gave to another guest; it is part of the other two. `cpus` is the number of CPUs.
     """
 
     share: float
@@ -49,7 +51,7 @@ def read_cpu_times(
     clock: Callable[[], float] = time.monotonic,
     own_clock: Callable[[], float] = time.process_time,
 ) -> CpuTimes:
-    """Read the counts of `cpus`; MeasurementError where the kernel does not give them."""
+    """The CPU times of `cpus` now; MeasurementError where /proc/stat does not have them."""
     wanted, ticks = set(cpus), {}
     path = root / "proc/stat"
     try:
@@ -69,7 +71,10 @@ def read_cpu_times(
 
 
 def load_between(before: CpuTimes, after: CpuTimes) -> Load:
-    """The load of others between two moments; this process's own use is taken off, from the busiest cpu too."""
+    """The load by other processes between two moments.
+
+    This process's own CPU time is subtracted, also of the busiest.
+    """
     cpus = len(after.ticks)
     busy, stolen, total, busiest = 0, 0, 0, 0.0
     for cpu, late in after.ticks.items():
@@ -92,7 +97,7 @@ def measure_load(
     clock: Callable[[], float] = time.monotonic,
     own_clock: Callable[[], float] = time.process_time,
 ) -> Load:
-    """Wait for `interval_s` and return how much of `cpus` other processes used meanwhile."""
+    """Wait for `interval_s` seconds and return how much of `cpus` other processes used meanwhile."""
     watched = tuple(cpus)
     if not watched:
         raise InvalidInput("cpus is empty; name the cpus that are to be timed")
@@ -102,9 +107,9 @@ def measure_load(
 
 
 class LoadWatch:
-    """Tells the load by other processes while something is measured; `read` gives the times of the CPUs to watch.
+    """Gives the load by other processes while something is measured; `read` returns the times of the CPUs to watch.
 
-    Raises MeasurementError where the kernel does not give them.
+    Raises what `read` raises: MeasurementError where /proc/stat does not have them.
     """
 
     def __init__(self, read: Callable[[], CpuTimes]) -> None:
@@ -113,19 +118,19 @@ class LoadWatch:
         self._recent: Load | None = None
 
     def recent(self) -> Load | None:
-        """The load of the last half second or more; None before the first has passed."""
+        """The load of the last half second or more; None before the first half second has passed."""
         self._last = self._read()
         if self._last.time_s - self._mark.time_s >= INTERVAL_S:
             self._recent, self._mark = load_between(self._mark, self._last), self._last
         return self._recent
 
     def overall(self) -> Load:
-        """The load from the beginning up to the last look."""
+        """The load from the beginning up to the last call of `recent`."""
         return load_between(self._first, self._last)
 
 
 def refuse_busy(load: Load, *, limit: float = LIMIT) -> None:
-    """Raise BusyMachine when others use more than `limit` of the cpus."""
+    """Raise BusyMachine when other processes use more than `limit` (a share, 0 to 1) of the CPUs' time."""
     if load.share > limit:
         stolen = f", {load.stolen:.0%} taken by other virtual machines" if load.stolen >= 0.005 else ""
         raise BusyMachine(

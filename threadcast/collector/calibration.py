@@ -17,25 +17,27 @@ from threadcast.core.json_reading import check_schema, finite, member, number
 SCHEMA = "threadcast.calibration/1"
 
 MATRIX_SIDE = 512
-"""Side of the float32 matrix product that measures compute: 3 MiB in all, large enough for the library's best path."""
+"""Side of the float32 matrices whose product measures compute: 3 MiB in all, large enough for the fastest kernels."""
 
 MEMORY_BYTES = 192 * 2**20
-"""Working set for memory bandwidth where the last cache is unknown or smaller than a quarter of it."""
+"""Least working set, in bytes, to measure memory bandwidth; where the last cache is larger than a quarter of it, four
+times that cache."""
 
 INNERMOST_CACHE = 2
-"""Level from which on caches are measured: what fits into level 1 takes less time than the call."""
+"""Lowest cache level that is measured: an addition whose data fit into level 1 takes less time than the call."""
 
 GRAIN_ELEMENTS = 32_768
-"""Elements for which torch wakes one more thread (`at::internal::GRAIN_SIZE`, torch 2.13)."""
+"""For each further so many elements torch wakes one more thread (`at::internal::GRAIN_SIZE`, torch 2.13)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The limits of one machine, measured. `machine` is its fingerprint.
+    """Measured limits of one machine. `machine` is its fingerprint.
 
-    `core_flops_per_s`: float32, one core. `core_bytes_per_s`, `all_bytes_per_s`: memory, one core and all together.
-    `cache_bytes_per_s`: one core from each cache level that the machine knows. `fork_join_s`: by threads, the call's
-    own cost at 1 and what starting and joining the team adds at more.
+    `core_flops_per_s`: flops a second of one core in float32. `core_bytes_per_s`, `all_bytes_per_s`: bytes a second
+    from memory, of one core and of all together. `cache_bytes_per_s`: by cache level, from 2 on, bytes a second of one
+    core from that cache. `fork_join_s`: by number of threads, seconds of a call: at 1 the call itself, at more this
+    plus starting and joining the team.
     """
 
     machine: str
@@ -85,7 +87,7 @@ def _numbered(document: Any, name: str) -> dict[int, float]:
 
 
 def calibrate(machine: Machine, *, seconds: float = 0.2, clock: Callable[[], float] = time.perf_counter) -> Calibration:
-    """Measure the machine that this process runs on, pinned, `seconds` for each of about a dozen numbers.
+    """Measure `machine`, which this process runs on, with pinned threads; about a dozen numbers take `seconds` each.
 
     Rates are the best of the batches that fit into `seconds`, because a limit is sought and other load only lowers it.
     Fork-join costs are medians. Run it while the cores are otherwise idle. MeasurementError if torch cannot form thread
@@ -125,7 +127,7 @@ def _compute_rate(seconds: float, clock: Callable[[], float]) -> float:
 
 
 def _bandwidth(working_set_bytes: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Bytes a second of c = a + b: two arrays read and one written, as op.bytes_moved counts them."""
+    """Bytes a second of c = a + b: two arrays are read and one is written, as `Op.bytes_moved` counts them."""
     import torch
 
     elements = max(working_set_bytes // 12, 1)
@@ -145,7 +147,7 @@ def _addition_s(elements: int, seconds: float, clock: Callable[[], float]) -> fl
 
 
 def _batches(function: Callable[[], Any], seconds: float, clock: Callable[[], float]) -> list[float]:
-    """Seconds a call, for batches of about 1 ms each until `seconds` have passed; the first calls warm up."""
+    """Mean seconds of one call in each batch of about 1 ms, until `seconds` have passed; the first calls warm up."""
     function()
     started = clock()
     function()

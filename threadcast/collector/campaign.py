@@ -1,4 +1,4 @@
-"""A campaign: measures all ops of a network in the cases that a model asks for, each once, stored at once."""
+"""A campaign: measures every op of a network once in each case that a model asks for, and stores the measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from threadcast.store.store import Store
 
 MEAN_S = 0.15
-"""Default mean time for one op in one case: ResNet-18's training step (94 ops) at 2 cases in half a minute."""
+"""Default mean seconds for one op in one case: ResNet-18's training step (94 ops) at 2 cases takes half a minute."""
 
 
 class Measurer(Protocol):
@@ -29,17 +29,18 @@ class Measurer(Protocol):
 
     machine: Machine
     conditions: Mapping[str, Any]
-    """Conditions that must agree for two measurements to be of the same thing."""
+    """Conditions that must be equal for two measurements to be comparable."""
 
     def at(self, case: Case) -> AbstractContextManager[Callable[[Op, Goal], Measurement]]:
-        """A block in which ops are measured in `case`, with the function that does it."""
+        """A context manager that returns a function to measure ops in `case`: `measure(op, goal)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignProgress:
-    """How far a campaign is; `op` in `case` came last.
+    """How far a campaign is; `op` in `case` was measured last.
 
-    `done` counts measured, reused and failed cases; `total` may grow while a model adapts.
+    `done` counts measured and reused cases and failed ops; `total` may grow while a model adapts. `reused` counts cases
+    that were already in the store. `remaining_s` is an estimate.
     """
 
     done: int
@@ -52,7 +53,11 @@ class CampaignProgress:
 
 @dataclass(frozen=True, slots=True)
 class CampaignReport:
-    """The outcome of a campaign: all measurements by op key, also those of earlier ones, and why ops failed, by key."""
+    """The outcome of a campaign.
+
+    `observed` are all measurements by op key, those of earlier campaigns included. `failed` is by op key why the op
+    failed. `measured` and `reused` count cases. `elapsed_s` is the campaign's duration in seconds.
+    """
 
     observed: Mapping[str, tuple[Measurement, ...]]
     failed: Mapping[str, str]
@@ -60,7 +65,7 @@ class CampaignReport:
     reused: int
     elapsed_s: float
     load: Load | None
-    """How busy other processes kept the CPUs meanwhile; None if nothing was measured or it could not be read."""
+    """How busy other processes kept the CPUs meanwhile; None if nothing was measured or the load could not be read."""
 
 
 @dataclass(slots=True)
@@ -86,13 +91,13 @@ class _State:
 class Campaign:
     """Measures the distinct ops of a graph in the cases that `proposer` asks for, and stores each measurement at once.
 
-    A measurement that the store has for the same machine, op, case and conditions is used and not made again, so a
-    campaign that was killed continues where it was. The work goes in rounds: the proposer is asked for the next case of
-    every op, ops are grouped by case, and each case's team of threads is started once a round.
+    Measurements in the store of the same machine, op, case and conditions are used and not repeated, so a campaign that
+    was killed continues where it was. The work goes in rounds: the proposer is asked for the next case of every op, ops
+    are grouped by case, and each case's team of threads is started once in a round.
 
-    `mean_s` is the mean time for one op in one case; ops that take more of a step get more. `tolerance` and
-    `confidence` are those of `timing.Goal`. With `busy_limit` None a busy machine is not refused. `on_progress` is
-    called after each measurement. An op that fails is left out of the following rounds.
+    `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
+    `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
+    refused. `on_progress` is called after each measurement. An op that fails is left out of the following rounds.
     """
 
     def __init__(
@@ -119,8 +124,8 @@ class Campaign:
     def run(self, graph: OpGraph) -> CampaignReport:
         """Measure until the proposer asks for nothing more.
 
-        Raises BusyMachine before anything is measured; KeyboardInterrupt and StoreError pass through, with
-        everything that was measured in the store.
+        Raises BusyMachine before anything is measured, and MeasurementError where the proposer asks for a case twice.
+        After a KeyboardInterrupt or a StoreError, which pass through, all measurements made so far are in the store.
         """
         state = _State(graph.distinct_ops(), Counter(op.key for op in graph.ops), self._known(graph))
         state.reused = sum(len(self._cases_used(known)) for known in state.observed.values())

@@ -13,10 +13,10 @@ _FLOAT_BYTES = 4
 
 
 def eviction_bytes(machine: Machine, cores: tuple[int, ...]) -> int:
-    """Bytes that threads on these core ids must stream together so that nothing else stays in any of their caches.
+    """Bytes that threads on these core ids must stream together so that no other data stay in any of their caches.
 
-    They stream equal parts, so each must fill twice its share of the largest cache that it uses: some lines survive a
-    single filling where caches are not inclusive, or do not replace strictly the oldest line first.
+    The threads stream equal parts, so each must fill twice its share of the largest cache that it uses: some lines
+    survive a single filling where caches are not inclusive, or do not strictly replace the oldest line first.
     """
     shares = []
     for cache in machine.caches:
@@ -27,9 +27,10 @@ def eviction_bytes(machine: Machine, cores: tuple[int, ...]) -> int:
 
 
 def make_evictor(machine: Machine, cores: tuple[int, ...]) -> Callable[[], None]:
-    """Return a function that streams a buffer of its own through the caches. Call both in the team's leader.
+    """Return a function that streams a buffer of its own through the caches.
 
-    The calling thread's team shares the streaming, since the private caches of its workers hold the op's data too.
+    Call this and the function in the leader of the op's team: the whole team streams, since the private caches of its
+    workers hold the op's data too.
     """
     import torch
 

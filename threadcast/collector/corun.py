@@ -1,4 +1,4 @@
-"""Measuring how much ops slow each other down on disjoint cores, for pairs of classes by a few pairs of ops."""
+"""Measures how much ops slow each other down on disjoint cores: each pair of op classes by a few pairs of ops."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ EACH = 2
 """Ops that represent a class: four pairs for each pair of classes, 36 in all, in some 20 s at the default budget."""
 
 ROUNDS = 3
-"""An op is timed alone and beside the other in turn, this many times: clock rates and other load drift."""
+"""How many times an op is timed alone and beside the other in turn: clock rates and other load drift."""
 
 
 class Background(Protocol):
     """Runs an op on other cores while one is timed; `collector.corun_partner.Partner` is the real one."""
 
     def prepare(self, op: Op) -> None:
-        """Make `op` the one that `running` repeats."""
+        """Choose the op that `running` repeats."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Repeat it for as long as the block lasts."""
+        """A context manager that has the prepared op run again and again inside its block."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CoRunReport:
-    """Slow-downs by class and by pair of op keys (the first slowed by the second), and why pairs failed."""
+    """Slow-downs (factors) by class in `table`, by pair of op keys in `pairs`, and why pairs failed.
+
+    In each pair the first op is slowed down by the second.
+    """
 
     table: CoRunTable
     pairs: Mapping[tuple[str, str], float]
@@ -55,9 +58,9 @@ def limits_of(calibration: Calibration, machine: Machine) -> ClassLimits:
 
 
 def representatives(ops: Iterable[Op], limits: ClassLimits, *, each: int = EACH) -> dict[OpClass, tuple[Op, ...]]:
-    """Return up to `each` distinct ops of every class that `ops`, those of a step, have.
+    """Up to `each` distinct ops for every op class that occurs among `ops`, the ops of a step.
 
-    Those with the most work in the step, of different kinds if there are any. Views represent nothing.
+    They are the ops with the most work in the step, of different kinds where there are several. Views are left out.
     """
     count: Counter[str] = Counter()
     weight: dict[Op, float] = {}
@@ -78,7 +81,7 @@ def _different(ops: Sequence[Op], each: int) -> tuple[Op, ...]:
 
 
 def halves(machine: Machine) -> tuple[Machine, Machine]:
-    """Two parts of equal size, each of neighbouring cores; MeasurementError where there is only one core."""
+    """Two parts of `machine` with equally many neighbouring cores; MeasurementError where it has only one core."""
     order = [core for group in machine.groups for core in group]
     size = len(order) // 2
     if not size:
@@ -101,9 +104,10 @@ def measure_corun(
 ) -> CoRunReport:
     """Measure how much the classes of a step's `ops` slow each other down on the two halves of `machine`.
 
-    Each of some ops of a class is timed on one half beside each of some of another on the other half, and alone,
-    about `mean_s` each. With `busy_limit` None a busy machine is not refused. `on_progress` is called with the
-    number of pairs done and of all. Raises BusyMachine before anything is measured; a pair that fails is left out.
+    Up to `each` ops represent a class. Each of these ops is timed on one half, alone and beside each of them on the
+    other half, for about `mean_s` seconds each. With `busy_limit` None a busy machine is not refused. `on_progress` is
+    called with the number of pairs that are done and the number of all pairs. Raises BusyMachine before anything is
+    measured; a pair that fails is left out of the slow-downs.
     """
     first, second = halves(machine)
     if busy_limit is not None:

@@ -1,9 +1,9 @@
 """Runs an op over and over on some cores, from a process of its own, while another op is timed elsewhere.
 
-A process, because two threads of one interpreter take turns at its lock, which would slow down small ops more than
-the hardware does. `Partner` is the caller's end; `python -m` this module is the other. They
-exchange JSON lines: the cores first, then `{"op": ...}` to prepare an op, `{"run": true}` and `{"run": false}`; each
-is answered by `{}` once it is so, or by `{"error": text}`.
+It is a process, because two threads of one interpreter take turns at its lock, which would slow down small ops more
+than the hardware does. `Partner` is the caller's end; `python -m` this module is the other. They exchange JSON lines:
+the cores first, then `{"op": ...}` to prepare an op, `{"run": true}` and `{"run": false}` to start and stop it. Each
+is answered by `{}` once it is done, or by `{"error": text}`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from threadcast.threads.affinity import ThreadTeam
 from threadcast.threads.memory import keep_freed_memory, memory_regime
 
 PLACING_S = 0.01
-"""Time between two searches for new threads of the team; a search costs some 0.1 ms."""
+"""Seconds between two searches for new threads of the team; a search costs some 0.1 ms."""
 
 
 class Partner:
-    """A process with a team on all cores of `machine`: `with Partner(machine) as partner:`.
+    """A process with a team of threads on all cores of `machine`: `with Partner(machine) as partner:`.
 
-    MeasurementError where it ends too early, or cannot run an op.
+    Its methods raise MeasurementError where the process has ended, or cannot run the op.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -55,12 +55,12 @@ class Partner:
         self._process.communicate()  # closes its input, which ends it
 
     def prepare(self, op: Op) -> None:
-        """Make `op` the one that `running` repeats, and run it once."""
+        """Choose the op that `running` repeats, and run it once."""
         self._ask({"op": op.to_json()})
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let the op run over and over inside the block, which begins when it has run once."""
+        """Have the prepared op run again and again inside the block, which begins when the op has run once."""
         self._ask({"run": True})
         try:
             yield
@@ -93,7 +93,7 @@ class Partner:
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Do what each line of `requests` asks and answer it, until they end."""
+    """Carry out the request in each line of `requests` and answer it, until the lines end."""
 
     def answer(what: dict[str, Any]) -> None:
         answers.write(json.dumps(what) + "\n")
@@ -139,7 +139,7 @@ class _Loop:
             self.stop()
 
     def stop(self) -> None:
-        """Stop running and raise what ended it before."""
+        """Stop running the op, and raise the exception that ended it before, if any."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()

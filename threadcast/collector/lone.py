@@ -24,10 +24,10 @@ CacheState = Literal["rotated", "warm", "cold"]
 
 
 class LoneOps:
-    """Measures single ops on `machine`, the cores of which are this computer's.
+    """Measures single ops on `machine`, whose cores must be those of this computer.
 
-    `cache` is what every run finds in the caches; `counters` says whether events are counted; `seed` is that of the
-    tensors' values. Two measurements are of the same thing only if their `conditions` agree.
+    `cache` is what every run finds in the caches; `counters` says whether events are counted; `seed` is the seed of the
+    tensors' values. Two measurements are comparable only if their `conditions` are equal.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class LoneOps:
 
     @contextmanager
     def at(self, case: Case) -> Iterator[Measure]:
-        """A block in which `case` is measured: `with lone.at(case) as measure: measure(op, goal)`.
+        """A function to measure ops in `case`: `with lone.at(case) as measure: measure(op, goal)`.
 
-        The team of threads lives as long as the block. The function raises what making or running the op raises.
+        The team of threads lives as long as the block. The function raises what preparing or running the op raises.
         """
         cores = self.machine.place(case)
         bytes_between = eviction_bytes(self.machine, cores)

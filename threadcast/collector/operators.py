@@ -1,4 +1,4 @@
-"""Prepares one op to be run alone, on tensors of its own: what the collector times."""
+"""Prepares one op to be run alone, on tensors of its own, for the collector to time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PreparedOp:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     written: tuple[tuple[Tensor, Tensor], ...]
-    """Tensors that a run changes, each with its first value."""
+    """Tensors that a run changes, each with a copy of its first values."""
 
     def run(self) -> None:
         """Execute the op once."""
@@ -41,10 +41,10 @@ class PreparedOp:
 
 
 def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
-    """The op's operator with tensors of its shapes, types and strides.
+    """The operator of `op`, with new tensors of the op's shapes, types and strides.
 
     Floats are standard normal, but positive where an operator needs that (variances); indices are in range.
-    CaptureError when the op names no operator of this PyTorch.
+    CaptureError when the op does not name an operator of this PyTorch, or does not say how to call it.
     """
     target = _find_operator(op)
     generator = torch.Generator().manual_seed(seed)
@@ -100,7 +100,7 @@ def _fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator: torch.Generator) -> None:
-    """Set valid values in the tensors of which an operator needs some: indices, variances, divisors."""
+    """Set valid values where an operator cannot run on any value: indices, variances, divisors."""
     name = target._schema.name.removeprefix("aten::")
     arguments = {argument.name: value for argument, value in zip(target._schema.arguments, call.args)} | call.kwargs
 
@@ -136,5 +136,5 @@ def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator
 
 
 def all_memory(tensor: Tensor) -> Tensor:
-    """All of the tensor's memory as one row, which can be written also where the tensor's elements overlap."""
+    """All of the tensor's memory as a tensor of one dimension; it can be written even if the elements overlap."""
     return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)

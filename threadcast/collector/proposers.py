@@ -1,4 +1,4 @@
-"""Which cases of an op are measured: the interface to models, and fixed choices that need no model."""
+"""The choice of the cases in which an op is measured: the interface to models, and fixed choices without a model."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ class EveryCase:
         return machine.cases()
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The first case that was not measured."""
+        """The first case that is not in `observed`; None when all are."""
         return _first_missing(self.cases(machine), observed)
 
 
 class EvenlySpread:
-    """`count` cases evenly spread over the machine's, the first and the last among them (the last alone for 1)."""
+    """`count` cases, evenly spread over the machine's cases from the first to the last.
+
+    With a count of 1 only the last.
+    """
 
     def __init__(self, count: int) -> None:
         if count < 1:
@@ -54,7 +57,7 @@ class EvenlySpread:
         return tuple(every[round(i * last / steps)] for i in range(steps + 1)) if steps else every
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The first case of the spread that was not measured."""
+        """The first of these cases that is not in `observed`; None when all are."""
         return _first_missing(self.cases(machine), observed)
 
 

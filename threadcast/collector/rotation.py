@@ -2,8 +2,8 @@
 
 An op that is repeated on the same tensors finds them in the cache. In a step it does not: weights and saved activations
 were last used many ops ago. So copies of the inputs are used in turn, and outputs are held for a while so that new ones
-get other memory; enough bytes are used before the first copy comes again to push it out of the caches. Benchmarks of
-linear algebra call this rotating buffers.
+get other memory. Before the first copy is used again, enough other bytes have been used to push it out of the caches.
+Benchmarks of linear algebra call this rotating buffers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch.utils import _pytree as pytree
 from threadcast.collector.operators import PreparedOp, all_memory
 
 MAX_COPIES = 256
-"""Limit for small tensors: a step does not push them out of every cache either, and copying would outlast timing."""
+"""Most copies of small tensors: a step does not push them out of every cache either, and copying more would take
+longer than timing."""
 
 _Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class RotatedOp:
-    """Runs `prepared` on copies of its tensors in turn, which have at least `bytes_between` bytes together.
+    """Runs `prepared` on copies of its tensors in turn.
 
-    Fewer bytes if that would take more than MAX_COPIES copies. Create it on the thread that calls `run`, inside
-    `program.below_autograd()`: the constructor runs the op once.
+    The copies have at least `bytes_between` bytes together, or less where that would take more than MAX_COPIES copies.
+    Create it on the thread that calls `run`, inside `program.below_autograd()`: the constructor runs the op once.
     """
 
     def __init__(self, prepared: PreparedOp, bytes_between: int) -> None:
@@ -55,7 +56,7 @@ class RotatedOp:
 
     @property
     def copies(self) -> int:
-        """How many sets of input tensors are used in turn."""
+        """How many copies of the input tensors are used in turn."""
         return len(self._calls)
 
     def run(self) -> None:
@@ -65,7 +66,7 @@ class RotatedOp:
         self._held.append(self._target(*args, **kwargs))
 
     def reset(self) -> None:
-        """Restore the first values of tensors that runs change, once as many runs were made as there are copies."""
+        """Restore the first values of tensors that runs change, if every copy has been used since the last time."""
         if self._runs >= len(self._calls):
             for tensor, first in self._written:
                 tensor.copy_(first)

@@ -1,4 +1,4 @@
-"""Times a whole step, and sums the lone times of its ops to compare with it."""
+"""Times a whole step, and adds up the times of its ops alone to compare with it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from threadcast.threads.affinity import ThreadTeam
 
 
 def time_step(step: Callable[[], object], machine: Machine, case: Case, *, goal: Goal | None = None) -> Timing:
-    """Time `step` in a pinned team of the case's threads; what it raises passes through."""
+    """Time `step` in a pinned team of the case's threads. What `step` raises is not caught."""
     with ThreadTeam(machine.cpus(machine.place(case))) as team:
         return team.run(lambda: time_callable(step, goal=goal))
 
 
 def lone_sum_s(graph: OpGraph, observed: Mapping[str, Sequence[Measurement]], case: Case) -> float | None:
-    """The sum of the lone times of all ops of the graph in seconds; None where one of them was not measured."""
+    """The sum in seconds of the times of all ops of the graph, each alone in `case`.
+
+    None where one was not measured.
+    """
     seconds = {
         key: found.seconds for key, measurements in observed.items() for found in measurements if found.case == case
     }

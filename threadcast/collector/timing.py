@@ -26,15 +26,15 @@ BATCH_S = 2e-4
 """Shortest batch in seconds: some 4,000 times what reading `perf_counter_ns` costs (about 50 ns on Linux)."""
 
 BATCHES_A_BUDGET = 100
-"""Batches are made longer where more than these would fit into the budget: more of them narrow the interval no
-faster than the time spent does, and all are stored."""
+"""Where more batches than these would fit into the budget, batches are made longer: more batches in the same time do
+not narrow the interval faster, and all of them are stored."""
 
 MIN_BATCHES = 3
 """Fewest batches, even if the budget is spent already, so that one outlier is not the median."""
 
 FIRST_RUN_EXTRA_S = 0.05
-"""Upper limit of what only a first run does: choosing and compiling a kernel, mapping memory (below 35 ms for oneDNN's
-convolutions of ResNet-18). If a first run takes longer than a batch by this much, a batch is one run."""
+"""Upper limit of the time that only a first run takes, to choose and compile a kernel and to map memory (below 35 ms
+for oneDNN's convolutions of ResNet-18). If a first run takes longer than a batch by this much, a batch is one run."""
 
 _MARGIN = 1.2  # over the length wanted, so that one guess commonly is enough
 _MAX_GROWTH = 10
@@ -43,10 +43,10 @@ _MAX_RUNS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How precisely a time is to be known, and how long measuring it may take."""
+    """The precision that a measured time must have, and how many seconds measuring may take (`budget_s`)."""
 
     tolerance: float = 0.02
-    """Distance of either end of the interval from the median, relative to it."""
+    """Largest distance of either end of the confidence interval from the median, relative to the median."""
     confidence: float = 0.95
     budget_s: float = 0.2
 
@@ -67,21 +67,21 @@ class CounterSource(Protocol):
     """Counts events of the threads that run the op."""
 
     def start(self) -> None:
-        """Count from here."""
+        """Begin to count; `read` returns counts from here on."""
 
     def read(self) -> Mapping[str, float | None]:
-        """Counts since `start`; None for what was not counted."""
+        """Counts since `start` by event name; None for an event that was not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The samples taken, without warm-up; `converged` says whether the goal was reached within the budget."""
+    """The samples, without warm-up; `converged` says whether the goal was reached within the budget."""
 
     samples: tuple[Sample, ...]
     converged: bool
     runs_a_batch: int
     elapsed_s: float
-    """All time spent: warm-up, samples, and emptying the caches."""
+    """Seconds spent in all: warm-up, samples, and emptying the caches."""
 
 
 def time_callable(
@@ -93,11 +93,11 @@ def time_callable(
     evict: Callable[[], object] | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Timing:
-    """Time `run` and return seconds and counts a run, batch by batch.
+    """Time `run` and return for each batch the mean seconds and counts of one run.
 
     `reset()` is called before every batch, untimed, to undo what the runs before it changed. With `evict` the
     time is that of a cold cache: every sample is one run, right after `evict()`, which is not timed either. `clock`
-    gives nanoseconds. What `run` raises is not caught.
+    returns nanoseconds. What `run` raises is not caught.
     """
     goal = goal or Goal()
     started = clock()
@@ -137,7 +137,10 @@ def time_callable(
 
 
 def next_length(length: int, took_s: float, batch_s: float) -> int | None:
-    """Runs of the next warm-up batch after one of `length` runs took `took_s`; None when that was long enough."""
+    """The number of runs of the next warm-up batch, after one of `length` runs took `took_s` seconds.
+
+    None when that batch was long enough.
+    """
     if took_s >= batch_s or length >= _MAX_RUNS:
         return None
     growth = min(_MARGIN * batch_s / took_s, _MAX_GROWTH) if took_s > 0 else _MAX_GROWTH
@@ -154,7 +157,10 @@ def is_settled(ordered: Sequence[float], goal: Goal) -> bool:
 
 
 def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Bounds that hold the true median with at least `confidence`; None where the samples are too few (below 6)."""
+    """Lower and upper bound that enclose the true median with at least `confidence`.
+
+    `ordered` are the samples, sorted. None where they are too few (fewer than 6 at 95 %).
+    """
     rank = _rank(len(ordered), confidence)
     return None if rank is None else (ordered[rank], ordered[-1 - rank])
 

@@ -1,1 +1,1 @@
-"""Learns curves: one file a model, their evaluation and their registry."""
+"""Performance models, which learn curves, with one file for each model; their evaluation and their registry."""

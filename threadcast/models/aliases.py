@@ -40,7 +40,7 @@ def check_alias(alias: str) -> None:
 
 
 class Aliases:
-    """The aliases below `root`; `now` is the clock that gives their moves a time."""
+    """The aliases stored below the directory `root`; `now` is the clock for the times of moves."""
 
     def __init__(self, root: Path, now: Callable[[], datetime]) -> None:
         self._root, self._now = root, now
@@ -60,7 +60,7 @@ class Aliases:
         return [_read_move(directory / f"{number}.json") for number in numbers]
 
     def moves(self, alias: str) -> int:
-        """How often an alias has moved; read from the names of its files alone."""
+        """How often an alias has moved; this lists the alias's directory and reads no file."""
         try:
             return len(os.listdir(self._root / "aliases" / alias)) if _ALIAS.fullmatch(alias) else 0
         except FileNotFoundError:

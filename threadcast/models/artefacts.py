@@ -59,8 +59,8 @@ _DAMAGED = (
     RecursionError, NotImplementedError, OverflowError, SyntaxError, UserWarning, struct.error, tokenize.TokenError,
     zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile,
 )  # fmt: skip
-"""What readers of a damaged file were seen to raise; skops's own exceptions are ValueError and TypeError. UserWarning:
-numpy's remark on headers of Python 2, where warnings are errors."""
+"""Exceptions that readers of damaged files were observed to raise; skops's own are ValueError and TypeError.
+UserWarning: numpy's warning about headers of Python 2, where warnings are errors."""
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def read_npz(files: Mapping[str, bytes], name: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file, all of them float64 or int32."""
+    """The arrays of an NPZ file by name; ArtefactError unless all of them are float64 or int32."""
     data = content(files, name)
     with reading(name):
         _check_archive(data, name)
@@ -120,7 +120,7 @@ def skops_bytes(value: Any) -> bytes:
 
 
 def read_skops(files: Mapping[str, bytes], name: str) -> Any:
-    """What `skops_bytes` wrote, if it names no type outside `TRUSTED_TYPES`."""
+    """The value that `skops_bytes` wrote; ArtefactError if the file names a type outside `TRUSTED_TYPES`."""
     import skops.io
 
     data = content(files, name)

@@ -19,10 +19,10 @@ PRIOR_OPS = 8.0
 keeps a 96 x 96 matrix from having rank 20; with hundreds of ops it has no effect."""
 
 ROUNDS = 3
-"""Rounds that find disturbed samples; further ones no longer change much."""
+"""Rounds in which disturbed samples are searched for; further rounds no longer change much."""
 
 DRAWS = 96
-"""Curves that are drawn to estimate what a choice costs."""
+"""Number of curves that are drawn at random to estimate the expected regret of a choice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +65,12 @@ class CaseGaussian:
         return cls(np.zeros(len(threads)), covariance, np.full(len(threads), noise))
 
     def smoothness(self, threads: Sequence[int]) -> tuple[float, float]:
-        """The variance and the length with which `smooth` is closest to this Gaussian."""
+        """The arguments `variance` and `length` with which `smooth` is closest to this Gaussian."""
         log_threads = np.log(np.asarray(threads, dtype=np.float64))
         return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
 
     def unsampled(self, scale: Floats, level: Floats) -> tuple[Floats, Floats]:
-        """As `given`, for ops without samples."""
+        """Mean and variance (n_ops, n_cases) of ops without samples; `scale` and `level` are those of `given`."""
         scale, level = scale[:, None], level[:, None]
         return scale * self.mean, scale**2 * np.diag(self.covariance) + level
 
@@ -99,7 +99,7 @@ class CaseGaussian:
         return mean, variance, 1 - wrong
 
     def remaining(self, where: Sequence[int], samples: Floats) -> Floats:
-        """The covariance (n_cases, n_cases) that remains once the cases `where` are sampled."""
+        """The covariance (n_cases, n_cases) that remains when the cases `where` have so many `samples` (n_where,)."""
         at = list(where)
         return self.covariance - self._gain(at, samples) @ self.covariance[at] if at else self.covariance
 
@@ -152,8 +152,8 @@ def _inverse(within: Floats, noise: Floats) -> Floats:
 
 
 def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:
-    """Expected cost of choosing the least of `log_times` (n_cases,), as a share of the best time, and the probability
-    (n_cases,) that each case is the best."""
+    """Expected regret of choosing the least of `log_times` (n_cases,), which is its extra time as a share of the best
+    time, and the probability (n_cases,) that each case is the best."""
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     drawn = log_times + np.random.default_rng(seed).standard_normal((DRAWS, len(log_times))) @ root.T

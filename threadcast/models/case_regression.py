@@ -65,7 +65,8 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseRegression:
-    """What was learned on one machine. The arrays are (n_cases,) float64, in the order of `cases`.
+    """The regressors that were learned on one machine. The arrays are (n_cases,) float64, in the order of `cases`.
+
 
     `centre` and `spread` standardise the targets; `low` and `high` bound the residuals in log time; `least` and `most`
     are the extreme log ratios to the geometric mean of the sampled times.
@@ -86,7 +87,7 @@ class CaseRegression:
     most: Floats
 
     def forecast(self, sampled: Sampled) -> tuple[Floats, Floats, Floats]:
-        """Seconds with their interval at `cases`, each (n_ops, n_cases)."""
+        """Forecast seconds and the lower and upper bounds of their intervals at `cases`, each (n_ops, n_cases)."""
         inputs = self.scaler.transform(_features(sampled, self.counters, self.normaliser, self.recipe.scale))
         scores = np.stack([regressor.predict(inputs) for regressor in self.regressors], axis=1)
         logs = self._to_log(scores * self.spread + self.centre, _reference(sampled), slice(None))

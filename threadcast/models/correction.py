@@ -79,12 +79,12 @@ class Correction:
         return found
 
     def to_files(self, name: str) -> dict[str, bytes]:
-        """The trees."""
+        """The trees as a file, whose name is `name` and a suffix."""
         return {f"{name}.ubj": bytes(self._trees.get_booster().save_raw("ubj"))}
 
     @classmethod
     def from_files(cls, name: str, files: Mapping[str, bytes], *, features: int) -> Correction:
-        """Take over what `to_files` gave; ArtefactError on anything else."""
+        """Load what `to_files` returned, for trees of so many `features`; ArtefactError on anything else."""
         trees = boosted_trees.load(_unfitted(1, 0), artefacts.content(files, f"{name}.ubj"), features=features)
         return cls(trees, features)
 

@@ -30,18 +30,20 @@ NOISE, LEAST_NOISE, MOST_NOISE = 0.02**2, 1e-8, float(np.log(1.5)) ** 2
 Conventions: 2 % and 50 %."""
 
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
-"""Weights that the trees may have against the process."""
+"""Weights of the trees' forecast that are tried; the process has the rest of the weight."""
 
 PROCESS_ALONE_ERROR = 1.03
-"""Times the least error up to which the process is used without trees, which take ten times as long."""
+"""The process is used without trees where its error is at most so many times the least error: trees take ten times as
+long."""
 
 PARTS = 5
-"""Parts of the ops; each is forecast by the Gaussian of the other parts."""
+"""Number of parts into which the ops are divided; each part is forecast by a Gaussian of the other parts."""
 
 FEW_OPS = 60
-"""With fewer ops, the Gaussian of four fifths of them differs from that of all: three ops that happen to be alike make
-it so narrow that the next is 30 standard deviations away, and the intervals that follow span a factor of 1,000. From so
-many ops on the standard deviations of each part serve as well, in half the time."""
+"""With fewer ops, standard deviations are taken from the Gaussian of all ops. That of four fifths of them would differ
+from it: three ops that happen to be alike make it so narrow that the next one is 30 standard deviations away, and the
+resulting intervals span a factor of 1,000. With so many ops or more, the Gaussians of the parts give good standard
+deviations too, in half the time."""
 
 CORRECTED_FROM, CORRECTED_CASES = 60, 8
 """Numbers of ops and of cases from which on a correction is learned."""
@@ -260,10 +262,10 @@ def _off(known: Floats, forecast: Floats) -> float:
 
 
 def _noise(entries: Sequence[MeasuredOp], cases: Sequence[Case]) -> Floats:
-    """(n_cases,) variance of the log of one sample around its case's: the mean over ops with three samples or more.
+    """(n_cases,) variance of the log of one sample around the mean of its case, over ops with three samples or more.
 
-    The mean and not the median, as now and then a sample is far off, and a single sample may be that one. Values are
-    limited to `MOST_NOISE`. Cases without repeated samples get the mean of the other cases.
+    The average is a mean and not a median: now and then a sample is far off, and a single sample may be such a one.
+    Values are limited to `MOST_NOISE`. Cases without repeated samples get the mean of the other cases.
     """
     found: dict[Case, list[float]] = {case: [] for case in cases}
     for entry in entries:

@@ -17,16 +17,18 @@ from threadcast.core.curve import Floats
 Normaliser = Literal["instructions", "flops"]
 
 KEPT = 4
-"""Counters that are selected, as in the paper: more do not fit a CPU's counter registers in one run."""
+"""Number of counters that are selected, as in the paper: more do not fit into a CPU's counter registers in one run."""
 
 MIN_READ = 0.5
-"""Share of measurements in which a counter must have been read to be a candidate, and instructions to normalise."""
+"""Share of measurements in which a counter must have been read to be a candidate. Instructions must have been read in
+the same share for counters to be divided by them."""
 
 MOST_COUNTED = 1e12
-"""Counts per instruction or flop: beyond, the counter was misread, and squares of it would drown all others."""
+"""Largest plausible count per instruction or flop. A larger value was misread, and its square would outweigh all
+others."""
 
 MIN_LEAF = 3
-"""Ops in a leaf of the selecting tree: single ops would make any counter look informative."""
+"""Fewest ops in a leaf of the tree that selects counters: with single ops any counter would look informative."""
 
 
 def normaliser_of(measurements: Sequence[Measurement]) -> Normaliser:
@@ -57,7 +59,7 @@ def _varies(values: Sequence[float]) -> bool:
 def select(
     values: Floats, names: Sequence[str], targets: Floats, *, keep: int = KEPT, seed: int = 0
 ) -> tuple[str, ...]:
-    """The at most `keep` names whose columns tell most about the targets, most important first.
+    """Up to `keep` names whose columns say most about the targets, most important first.
 
     `values`: (n_ops, n_names), NaN where not read. `targets`: (n_ops, n_targets), NaN where not measured. A
     decision tree is grown on all columns and the least important one is dropped, again and again: of two redundant

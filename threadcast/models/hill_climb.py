@@ -46,8 +46,11 @@ def hill_climb(time_s: Callable[[int], float], *, limit: int, interval: int = 4)
 
 
 def ladder(counts: Sequence[int], interval: int) -> tuple[int, ...]:
-    """The thread counts that a climb may run: from the smallest of ascending `counts`, each the first that is at
-    least `interval` beyond the one before, and the largest."""
+    """The thread counts that a climb may run, taken from the ascending `counts`.
+
+    They are the smallest, then each time the first that is at least `interval` larger than the one before, and the
+    largest. InvalidInput for an `interval` that is not a whole number of at least 1.
+    """
     if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
         raise InvalidInput(f"interval={interval!r} must be a whole number of at least 1")
     steps = list(counts[:1])
@@ -74,11 +77,11 @@ def next_count(steps: Sequence[int], measured: Mapping[int, float]) -> int | Non
 class HillClimb(PerformanceModel):
     """The climb of Liu et al. 2018, III-C: needs no training, no counters and no knowledge of the op.
 
-    The paper runs each thread count with and without cache sharing. Where sharing threads fill whole cache groups
-    (2, 4, ... 68 on tiles of two cores) the two have few counts in common, 1, 5, 9, ... being none of them, so each
-    affinity climbs by itself over its own legal counts: COMPACT 2, 6, 10, ..., SPREAD 1, 5, 9, ..., each until its time
-    rises. The last step ends at the maximum, which the paper's second way to stop asks for; that makes up to two
-    runs more than its bound of 2 C / x. Measured cases off the ladder are used as further points.
+    The paper runs each thread count with and without cache sharing. Threads that share caches must fill whole cache
+    groups (2, 4, ... 68 on tiles of two cores), so the counts 1, 5, 9, ... are not legal for them. Each affinity
+    therefore climbs by itself over its own legal counts, COMPACT 2, 6, 10, ..., SPREAD 1, 5, 9, ..., until its time
+    rises. The last step ends at the maximum, as the paper's second stopping rule requires; that makes up to two runs
+    more than the paper's bound of 2 C / x. Measured cases that are not steps of the climb are used as further points.
 
     Stops at the first rise: on jagged real curves the count it picks can be far slower than the best.
     """
@@ -90,7 +93,7 @@ class HillClimb(PerformanceModel):
         self.interval = interval
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The next step of the climb with cache sharing, then of the one without."""
+        """The next step of the climb with cache sharing (COMPACT); after its end, of the one without (SPREAD)."""
         measured_at = by_case(observed)
         for affinity in Affinity:
             counts = [case.threads for case in machine.cases() if case.affinity is affinity]

@@ -19,12 +19,12 @@ Between = Literal["threads", "reciprocal", "log"]
 log p, with log time, exact for any power of p."""
 
 OTHER_AFFINITY_FACTOR = 2.0
-"""How far two affinities may differ at equal thread counts: threads that share a cache or a core's memory path have
-half of what each would have alone. Widens the interval of a point taken from the other affinity."""
+"""Factor by which the times of two affinities may differ at equal thread counts: of two threads that share a cache or
+a core's memory path each has half of it. It widens the interval of a point taken from the other affinity."""
 
 
 class Knot(NamedTuple):
-    """One known point, in seconds."""
+    """One known point of a curve: its time and interval, in seconds, and their source."""
 
     seconds: float
     low: float

@@ -55,7 +55,7 @@ def _ranks_left_out(n: int) -> int:
 
 
 def residual_bounds(residuals: Floats) -> tuple[float, float]:
-    """Lower (at most 0) and upper (at least 0) bounds that hold for a further residual with 90 %.
+    """Lower (at most 0) and upper (at least 0) bounds that enclose a further residual with a probability of 90 %.
 
     The ranks are those of split conformal prediction: of n residuals the ceil(0.95 (n + 1))th smallest, and its mirror
     image. With fewer than 19 residuals these ranks do not exist and the extremes are used, which hold for less than 90

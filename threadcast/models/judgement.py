@@ -23,14 +23,14 @@ CONFIDENCE = 0.95
 class Row:
     """Scores of one model, over one fold or all folds.
 
-    `accuracy`, `r2`, `within_10` (the share of points off by at most 10 %) and `coverage_90` are over the points that
-    the model was not given as samples; None where it was given all. Regret is over ops, with all their recorded cases
-    to choose from; `regret_all_threads` is that of always choosing the case with most threads. `noise_floor` is the
-    accuracy with which one half of the samples predicts the other; None where cases have one sample. `samples` is the
-    mean number per op; `fit_s` the sum over folds; `predict_us` microseconds per curve when asked in batches.
-    `as_good_as_best`: whether its accuracy may equal that of the most accurate row, by the ops that both have.
-    `unusable` counts the ops that the model could not be judged by; `problem` says why the first one, or the fit,
-    failed.
+    `accuracy`, `r2`, `within_10` (the share of points off by at most 10 %) and `coverage_90` (the share of times within
+    the 90 % interval) are over the points that the model was not given as samples; None where it was given all. Regret
+    is over ops, with all their recorded cases to choose from; `regret_all_threads` is that of always choosing the case
+    with most threads. `noise_floor` is the accuracy with which one half of the samples predicts the other; None where
+    cases have one sample. `samples` is the mean number of sampled cases of an op. `fit_s` is the sum over folds in
+    seconds; `predict_us` is microseconds per curve when many ops are forecast in one call. `as_good_as_best`: whether
+    the accuracy may equal that of the most accurate row, by the ops that both have. `unusable` counts the ops that the
+    model could not be judged by; `problem` says why the first one, or the fit, failed.
     """
 
     model: str
@@ -61,8 +61,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OpScore:
-    """Scores of a model on one op. `points`: actual, predicted, low and high at the cases not given, (4, n),
-    seconds."""
+    """Scores of a model on one op. `points` (4, n): actual, predicted, low and high seconds at the n cases of which the
+    model was not given measurements."""
 
     points: Floats
     regret: float
@@ -72,7 +72,10 @@ class OpScore:
 
     @classmethod
     def of(cls, entry: MeasuredOp, given: set[Case], table: CurveTable, row: int) -> OpScore:
-        """Compare the table's row with what was measured of `entry`."""
+        """Compare row `row` of `table` with the measurements of `entry`.
+
+        The model was given those of the cases `given`.
+        """
         actual = np.array([measurement.seconds for measurement in entry.by_case.values()])
         curve = table[row]
         judged = [i for i, case in enumerate(curve.cases) if case not in given]

@@ -1,4 +1,5 @@
-"""The learned curve: forecasts from what an op is, and a Gaussian over the residuals, conditioned on a few samples."""
+"""The learned curve: forecasts from an op's shapes and work, and a Gaussian over their residuals, conditioned on a few
+samples."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from threadcast.models.sampling import evenly_spread
 SCHEMA = "threadcast.learned_curve/2"
 
 DECISION = 0.25
-"""Weight of the probability that a case is the best, against all cases alike, when the next sample is chosen."""
+"""When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
+equal for all cases."""
 
 FADE_S = 30 * 86400.0
 """Age in seconds at which a measurement counts for half as many samples as a new one of the op. A convention: a
@@ -50,17 +52,17 @@ class LearnedCurve(BatchModel):
     """Forecasts whole curves from none to a few samples of the op.
 
     Without samples it uses boosted trees over `static_features`, also for machines that it has not learned from, with
-    wide intervals. For a machine and kinds of ops that it knows, it also uses a Gaussian process over what ops are
-    (`op_process`); the weights of the two follow from how well each did out of fold. Each sample narrows the whole
-    curve by how the residuals of the training ops vary together over cases. Where many ops were learned from, trees
-    over how a thread count divides an op correct the result (`correction`).
+    wide intervals. For a machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of
+    ops (`op_process`); the weights of the two follow from the errors of each out of fold. Each sample narrows the whole
+    curve, according to how the residuals of the training ops vary together over cases. Where many ops were learned
+    from, trees over how a thread count divides an op correct the result (`correction`).
 
     It proposes at most `samples` cases, the most informative first, weighted by the probability of being the best, and
     stops once its choice is expected to cost at most `enough` (a share of the best case's time; 0: never stop early).
-    Samples are expected to scatter as those of training did at such times (`sample_noise`), which tells disturbed
-    samples from good ones. A sample that must be wrong is ignored, and a further one is proposed next to it. Old
-    measurements lose weight against newer ones of the op, and where they contradict each other the older one is doubted
-    first.
+    Samples are expected to scatter as training samples of similar duration did (`sample_noise`), by which disturbed
+    samples are told from good ones. A sample that must be wrong is ignored, and a further one is proposed next to it.
+    Old measurements lose weight against newer ones of the op, and where they contradict each other the older one is
+    doubted first.
 
     Intervals are scaled so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were not measured
     in training are interpolated. `jobs` threads grow trees and forecast many ops.
@@ -88,7 +90,7 @@ class LearnedCurve(BatchModel):
         self._features = 0
         self._machines: dict[str, MachineCurves] = {}
         self._variance, self._length, self._noise = 1.0, 1.0, NOISE
-        """Of residuals of all machines, for those that are unknown; see `CaseGaussian.smooth`."""
+        """Arguments of `CaseGaussian.smooth` for unknown machines, from the residuals of all known machines."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The most informative case; None once `samples` cases are measured or the choice is good enough."""
@@ -154,8 +156,10 @@ class LearnedCurve(BatchModel):
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """As `predict`, with one call of the trees for all ops, and one of the Gaussian for all ops with samples at the
-        same cases."""
+        """The curves of many ops, one row each; ModelError where the model was not fitted or a time cannot be real.
+
+        The trees are called once for all ops, the Gaussian once for all ops with samples at the same cases.
+        """
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
@@ -244,8 +248,8 @@ class LearnedCurve(BatchModel):
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _unknown(self, cases: tuple[Case, ...], known: Sequence[Mapping[Case, Measurement]]) -> MachineCurves:
-        """What is assumed of a machine that was not learned from: the smooth part of all learned machines, with more
-        variance."""
+        """The curves that are assumed for a machine that was not learned from: a smooth Gaussian with the typical
+        variance and length of the learned machines, and wider intervals."""
         every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
         threads = np.array([case.threads for case in every], dtype=np.float64)
         bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
@@ -279,7 +283,7 @@ class LearnedCurve(BatchModel):
         return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **files}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load what `to_files` returned."""
+        """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
@@ -321,7 +325,7 @@ def _positions(
 
 
 def _when(measured: Measurement) -> float:
-    """Seconds since 1970 when it was measured; 0 where that is not known."""
+    """The time of the measurement in seconds since 1970; 0 where it is not known."""
     if "time" not in measured.conditions:
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""What was learned of one machine: how to forecast ops without samples, and how the residuals vary."""
+"""The learned state of one machine: how to forecast ops without samples, and how the residuals vary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MachineCurves:
     position: dict[Case, int] = field(init=False)
     _kinds: frozenset[str] = field(init=False)
     _columns: list[tuple[Sequence[Case], list[int]]] = field(init=False)
-    """The cases that were last asked for, and their columns."""
+    """The argument of the last call of `columns`, and its result."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", {case: i for i, case in enumerate(self.cases)})

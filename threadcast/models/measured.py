@@ -26,14 +26,14 @@ class MeasuredOp:
 
     @property
     def defect(self) -> str | None:
-        """Why nothing can be learned from it; None where something can."""
+        """Why nothing can be learned from this op, as text; None where something can."""
         if (work := max(self.op.flops, self.op.bytes_moved)) > MOST_WORK:
             return f"{work!r} flops or bytes: ops have at most {MOST_WORK:g}"
         return next(filter(None, map(defect_of, self.by_case.values())), None)
 
 
 def defect_of(measurement: Measurement) -> str | None:
-    """Which sample is a time that no op can have; None where there is no such sample."""
+    """The sample whose time no op can have, as text; None where there is no such sample."""
     for sample in measurement.samples:
         if not SHORTEST_S <= sample.seconds <= LONGEST_S:
             return (
@@ -46,8 +46,8 @@ def defect_of(measurement: Measurement) -> str | None:
 def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
     """One measurement for each case, in order of first appearance; samples of repeated measurements are joined.
 
-    Models forecast ops in a step. So of a case's measurements only those are used whose caches were most like a step's:
-    rotated, else warm, else cold.
+    Models forecast ops in a step. So of a case's measurements only those are used in which the caches were most as they
+    are in a step: rotated, else warm, else cold.
     """
     found: dict[Case, Measurement] = {}
     for measurement in measurements:
@@ -60,7 +60,7 @@ def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
 
 
 def _unlikeness(measurement: Measurement) -> int:
-    """How different the caches were from those in a step; those of tables that do not say count as warm."""
+    """Rank of how different the caches were from those in a step; measurements that do not say count as warm."""
     return {"rotated": 0, "cold": 2}.get(str(measurement.conditions.get("cache")), 1)
 
 
@@ -78,7 +78,7 @@ def group(measurements: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
 
 
 def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[str, str]]:
-    """The entries that can be learned from, and for each of the others its op key with the reason.
+    """The entries that can be learned from, and by op key the reason why each of the others cannot.
 
     ModelError where nothing can be learned from the whole: no usable op, a single op, or the same time everywhere.
     """

@@ -49,6 +49,8 @@ def coverage(actual: Floats, low: Floats, high: Floats) -> float | None:
 
 
 def regret(actual: Floats, chosen: int) -> float:
-    """By what share the chosen case takes longer than the best one, from one op's actual times; 0 is the best
-    choice."""
+    """Extra time of the chosen case as a share of the best case's time, from one op's actual times; 0 is best.
+
+    `chosen` is a position in `actual`.
+    """
     return float(actual[chosen] / actual.min() - 1)

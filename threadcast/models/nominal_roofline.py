@@ -1,4 +1,4 @@
-"""A roofline for a machine that nobody has measured, from typical constants."""
+"""A roofline from typical constants, for a machine that was not measured."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CORE_HZ, FLOPS_PER_CYCLE = 2.5e9, 16.0
 """Clock of a core that does not report its own, and float32 operations per cycle: half of the most that AVX2 can do."""
 
 CORE_BYTES_PER_S, CORES_TO_SATURATE = 1e10, 8
-"""Memory bandwidth of one core, and how many cores use all the bandwidth of a memory node."""
+"""Memory bandwidth of one core in bytes a second, and how many cores use all the bandwidth of a memory node."""
 
 CALL_S, THREAD_S = 5e-6, 5e-7
-"""Cost of a call of the framework, and of starting and joining each further thread."""
+"""Seconds of a call of the framework, and of starting and joining each further thread."""
 
 UNSURE = 4.0
 """Factor by which the interval is wider, both ways, than a calibrated roofline's. All of these are conventions: common
@@ -25,8 +25,8 @@ server cores lie within this factor of them."""
 class NominalRoofline(Roofline):
     """The roofline of one machine, from the number of its cores, their clock and its memory nodes alone.
 
-    The last resort, where neither a service nor a model can predict: the right shape, and roughly the right order of
-    magnitude. Points are `extrapolated`, except measured ones.
+    It is the last resort, where neither a service nor a model can predict: its curves have the right shape, and roughly
+    the right order of magnitude. Points are `extrapolated`, except measured ones.
     """
 
     _source = Source.EXTRAPOLATED

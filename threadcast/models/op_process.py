@@ -1,5 +1,5 @@
-"""A Gaussian process over what ops are: forecasts the curve of an op from those of similar ops, component by
-component."""
+"""A Gaussian process over descriptions of ops: forecasts the curve of an op from the curves of similar ops, principal
+component by principal component."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Kind:
 
 
 def groups(count: int) -> list[slice]:
-    """For each of `count` components, which of them share length scales."""
+    """The groups of `count` components that share length scales, as slices of their positions."""
     ends = [0, *(end for end in GROUPS if end < count), count]
     return [slice(start, end) for start, end in pairwise(ends) if start < end]
 
@@ -174,7 +174,7 @@ def _tuned(described: Floats, alike: Floats, scores: Floats, random: np.random.G
     apart = (points[:, None, :] - points[None, :, :]) ** 2
 
     def unlikeliness(logs: Floats) -> tuple[float, Floats]:
-        """Of log length scales and log noise, with its slopes."""
+        """Negative log likelihood of log length scales and log noise, with its slopes."""
         scaled = apart / np.exp(2 * logs[:-1])
         distance = np.sqrt(scaled.sum(axis=2))
         kernel = np.exp(-distance) * alike

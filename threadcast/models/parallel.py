@@ -1,4 +1,4 @@
-"""Work on several processes or threads that end with it, or on a cluster that stays."""
+"""Runs work in several processes or threads, which end with the work, or on a cluster, which stays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONNECT_S = 10.0
 """Longest wait for a cluster's answer, in seconds."""
 
 CHUNK = 256
-"""Ops whose features a thread holds in memory at once."""
+"""Number of ops whose features a thread holds in memory at once."""
 
 _one_caller = threading.Lock()
 
@@ -55,8 +55,8 @@ def cluster(address: str) -> Iterator[None]:
 def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
     """Yield the results of `joblib.delayed` calls in order, at most `jobs` at a time; with one job in this process.
 
-    Within `cluster` they run there, all at once. joblib would keep its own workers for minutes in case of more work;
-    here they end with the last result, or when the caller stops early.
+    Within a block of `cluster` the calls run on the cluster, all at once. joblib would keep its own workers for minutes
+    in case of more work; here they end with the last result, or when the caller stops early.
     """
     import joblib
 

@@ -1,4 +1,4 @@
-"""A climb that goes on past the first rise, in few steps, and interpolates as time scales."""
+"""A climb in few steps that goes on past the first rise of time, and interpolates on a scale that fits curves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PatientClimb(PerformanceModel):
         self.patience, self.refine, self.between = patience, refine, between
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The next step of the climb with cache sharing, then of the one without; then of their refinements."""
+        """The next case of the climb with cache sharing and its refinement; after these, of the climb without."""
         measured_at = by_case(observed)
         for affinity in Affinity:
             counts = [case.threads for case in machine.cases() if case.affinity is affinity]
@@ -68,12 +68,12 @@ class PatientClimb(PerformanceModel):
         return curve_through(measured_knots(observed), cases, between=self.between)
 
     def to_files(self) -> dict[str, bytes]:
-        """The options."""
+        """The options, as a JSON file."""
         options = {"patience": self.patience, "refine": self.refine, "between": self.between}
         return {"model.json": json_bytes(options)}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load the options."""
+        """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("patient_climb"):
             between = member(document, "between", str)
@@ -87,7 +87,8 @@ class PatientClimb(PerformanceModel):
 
 
 def doubling(counts: Sequence[int]) -> tuple[int, ...]:
-    """The first of ascending `counts`, each next one that is at least twice the one before, and the last."""
+    """The thread counts of the climb: the first of the ascending `counts`, each that is at least twice the one chosen
+    before, and the last."""
     steps = list(counts[:1])
     for count in counts:
         if count >= 2 * steps[-1]:

@@ -26,14 +26,14 @@ class PerCase(BatchModel):
     paper. Departs from it in one point unless `scale` is "linear": times are learned as logarithms, since ops differ
     by five orders of magnitude and the score is relative.
 
-    A counter that was not read is replaced by its median in training; one that mostly was not is no feature; without
-    any, features are the sampled times alone. Forecasts are clipped near the ratios to the sampled times that training
-    saw. The interval is the central 90 % of out-of-fold residuals in log time, at the nearest of eight probed cases of
-    the affinity, none of them a sampled one; scaling and selection have seen the held-out ops, which flatters it
-    slightly, and ops unlike those of training fall outside more often. Cases too seldom measured to learn
-    are interpolated.
+    A counter that was not read is replaced by its median in training. A counter that was read seldom is not a feature;
+    without counters, features are the sampled times alone. Forecasts are clipped to a range around the ratios to the
+    sampled times that occurred in training. The interval is the central 90 % of out-of-fold residuals in log time, at
+    the nearest of eight probed cases of the affinity, none of them a sampled one. It is slightly too narrow, since
+    scaling and selection have used the held-out ops too, and ops unlike those of training fall outside more often.
+    Cases that were measured too seldom to learn from are interpolated.
 
-    Learns each machine by itself and cannot answer for another one, nor for an op without all sampled cases.
+    It learns each machine by itself, and cannot forecast for another one, nor for an op without all sampled cases.
     """
 
     def __init__(self, regressor: str, *, samples: int = 4, scale: Scale = "log", seed: int = 0, jobs: int = 1) -> None:
@@ -69,7 +69,10 @@ class PerCase(BatchModel):
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """As `predict`, with one call of each regressor for all ops: 1,000 ops take little longer than one."""
+        """The curves of many ops, one row each. Each regressor is called once: 1,000 ops take little longer than one.
+
+        ModelError for a machine that was not learned from, and for an op without measurements of all sampled cases.
+        """
         learned = self._learned.get(machine.fingerprint)
         if learned is None:
             known = ", ".join(self._learned) or "none: fit it first"

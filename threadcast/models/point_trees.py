@@ -22,12 +22,12 @@ from threadcast.models.static_features import Features, joint_features, work
 Library = Literal["xgboost", "hist_boosting"]
 
 FOLDS = 5
-"""Parts of the ops; the residuals of each are from trees that learned from the other parts."""
+"""Number of parts into which the ops are divided; residuals of a part are from trees that learned from the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How trees are grown."""
+    """Options of growing trees: their number, depth, learning rate and random seed."""
 
     searched: ClassVar[Mapping[str, Range]] = MappingProxyType(
         {"trees": Range(30, 400), "depth": Range(4, 12), "rate": Range(0.02, 0.3)}
@@ -72,13 +72,13 @@ class PointTrees:
         return found
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
-        """(n_ops, n_cases) log seconds."""
+        """Forecast log seconds, (n_ops, n_cases)."""
         features = joint_features(ops, machine, cases)
         flat = self.forecast(features.reshape(-1, features.shape[2]))
         return flat.reshape(len(ops), len(cases)) + scale(ops, cases)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
-        """The trees as files."""
+        """The trees as files whose names begin with `prefix`."""
         if self.library == "xgboost":
             return {f"{prefix}.ubj": bytes(self._fitted.get_booster().save_raw("ubj"))}
         return {f"{prefix}.npz": artefacts.npz_bytes(self._fitted.arrays)}

@@ -5,8 +5,9 @@
       aliases/<alias>/<number>.json     each move of the alias; the last one counts
       staging/                          what is being written
 
-A version is staged privately and appears by one rename; a move appears by one hard link. Both fail where the number is
-taken, and the writer takes the next one: writers need no lock, and nothing half-written is ever seen.
+A version is written in the staging directory and appears by one rename; a move appears by one hard link. Both fail
+where the number is taken, and the writer takes the next one: writers need no lock, and readers never see a half-written
+version or move.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is stored about a version beside its files.
+    """The description of a version that is stored beside its files.
 
-    `trained_on` and `metrics` are the JSON given when it was saved; `libraries` the versions that wrote it. `files`
-    maps each file's name to (sha256, bytes).
+    `version` is "name@number", `model` the name of its kind, `created` the time in ISO 8601. `trained_on` and `metrics`
+    are the JSON that was given to `ModelRegistry.save`; `libraries` are the versions of the libraries that wrote the
+    files. `files` maps each file's name to its sha256 and its size in bytes.
     """
 
     version: str
@@ -80,10 +82,11 @@ class Manifest:
 
 
 class ModelRegistry:
-    """The models registered below a directory, which is created when the first one is saved.
+    """The models registered below the directory `root`, which is created when the first one is saved.
 
     Safe for many readers and writers at once, in threads and processes, on one file system. Loading never unpickles: it
     checks that the files are those of the manifest, byte for byte, and passes them to a new model of the kind.
+    InvalidInput where `root` is a file.
     """
 
     def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -96,8 +99,9 @@ class ModelRegistry:
     def save(self, model: PerformanceModel, *, trained_on: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         """Register a fitted model as the next version of its name and return "name@number".
 
-        Both mappings are JSON that says what it learned from and how good it is. Raises InvalidInput where they
-        are not, or where no model of that name can be created again.
+        `trained_on` and `metrics` are JSON that says what the model learned from and how good it is. Raises
+        InvalidInput where they are not JSON, or where `registry_of_kinds` cannot create a model of that name to load it
+        again.
         """
         if model.name not in registry_of_kinds.names():
             raise InvalidInput(

@@ -29,7 +29,7 @@ _kinds: dict[str, _Kind] = {}
 
 
 def register(name: str, factory: Factory | str, **options: Any) -> None:
-    """Let `create(name)` create models by calling `factory` with `options`.
+    """Register a kind of model: `create(name)` then calls `factory` with `options`.
 
     A factory given as "package.module:attribute" is imported when it is first needed. InvalidInput where the name is in
     use.

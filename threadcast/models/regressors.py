@@ -1,7 +1,8 @@
 """The regressors of the per-case models, and how each is stored.
 
-Source of the list: Liu et al. 2018, III-B, ten kinds with the hyper-parameters left open; XGBoost is ours. Values that
-are not the library's defaults say why. All see standardised features and targets, and use one thread.
+Source of the list: Liu et al. 2018, III-B, which names ten kinds without their hyper-parameters; XGBoost is added.
+Comments give the reasons for values that are not the library's defaults. All regressors get standardised features and
+targets, and use one thread.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from threadcast.models import artefacts, boosted_trees
 from threadcast.models.decision_trees import Trees
 
 TREES = 30
-"""Trees of a random forest. On the synthetic ops of the tests 30 to 200 score within 0.2 % of each other; time to
-fit, size and time to load grow with them."""
+"""Number of trees of a random forest. On the synthetic ops of the tests the scores of 30 to 200 trees are within 0.2 %
+of each other; time to fit, size and time to load grow with the number."""
 
 EPOCHS = 300
 """Most passes of the neural networks over the data; those that have not converged by then are reported."""
@@ -189,7 +190,7 @@ _TREES: Mapping[str, Callable[[Any], Any]] = {
         boosted.estimators_.ravel(), scale=boosted.learning_rate, base=boosted.init_.constant_.item()
     ),
 }
-"""How fitted regressors that consist of scikit-learn's trees become `Trees`."""
+"""By name of a regressor that consists of scikit-learn's trees, how a fitted one is converted to `Trees`."""
 
 
 def to_files(name: str, prefix: str, fitted: Sequence[Any]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""A candidate of the champion's kind, fitted to what is measured now, and whether it is better on held-out ops."""
+"""Retraining: a candidate of the champion's kind is fitted to the latest measurements and compared on held-out ops."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from threadcast.models.judgement import Row
 from threadcast.models.measured import MeasuredOp, group, usable
 
 HELD_OUT = 5
-"""One op in so many is held out: models are judged by it and never learn from it here."""
+"""One op in so many is held out: models are judged by it, and candidates never learn from it."""
 
 MIN_HELD_OUT = 4
 """Fewest held-out ops for a judgement."""
 
 REGRET_SLACK = 0.01
-"""By how much more time the candidate's choices may cost, as a share, while its forecasts are better: one percent,
-about what medians of few samples can tell. A first champion has mostly learned from the held-out ops: on synthetic
-ops that alone lets it choose 0.6 % better than any candidate."""
+"""Largest difference of mean regret, candidate less champion, at which a candidate with better forecasts wins. 1 % is
+about the smallest difference that medians of few samples can show. A first champion has mostly learned from the
+held-out ops too; on synthetic ops that alone makes its choices 0.6 % better than those of any candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Scores of a candidate and of the champion on the same points of the same held-out ops."""
+    """The candidate, and its scores and the champion's on the same points of the same held-out ops.
+
+    `learned_ops` is the number of ops that the candidate learned from.
+    """
 
     candidate: PerformanceModel
     champion_row: Row
@@ -38,7 +41,8 @@ class Verdict:
 
     @property
     def better(self) -> bool:
-        """Whether the candidate answers for as many ops, forecasts better and chooses no worse."""
+        """Whether the candidate is better: it can be judged by more ops than the champion, or by as many ops and then
+        forecasts better and chooses no worse (up to `REGRET_SLACK`). False with fewer than `MIN_HELD_OUT` ops."""
         old, new = self.champion_row, self.candidate_row
         if new.unusable != old.unusable:
             return new.unusable < old.unusable
@@ -48,17 +52,20 @@ class Verdict:
         return new.accuracy > old.accuracy and regrets[0] <= regrets[1] + REGRET_SLACK
 
     def to_json(self) -> dict[str, Any]:
-        """Both rows."""
+        """Both rows as a JSON object, with members "champion" and "candidate"."""
         return {"champion": self.champion_row.to_json(), "candidate": self.candidate_row.to_json()}
 
 
 def is_held_out(key: str) -> bool:
-    """Whether an op with this key is held out: always the same ones, so that no candidate has ever learned from one."""
+    """Whether the op with this key is held out.
+
+    It depends on the key alone, so no candidate ever learns from such an op.
+    """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT == 0
 
 
 def latest(measured: Sequence[Measurement]) -> list[Measurement]:
-    """The last measurement of each op in each case on each machine: what holds now, where times have changed."""
+    """The last measurement of each op in each case on each machine, which holds where times have changed."""
     last = {(m.machine.fingerprint, m.op.key, m.case): m for m in measured}
     return list(last.values())
 
@@ -66,8 +73,8 @@ def latest(measured: Sequence[Measurement]) -> list[Measurement]:
 def compete(champion: PerformanceModel, measured: Sequence[Measurement]) -> Verdict:
     """Fit a copy of `champion` to the ops that are not held out, and compare both on the held-out ones.
 
-    A champion that was fitted elsewhere may have learned from some of these, which is in its favour. ModelError where
-    there is too little to learn from or to judge by.
+    A champion that was fitted elsewhere may have learned from some of the held-out ops, which is in its favour.
+    ModelError where there are too few measurements to learn from or to judge by.
     """
     entries, _ = usable(group(latest(measured)))
     judging = [entry for entry in entries if is_held_out(entry.op.key)]

@@ -21,22 +21,22 @@ from threadcast.models.roofline_limits import fit_limits, least_seconds
 SCHEMA = "threadcast.roofline/1"
 
 UNFITTED_BOUNDS = (-float(np.log(1.25)), float(np.log(10.0)))
-"""Log-time interval of a calibrated roofline that has seen no measured op. A convention: the roofline is the least
-time, the micro-measurements may be a fifth off, and kernels reach a tenth of the limit or more."""
+"""Log-time interval of a calibrated roofline that was not fitted to measured ops. A convention: the roofline is the
+least time, the calibration may be a fifth off, and kernels reach a tenth of the limit or more."""
 
 
 class Roofline(BatchModel):
-    """The longer of compute time and memory time, and the cost of starting the team.
+    """Forecasts the longer of compute time and memory time, plus the cost of starting the team.
 
         time(n) = max(flops / (n core_flops), bytes / rate(n)) + fork_join(n)
         rate(n) = n cache_rate of the first cache level where the bytes fit into the caches of the n cores,
                   else min(n core_rate, all_rate) of memory
 
     Source: Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model"; the fork-join term
-    and the saturation of bandwidth over cores are ours. Proposes no measurement; those given are answered as
-    they are. A machine without a calibration gets its constants (without cache levels) from measured ops by `fit`,
-    which also takes the interval from the central 90 % of log residuals, for calibrated machines too. Knows nothing
-    of algorithms, load imbalance or affinity: expect the right order of magnitude, not the right percent.
+    and the saturation of bandwidth over cores are added. It proposes no measurements; at measured cases it returns the
+    measured times. `fit` finds the constants (without cache levels) of machines that have no calibration from measured
+    ops, and sets the interval of every machine to the central 90 % of its log residuals. Algorithms, load imbalance and
+    affinity are left out: expect the right order of magnitude, not the right percent.
     """
 
     name = "roofline"

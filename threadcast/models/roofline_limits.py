@@ -40,7 +40,7 @@ def _with_overhead(limits: Calibration, work_s: Floats, threads: Floats) -> Floa
 
 @lru_cache(maxsize=64)
 def _capacities(machine: Machine, cases: tuple[Case, ...]) -> dict[int, Floats]:
-    """Bytes of each cache level that the cores of each case reach, (n_cases,)."""
+    """By cache level, the bytes of the caches that the cores of each case use, (n_cases,)."""
     used = [set(machine.place(case)) for case in cases]
     levels = {cache.level for cache in machine.caches}
     return {

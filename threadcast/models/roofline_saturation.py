@@ -14,9 +14,10 @@ from threadcast.models.scaling_law import ScalingLaw
 class RooflineSaturation(ScalingLaw):
     """time(p) = a / p + b / min(p, s) + c log2(2 p), with s the threads that use up the memory's bandwidth.
 
-    The roofline over threads: compute scales to the last core, bandwidth to s of them, and a team is started as a
-    tree. s is tried at 1, at powers of two and at all threads, and the best kept. Source of the saturation: Williams,
-    Waterman, Patterson 2009, "Roofline"; Suleman, Qureshi, Patt 2008, "Feedback-driven threading", section 5.
+    This is the roofline over threads: compute scales to the last core, bandwidth to s of them, and a team is started as
+    a tree. s is tried at 1, at powers of two and at all threads; the value that fits best is used. Source of the
+    saturation: Williams, Waterman, Patterson 2009, "Roofline"; Suleman, Qureshi, Patt 2008, "Feedback-driven
+    threading", section 5.
     """
 
     name = "roofline_saturation"

@@ -1,5 +1,5 @@
-"""How far single timed samples are from the true time: mostly close, now and then far too slow, rarely wrong
-altogether."""
+"""How far single timed samples are from the true time: most are close, a few far too slow (disturbed), very few
+meaningless (wrong)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadcast.core.curve import Floats
 from threadcast.models.measured import MeasuredOp
 
 KNOTS = 16
-"""Ranges of time, each with as many samples, that have a noise of their own."""
+"""Number of ranges of time, with equally many samples each, for which a noise of its own is learned."""
 
 ENOUGH = 200
 """Fewest samples in such a range."""
@@ -26,14 +26,15 @@ NARROW, WIDE, SHARE = 0.02, 0.2, 0.05
 and when disturbed, and the share of disturbed samples. Conventions."""
 
 WRONG, WRONG_SHARE, WILD = float(np.log(10.0)), 1e-6, float(np.log(2.0))
-"""Standard deviation and share of samples that say nothing (another unit, a machine that has changed), and how far off
-in log time a wrong one is at least: curves jump more often than a Gaussian would."""
+"""Standard deviation (in log time) and share of wrong samples, which say nothing (another unit, a machine that has
+changed), and how far off in log time a wrong sample is at least: curves jump more often than a Gaussian would."""
 
 CHANGED = 0.01
-"""Share of measurements many fading times older than others that no longer hold. A convention."""
+"""Share of those measurements that no longer hold, among measurements that are many fading times older than others. A
+convention."""
 
 CONTRADICTED = 3
-"""Fewest samples of which one can be found wrong by the others."""
+"""Fewest samples among which one can be recognised as wrong by the others."""
 
 LEAST, ROUNDS = 1e-4, 60
 """Least standard deviation; rounds of expectation and maximisation."""
@@ -41,8 +42,10 @@ LEAST, ROUNDS = 1e-4, 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
-    """How samples' logs scatter around the true value: arrays (..., 3), for undisturbed, disturbed and wrong
-    samples."""
+    """How samples' log times scatter around the true value: a mixture of three normals.
+
+    Each array is (..., 3), for undisturbed, disturbed and wrong samples.
+    """
 
     shares: Floats
     offsets: Floats
@@ -54,8 +57,10 @@ class SampleNoise:
     """The distribution of log samples by log time, a mixture of two normals. Each array is (n_knots,), `knots`
     ascending.
 
-    On a shared machine a disturbance adds about the same seconds to each sample, so short samples scatter more, and
-    towards longer times. Learned by expectation and maximisation (Dempster, Laird, Rubin 1977).
+    `knots` are log times. At each, `shares` is the share of disturbed samples, `narrow` the standard deviation of
+    undisturbed ones, `offsets` and `wide` are the mean and standard deviation of disturbed ones. On a shared machine a
+    disturbance adds about the same seconds to each sample, so short samples scatter more, and towards longer times. The
+    arrays are learned by expectation and maximisation (Dempster, Laird, Rubin 1977).
     """
 
     knots: Floats
@@ -98,7 +103,7 @@ class SampleNoise:
         """The scatter of medians of `samples` samples with these `logs`; `ages` in fading times. All are (n_ops,
         n_where).
 
-        With fewer than `CONTRADICTED` of them none counts as wrong: there are not enough others to tell.
+        With fewer than `CONTRADICTED` medians of an op none counts as wrong: the others are too few to decide that.
         """
         share, narrow, offset, wide = (
             np.interp(logs, self.knots, values) for values in (self.shares, self.narrow, self.offsets, self.wide)
@@ -119,7 +124,7 @@ class SampleNoise:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Floats]) -> SampleNoise:
-        """Take over what `to_arrays` gave; ValueError on what cannot be."""
+        """The noise with the arrays that `to_arrays` returned; ValueError where they cannot be such arrays."""
         read = cls(*(arrays[name] for name in cls.__slots__))
         sizes = {array.shape for array in read.to_arrays().values()}
         if len(sizes) != 1 or read.knots.ndim != 1 or not len(read.knots) or np.any(np.diff(read.knots) <= 0):

@@ -1,4 +1,4 @@
-"""Which cases to measure when a fixed number of them is to represent all."""
+"""The choice of a fixed number of cases to measure, which represent all cases."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def suggested_samples(cases: int) -> int:
 
 
 def evenly_spread(cases: Sequence[Case], count: int) -> tuple[Case, ...]:
-    """`count` of `cases`, or all where there are no more, by thread count.
+    """`count` of `cases`, or all where there are no more, sorted by thread count.
 
-    Half of them with cache sharing (the larger half, as those reach all cores) and half without, each from the
-    smallest to the largest count in equal steps; a single one is the middle. Source: Liu et al. 2018, III-B ("evenly
-    sampling the search space ... with the consideration of cache sharing"), which does not give the points.
+    Half of them have cache sharing (the larger half, as these reach all cores), half have none. Each half goes from the
+    smallest to the largest thread count in equal steps; a half of one case is the middle one. Source: Liu et al. 2018,
+    III-B ("evenly sampling the search space ... with the consideration of cache sharing"), which does not give the
+    points.
     """
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise InvalidInput(f"samples={count!r} must be a whole number of at least 1")

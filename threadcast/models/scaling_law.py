@@ -30,7 +30,7 @@ UNFITTED_BOUNDS = (-float(np.log(1.5)), float(np.log(1.5)))
 """Log-time interval of a law before `fit`. A convention: laws are smooth and curves are not."""
 
 HUBER = 0.1
-"""Relative error from which on a sample counts linearly and not squared; single timed batches scatter less."""
+"""Relative error above which a sample counts linearly and not squared; single timed batches scatter less."""
 
 _ROUNDS = 12
 """Rounds of reweighting; weights converge in fewer."""
@@ -73,7 +73,7 @@ class ScalingLaw(PerformanceModel):
 
     @abstractmethod
     def terms(self, threads: Floats, machine: Machine) -> Sequence[Floats]:
-        """Sets of terms, each (n_threads, n_terms); the set that fits best is taken."""
+        """Sets of terms at the thread counts `threads`, each (n_threads, n_terms); the set that fits best is used."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The next of the evenly spread cases."""
@@ -96,7 +96,10 @@ class ScalingLaw(PerformanceModel):
         return self
 
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
-        """The law through the samples; measured points where there are. ModelError without samples."""
+        """The law that fits the samples best; measured points where there are samples.
+
+        ModelError without any sample.
+        """
         knots = measured_knots(observed)
         if not knots:
             raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
@@ -139,7 +142,7 @@ class ScalingLaw(PerformanceModel):
         return {"model.json": json_bytes(document)}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what `to_files` gave."""
+        """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)

@@ -1,4 +1,4 @@
-"""Which measured ops a model learns from and which it is judged by."""
+"""Divides measured ops into those that a model learns from and those that it is judged by."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Fold:
 
 
 Split = Callable[[Sequence[MeasuredOp]], tuple[Fold, ...]]
-"""Makes folds of measured ops; ModelError where the ops do not allow any."""
+"""A function that divides measured ops into folds; ModelError where the ops do not allow any."""
 
 
 def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
-    """Leave out one network at a time: it is forecast by a model that has learned from none of its ops.
+    """A split that leaves out one network at a time: it is forecast by a model that has learned from none of its ops.
 
-    `networks_of[op.key]` are the networks that an op occurs in. An op that the left-out network shares with others is
-    not learned from either. Ops of no known network are always learned from.
+    `networks_of[op.key]` are the networks that an op occurs in. Ops that the left-out network shares with others are
+    left out too. Ops of no known network are always learned from.
     """
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
@@ -49,7 +49,7 @@ def new_network(networks_of: Mapping[str, Collection[str]]) -> Split:
 
 
 def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
-    """Leave out one kind of op at a time, except `known` of its ops, drawn at random.
+    """A split that leaves out one kind of op at a time, except `known` of its ops, drawn at random.
 
     Where there are more kinds than `folds`, several are left out together, in random groups.
     """
@@ -66,7 +66,7 @@ def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
 
 
 def new_machine(*, known: int = 0, seed: int = 0) -> Split:
-    """Leave out one machine at a time, except `known` of its ops, drawn at random."""
+    """A split that leaves out one machine at a time, except `known` of its ops, drawn at random."""
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
         machines = sorted({entry.machine.fingerprint for entry in entries})
@@ -98,8 +98,8 @@ def _together(left: Mapping[str, Sequence[bool]], folds: int, seed: int) -> dict
 
 
 def new_shape(*, folds: int = 5, seed: int = 0) -> Split:
-    """Leave out a random part of the ops, `folds` times, each op once; an op's measurements on all machines stay
-    together."""
+    """A split of the ops into `folds` random parts, each of which is left out once; an op's measurements on all
+    machines are in one part."""
     if folds < 2:
         raise InvalidInput(f"folds={folds!r}: there must be at least 2")
 

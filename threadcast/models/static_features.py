@@ -1,7 +1,8 @@
-"""What is known of ops and cases before any measurement, as numbers that regressors learn from.
+"""Features of ops and cases that are known before any measurement, as numbers that regressors learn from.
 
-An op is described by its work and shapes, a case by how its threads are placed on a machine, and both together by what
-a thread computes and moves compared with the caches, and by how evenly and squarely threads can divide an op's output.
+An op is described by its work and shapes, a case by how its threads are placed on a machine. Both together are
+described by the flops and bytes of one thread compared with the caches, and by how evenly and squarely threads can
+divide an op's output.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ TILES = (16, 48)
 of today's matrix libraries. Rounding up to them is why neighbouring shapes and thread counts differ."""
 
 BYTES_WEIGHT = 8.0
-"""Flops that a core does while it moves a byte, about (a machine's balance). Only sets the scale of `work`."""
+"""Flops that a core does in about the time in which it moves a byte (a machine's balance). Only used in `work`."""
 
 UNKNOWN = -10.0
 """The value of a feature that is not known of an op or a machine; below all known values."""
 
 _SIDES = 4
-"""Sides of a tensor that are features, from the last; the others show in its element count only."""
+"""Number of sides of a tensor that are features, from the last; the others are features in the element count only."""
 
 
 def work(ops: Sequence[Op]) -> Floats:
@@ -39,8 +40,8 @@ def work(ops: Sequence[Op]) -> Floats:
 
 
 def describe(ops: Sequence[Op]) -> Floats:
-    """(n_ops, 4) what distinguishes an op from others of its kind, as logarithms: the two sides of what threads divide,
-    the work on each of its elements, and the bytes of all tensors."""
+    """(n_ops, 4) numbers that distinguish an op from others of its kind, as logarithms: the two sides of the matrix
+    that threads divide, the flops for each of its elements, and the bytes of all tensors."""
     found = []
     for op in ops:
         rows, columns = _matrix(op)
@@ -50,10 +51,10 @@ def describe(ops: Sequence[Op]) -> Floats:
 
 
 def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Features:
-    """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the op's work divides
-    there.
+    """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the case's threads
+    divide the op's work.
 
-    `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
+    A feature is `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
     """
     own, there = np.array([_of_op(op) for op in ops], dtype=np.float32), _cases(machine, tuple(cases))
     rows, columns = np.array([_matrix(op) for op in ops], dtype=np.float32).T
@@ -128,7 +129,7 @@ def _sides(shape: Sequence[int]) -> list[float]:
 
 
 def _matrix(op: Op) -> tuple[int, int]:
-    """Rows and columns of what an op's threads divide among them: its output, or else its first input, as a matrix."""
+    """Rows and columns of the matrix that an op's threads divide: its first output, or else its first input."""
     spec = next((spec for spec in (*op.outputs, *op.inputs) if spec.shape), None)
     if spec is None:
         return 1, 1
@@ -142,9 +143,9 @@ _GRID = 10
 def _fill_grid(found: Features, rows: Features, columns: Features, there: _Cases) -> None:
     """Fill (n_ops, n_cases, _GRID) with how the threads can cut a matrix into a grid of equal parts.
 
-    The features are those of two grids. Of the grid with the shortest edges, which libraries choose to move least: the
-    cuts, the lengths of parts, their edges relative to a square's, and what rounding to whole tiles adds. And of the
-    grid nearest to a square.
+    The features are those of two grids. One is the grid with the shortest edges, which libraries choose to move the
+    fewest bytes: its cuts, the lengths of parts, their edges relative to a square's, and how much rounding to whole
+    tiles adds. The other is the grid nearest to a square: how much rounding to whole elements adds.
     """
     rows, columns = rows[:, None], columns[:, None]
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""Curves without a sample: boosted trees over what is known of an op, a machine and a case."""
+"""Curves without samples: boosted trees over the static features of an op, a machine and a case."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SCHEMA = "threadcast.static_regressor/1"
 class StaticRegressor(BatchModel):
     """Boosted trees over `static_features` of all measured points, of all machines together; it proposes no samples.
 
-    The interval is the central 90 % of out-of-fold residuals in log time of an op's kind; where few ops of the kind are
-    known, mixed with those of all kinds. An unknown kind has the widest interval of all kinds. Measurements of an op do
-    not change the forecast elsewhere; they are returned at the cases where there are any.
+    The interval is the central 90 % of out-of-fold residuals in log time of an op's kind, averaged with that of all
+    kinds where few ops of the kind are known. An unknown kind has the widest interval of all kinds. At measured cases
+    the measured times are returned; the forecast of other cases does not depend on them.
     """
 
     searched = Shape.searched
@@ -59,7 +59,7 @@ class StaticRegressor(BatchModel):
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
-        """As `predict`, with one call of the trees for all ops."""
+        """The curves of many ops, one row each; ModelError before `fit`."""
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
@@ -86,7 +86,7 @@ class StaticRegressor(BatchModel):
         }
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what `to_files` gave for the same library."""
+        """Load what `to_files` returned for the same library; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
@@ -105,7 +105,7 @@ class StaticRegressor(BatchModel):
 
 
 def _bounds_by_kind(entries: Sequence[MeasuredOp], residuals: Sequence[Floats]) -> dict[str, tuple[float, float]]:
-    """Bounds of each kind's residuals; where few ops of it are known, mixed with those of all kinds."""
+    """Bounds of each kind's residuals; where few ops of a kind are known, averaged with those of all kinds."""
     of_all = np.array(residual_bounds(np.concatenate(residuals)))
     rows: dict[str, list[int]] = {}
     for row, entry in enumerate(entries):

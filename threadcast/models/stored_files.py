@@ -14,13 +14,13 @@ from pathlib import Path
 from threadcast.core.errors import ArtefactError
 
 ABANDONED_S = 24 * 3600
-"""Age in seconds from which on files that killed writers left behind are removed."""
+"""Age in seconds above which files that killed writers left behind are removed."""
 
 
 @contextmanager
 def staged(root: Path) -> Iterator[Path]:
-    """A private directory on the file system of `root`, from which to rename or link; what remains in it is removed
-    afterwards."""
+    """A new private directory on the file system of `root`, whose files can be renamed or linked to their final names;
+    the rest is removed at the end of the block."""
     staging = root / "staging"
     staging.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(staging)
@@ -59,7 +59,8 @@ def make_readable(directory: Path) -> None:
 
 
 def read(path: Path, *, limit: int) -> bytes:
-    """A plain file of at most `limit` bytes; ArtefactError where it is longer, missing, a link or no plain file."""
+    """The content of a plain file of at most `limit` bytes; ArtefactError where it is longer, missing, a link or no
+    plain file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

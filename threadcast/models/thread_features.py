@@ -1,4 +1,4 @@
-"""How a thread count divides an op, as numbers: the reason why curves of real machines are jagged."""
+"""Features of how a thread count divides an op, because of which curves of real machines are jagged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _DIVISORS = (2, 3, 4, 5, 6, 8)
 
 
 def thread_features(ops: Sequence[Op], cases: Sequence[Case]) -> Features:
-    """(n_ops, n_cases, n_features): the thread count and its divisors, and the sides of what threads divide, whole and
-    per thread.
+    """(n_ops, n_cases, n_features): the thread count and its divisors, and the sides of the matrix that threads divide,
+    whole and per thread.
 
     Libraries choose how to cut by thresholds on a thread's share of a side (on MKL's sgemm: 28 and 96 rows per thread),
     and by whether a count splits into two equal factors; trees find both in these numbers.

@@ -14,17 +14,17 @@ from threadcast.models.evaluation import evaluate
 from threadcast.models.splits import new_shape
 
 FOLDS = 3
-"""Parts of the training ops; each setting forecasts each part from the others."""
+"""Number of parts of the training ops; with each setting, each part is forecast by a model of the others."""
 
 
 class Tuned(PerformanceModel):
-    """The model named `kind`, with the options that forecast best those of its training ops that it has not learned
-    from.
+    """The model named `kind`, with the options whose forecasts of held-out training ops are best.
+
 
     `fit` tries `trials` settings of the options in the kind's `searched`, proposed by Optuna's tree-structured Parzen
-    estimator (Akiba et al. 2019, Optuna: A next-generation hyperparameter optimization framework). It uses the one with
-    the least mean relative error, or the kind's defaults where none is better, and then learns from everything. Ops by
-    which the model is judged later never take part. It is stored as a model of its kind.
+    estimator (Akiba et al. 2019, Optuna: A next-generation hyperparameter optimization framework). It uses the setting
+    with the least mean relative error, or the kind's defaults where none is better, and then learns from all
+    measurements that it was given. It is stored as a model of its kind.
     """
 
     def __init__(self, kind: str, *, trials: int = 20, seed: int = 0, **options: Any) -> None:
@@ -83,11 +83,11 @@ class Tuned(PerformanceModel):
         return self.model.predict_many(ops, observed, cases, machine=machine)
 
     def to_files(self) -> dict[str, bytes]:
-        """The model's."""
+        """The files of the model that was found, which are those of its kind."""
         return self.model.to_files()
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Take over what a model of the kind gave."""
+        """Load the files of a model of the kind."""
         self.model = registry_of_kinds.create(self._kind, **self._options).from_files(files)
         return self
 

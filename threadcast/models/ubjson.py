@@ -1,4 +1,4 @@
-"""Reading UBJSON as XGBoost writes it, so that a damaged model is refused here and does not end the process.
+"""Reads UBJSON as XGBoost writes it, so that a damaged model is refused here and does not end the process.
 
 XGBoost 3.2 aborts on a model that is cut short. Source of the format: https://ubjson.org, draft 12.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from threadcast.core.errors import FormatError
 
 MAX_DEPTH = 32
-"""Nested containers; XGBoost's models have nine."""
+"""Largest depth of nested containers; XGBoost's models have nine."""
 
 _NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
 _WORDS = {"Z": None, "T": True, "F": False}

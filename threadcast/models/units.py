@@ -14,17 +14,17 @@ from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import work
 
 STEP = math.log(1000.0)
-"""Logarithm of the ratio between the units that people write times in."""
+"""Logarithm of the ratio between neighbouring units of time: seconds, milliseconds, microseconds."""
 
 PART = 0.8
-"""Share of a step from which on an unexplained jump counts as one: a factor of 250. On MKL at 96 thread counts,
-PyTorch's ops and ncnn's networks no time is that far off."""
+"""Share of a step above which an unexplained jump counts as a step: a factor of 250. On MKL at 96 thread counts, among
+PyTorch's ops and ncnn's networks, no time is that far off."""
 
 SHARED = 3
 """Fewest points that two machines must share to be compared."""
 
 Point = tuple[float, float, str]
-"""Logarithms of what times grow with and of the time, and the name of the point."""
+"""Logarithm of the thread count or the work, logarithm of the time, and the name of the point."""
 
 
 def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
@@ -32,8 +32,9 @@ def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
     them: samples of a case, cases of an op next in threads, ops of a kind next in work, machines that measured the
     same.
 
-    `entries` are usable ones. Whole tables in another unit cannot be found, nor ops of unknown work. Nothing is left
-    out because of it: where more threads than cores wait for each other, an op may really take so long.
+    `entries` are usable ones (`measured.usable`). Whole tables in another unit cannot be found, nor ops of unknown
+    work. Such times are reported but not left out: where more threads than cores wait for each other, an op may really
+    take so long.
     """
     return (*_of_samples(entries), *_of_cases(entries), *_of_ops(entries), *_of_machines(entries))
 
@@ -90,8 +91,8 @@ def _of_machines(entries: Sequence[MeasuredOp]) -> Iterator[str]:
 def _odd(points: Iterable[Point], *, falls: float) -> list[str]:
     """The points that are off from the rest by whole steps.
 
-    Compared with its neighbour a time may be anything from unchanged to grown in proportion, or, where time `falls`,
-    shrunk in proportion. What a jump exceeds that by is compared with a step.
+    From one point to the next, time may grow by at most the ratio of their first coordinates; with `falls` 1 it may
+    also shrink by at most that ratio. The part of a change that exceeds this is compared with a step.
     """
     ranked = sorted(points)
     steps = []

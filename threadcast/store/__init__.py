@@ -1,6 +1,6 @@
 """The measurement store, and the files in which measurements are read and written.
 
-`Store` is imported when it is first used: it needs SQLAlchemy, the rest does not.
+`Store` is imported when it is first used, because it needs SQLAlchemy and the rest does not.
 """
 
 from __future__ import annotations

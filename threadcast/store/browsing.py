@@ -1,4 +1,4 @@
-"""What pages ask of a store: ops sorted, filtered and page by page, and totals of machines.
+"""Queries of a store for web pages: ops sorted, filtered and page by page, and totals of machines.
 
 Every query is answered from `summaries` by an index or in one pass over it: tens of milliseconds for 100,000 ops.
 """
@@ -19,12 +19,12 @@ from threadcast.store.queries import documents
 from threadcast.store.rows import measurement_reader, read
 
 SORTS = ("best_s", "kind", "samples", "speedup", "all_threads")
-"""What ops can be sorted by; each has an index."""
+"""The columns that ops can be sorted by; each has an index."""
 
 COMMON = 20
-"""Where more than so many ops match for each line up to the end of a page, they are read in the order of an index; else
-all that match are gathered first. Of 100,000 ops, gathering takes 20 ms and 1 ms more for each thousand that match,
-reading in an index's order 2 ms for each thousand."""
+"""Ops are read in the order of an index if more than so many ops match for each line up to the end of the page; else
+all matching ops are collected first and then sorted. Of 100,000 ops, collecting takes 20 ms and 1 ms more for each
+thousand that match; reading in an index's order takes 2 ms for each thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,11 @@ class OpLine:
 
 @dataclass(frozen=True, slots=True)
 class OpFilter:
-    """Conditions on ops; empty ones do not count. `text`: words, each of which must be in the key or the subject."""
+    """Conditions on ops that were measured on `machine` (a fingerprint); an empty condition matches every op.
+
+    `text`: words, each of which must be in the key or the subject. `network`: the name of a graph that the op belongs
+    to.
+    """
 
     machine: str
     text: str = ""
@@ -76,7 +80,7 @@ class Run:
 
 
 class Browser:
-    """Queries of pages to one database. StoreError when it cannot be read."""
+    """The queries for pages, on one database. StoreError when it cannot be read."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -84,7 +88,7 @@ class Browser:
     def ops(
         self, which: OpFilter, *, sort: str = "best_s", descending: bool = True, offset: int = 0, limit: int = 50
     ) -> tuple[list[OpLine], int]:
-        """`limit` lines from `offset` on, and the number of all lines that match."""
+        """`limit` matching ops from number `offset` on, sorted by `sort`, and the number of all matching ops."""
         s, ops = schema.summaries, schema.ops
         columns = [s.c.kind, s.c.best_s] if sort == "kind" else [s.c[sort]]
         order = [column.desc() if descending else column for column in (*columns, s.c.op_id)]
@@ -99,7 +103,7 @@ class Browser:
         return [_line(rows[op_id]) for op_id in ids], total
 
     def kinds(self, machine: str) -> list[KindLine]:
-        """Every kind measured on a machine, those with most time first."""
+        """Every kind of op that was measured on a machine, the kind with the longest time first."""
         s = schema.summaries
         query = select(s.c.kind, func.count(), func.sum(s.c.best_s)).where(self._on(machine)).group_by(s.c.kind)
         with self._database.read() as connection:
@@ -184,7 +188,7 @@ class Browser:
         return Run(graph, machine, row.time, plan, trace)
 
     def _counting(self, which: OpFilter) -> Select[Any]:
-        """The query that counts the ops; with words as the only condition it uses the index of words alone."""
+        """The query that counts the matching ops; if words are the only condition, it uses the index of words alone."""
         if which.text.split() and not (which.kind or which.network):
             return select(func.count()).select_from(_named(which, schema.summaries.c).subquery())
         return select(func.count()).select_from(schema.summaries).where(self._where(which))
@@ -195,7 +199,7 @@ class Browser:
         return found
 
     def _where(self, which: OpFilter, *, by_words: bool = True) -> ColumnElement[bool]:
-        """The conditions on the ops; words are looked up in their index first, or compared row by row."""
+        """The conditions on the ops; words are looked up in their index first (`by_words`), or compared row by row."""
         s = schema.summaries
         found = [self._on(which.machine)]
         if which.kind:

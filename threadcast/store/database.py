@@ -24,19 +24,19 @@ from threadcast.store.schema import REVISIONS, VERSION_TABLE
 T = TypeVar("T")
 
 _BUSY_TIMEOUT_S = 60.0
-"""How long a writer waits for others' transactions, which take milliseconds each; after that something must be
-hanging."""
+"""How long a writer waits for others' transactions, in seconds. They take milliseconds each; after a longer wait a
+process must be hanging."""
 _RETRIES = 20
 """Retries of a transaction that failed because another one inserted an equal row; each failure means that one
 succeeded."""
 _WRITERS = 0x7468726561646361
-"""PostgreSQL's number of the lock that writers wait for: "threadca"."""
+"""The number of the advisory lock of PostgreSQL that writers wait for: the bytes of "threadca"."""
 _DRIVER = {"postgresql": "postgresql+psycopg"}
 """The driver that threadcast installs, used where a URL names none."""
 
 
 class Database:
-    """The database of one store, with the current schema. Safe to use from several threads; not across a fork."""
+    """The database of one store, with the current schema. Safe to use from several threads, but not after a fork."""
 
     def __init__(self, url: str | Path | None, *, create: bool) -> None:
         """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema.
@@ -75,12 +75,15 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction for reading."""
+        """A context manager with a connection in a transaction for reading.
+
+        StoreError when the database cannot be read.
+        """
         with self._errors(), self._connection() as connection, connection.begin():
             yield connection
 
     def last_measurement(self) -> int:
-        """The id of the measurement stored last, 0 in an empty store; quick."""
+        """The id of the measurement stored last, 0 in an empty store; takes microseconds (`Latest`)."""
         if self._engine is None:
             raise StoreError(f"the store {self.name} is closed; open it again")
         try:
@@ -91,8 +94,9 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction and return its result once it is on disk; StoreError where that fails.
 
-        Writers of all processes wait for one another, so ids are in the order of commits. `work` is run again where a
-        concurrent transaction has inserted an equal row nevertheless.
+        Writers of all processes wait for one another, so ids are in the order of commits. If a concurrent transaction
+        has inserted an equal row nevertheless, `work` is run again. InvalidInput for values that the database cannot
+        store.
         """
         for _ in range(_RETRIES):
             with self._errors(), suppress(IntegrityError):
@@ -106,7 +110,10 @@ class Database:
             return _revision(connection)
 
     def damage(self) -> list[str]:
-        """The damage that the database itself finds in its file; empty where there is none or it cannot tell."""
+        """The damage that SQLite finds in its file, as lines of text.
+
+        Empty where there is none, and for other databases.
+        """
         if self.url.get_backend_name() != "sqlite":
             return []
         with self.read() as connection:

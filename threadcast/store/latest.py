@@ -1,4 +1,4 @@
-"""The id of the last measurement, read so quickly that it can be asked for before every answer."""
+"""Reads the id of the last measurement, fast enough to do so before every answer of a service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUERY = "SELECT max(id) FROM measurements"
 
 
 class Latest:
-    """Reads the id of the measurement stored last, over a connection of its own: 10 us instead of 150 with the pool's.
+    """Reads the id of the measurement stored last, over a connection of its own: in 10 us; with the pool's, in 150 us.
 
     Ids are in the order of commits, because writers wait for one another (`Database.write`).
     """

@@ -4,10 +4,10 @@ Columns: `machine, op, threads, affinity, repeat, seconds`, then any number of `
 describe the op) and `counter.*` (counts per run; empty where not counted, nan where it could not be read). Other
 columns are ignored.
 
-Any program may write such a file. Then `machine` and `op` are labels: the machine becomes one of as many equal cores as
-the most threads it was measured with (in as many cache groups as the most `spread` threads), the op one of kind
-`feature.kind` ("op" without it), of cost `feature.flops` and `feature.bytes`, with the other features and its label as
-attributes. `affinity` may be missing or empty: compact.
+Any program may write such a file. Then `machine` and `op` are labels. The machine is read as one of equal cores: as
+many as the most threads in its rows, in as many cache groups as the most threads in its `spread` rows. The op is read
+as one of kind `feature.kind` ("op" without it) and cost `feature.flops` and `feature.bytes`; the other features and its
+label are its attributes. `affinity` may be missing or empty, which means compact.
 
 Files that threadcast writes have three more columns, so that reading returns equal measurements: `json.machine` and
 `json.op` are written once, on the first row of each machine and op; `json.conditions` on the first row of each
@@ -41,7 +41,8 @@ def read_long_form(path: str | Path) -> list[Measurement]:
 def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> None:
     """Write measurements so that `read_long_form` returns equal ones; on any error `path` is unchanged.
 
-    A second measurement of the same op, machine and case continues the numbers in `repeat`.
+    A second measurement of the same op, machine and case continues the numbers in `repeat`. InvalidInput where there
+    are no measurements, or a name cannot be written.
     """
     written = list(measurements)
     if not written:

@@ -33,20 +33,20 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class _Label:
-    """What the rows of one machine or op say about it."""
+    """The facts about one machine or op that its rows contain."""
 
     number: int
     """Number of the first row."""
     features: tuple[Any, ...] = ()
     described: str = ""
-    """Our own JSON form, where the file has it."""
+    """The machine or op in threadcast's JSON form, where the file has it."""
     threads: int = 1
     spread_threads: int = 1
     """The most threads that a machine was measured with, in all and under SPREAD."""
 
 
 class LongFormReader:
-    """Reads one table once."""
+    """Reads the measurements of one table; a reader can be used once."""
 
     def __init__(self, table: TableFile) -> None:
         """Raises FormatError when a column is missing or repeated."""

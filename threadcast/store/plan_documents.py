@@ -1,4 +1,4 @@
-"""Plans that are stored for a while, as JSON text by name."""
+"""Storing plans for a while, as JSON text by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from threadcast.store.schema import plans
 
 
 def keep_plan(connection: Connection, name: str, document: str, *, now_s: float, most: int) -> None:
-    """Store `document` under `name`, unless there is one; of more than `most` the oldest is deleted."""
+    """Store `document` under `name`, unless that name has one, and delete the oldest of more than `most` plans.
+
+    `now_s` is the present time in seconds since 1970.
+    """
     if connection.execute(select(plans.c.name).where(plans.c.name == name)).first():
         return
     connection.execute(insert(plans).values(name=name, document=document, created_s=now_s))

@@ -1,5 +1,6 @@
-"""Times measured by others, as measurements. The card in `data/` of each set says what it is and how its samples are
-formed.
+"""Reads sets of times that others measured and published, as measurements.
+
+The card of each set in `data/` says what the set is and what its samples are.
 
 A machine of these sets is a label and a number of equal cores: as many as the most threads that it was measured with.
 """
@@ -20,7 +21,7 @@ from threadcast.store.table_files import open_table
 T = TypeVar("T")
 
 _PLACEMENTS = ("", "NUMA", "HT", "ALL")
-"""How gbm_training_time.csv places threads, the placement that shares least first."""
+"""The placements of threads in gbm_training_time.csv, the one whose threads share least first."""
 
 _MINIBUDE_LINE = re.compile(r"(\d+), ([\d.]+) mS, ([\d.]+) mS, ([\d.]+) mS, [\d.]+ mS")
 _WIDE_TIME = re.compile(r"t[1-9]\d*")
@@ -101,8 +102,9 @@ def minibude_thunderx2(directory: Path | None = None) -> list[Measurement]:
 def adsala_wide(path: Path, *, machine: Machine | None = None) -> list[Measurement]:
     """Times of one BLAS routine in the wide layout of ADSALA (Xia and Barca 2026): a column a thread count.
 
-    Columns: `m, k, n` of a single-precision matrix product, or `n` of a dot product; `rep`; `t1` to `tP`,
-    microseconds. CSV, plain or gzipped. Without `machine` it is P equal cores named after the file.
+    Columns: `m, k, n` of a single-precision matrix product, or `n` of a dot product; `rep`; `t1` to `tP`, the
+    microseconds with so many threads. CSV, plain or gzipped. Without `machine`, the measurements are of a machine of P
+    equal cores that is named after the file.
     """
     runs: dict[Op, dict[int, list[Sample]]] = {}
     for op, times in _read(path, _wide_row):

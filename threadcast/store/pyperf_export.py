@@ -14,9 +14,9 @@ from threadcast.core.errors import InvalidInput
 def write_pyperf(measurements: Iterable[Measurement], path: str | Path) -> None:
     """Write one benchmark for each op and case, with one run for each measurement; on any error `path` is unchanged.
 
-    Benchmarks are named by op key and case, "cold" or "rotated" added for such caches, so that files of two machines or
-    two days can be compared; the machine is added only where one file holds several. Counters are left out: pyperf has
-    no place for them. Needs pyperf.
+    Benchmarks are named by op key and case, with "cold" or "rotated" added for such caches, so that files of two
+    machines or two days can be compared; the machine is added only where one file has several. Counters are left out:
+    pyperf has no place for them. Needs pyperf. InvalidInput where there are no measurements, or a sample is 0 s.
     """
     import pyperf
 

@@ -1,4 +1,4 @@
-"""The SQL that the store's methods share."""
+"""SQL queries that several methods of the store use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALUES_AT_ONCE = 10_000
 
 
 def documents(connection: Connection, table: Table, ids: Collection[int]) -> dict[int, str]:
-    """Documents of these rows by id."""
+    """The column `document` of the rows with these ids in `table`, by id."""
     found: dict[int, str] = {}
     for some in chunks(ids):
         found.update(map(tuple, connection.execute(select(table.c.id, table.c.document).where(table.c.id.in_(some)))))
@@ -25,14 +25,14 @@ def documents(connection: Connection, table: Table, ids: Collection[int]) -> dic
 
 
 def ids(column: Column[Any], values: Collection[Any]) -> Select[Any]:
-    """The ids of the rows whose `column` has one of these values."""
+    """A query for the ids of the rows whose `column` has one of these values."""
     return select(column.table.c.id).where(column.in_(values))
 
 
 def of_ops(
     query: Select[Any], op_id: Column[Any], *, kinds: Collection[str] | None, network: str | None
 ) -> Select[Any]:
-    """`query` narrowed to rows whose op is of these kinds and in this network."""
+    """`query`, narrowed to rows whose op is of these kinds and in this network (None: any)."""
     if kinds is not None:
         query = query.where(op_id.in_(ids(schema.ops.c.kind, kinds)))
     if network is not None:
@@ -46,7 +46,10 @@ def of_ops(
 def ensure(
     connection: Connection, column: Column[Any], things: Mapping[str, T], row_of: Callable[[T], Row]
 ) -> dict[str, int]:
-    """The ids of these things by identity; those that are not stored yet are inserted."""
+    """The row ids of these things by identity; those that are not stored yet are inserted.
+
+    `things` maps identities, which are values of `column`, to things; `row_of` converts a thing to its row.
+    """
     known = _known(connection, column, things)
     missing = [row_of(thing) for identity, thing in things.items() if identity not in known]
     if missing:

@@ -11,7 +11,7 @@ from threadcast.store.schema import batches
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A stored batch: its idempotency key, a digest of what was sent, and the answer that its sender got."""
+    """A stored batch: its idempotency key, a digest of the request, and the answer that its sender got."""
 
     key: str
     digest: str = ""
@@ -21,7 +21,8 @@ class Receipt:
 def former_receipt(connection: Connection, receipt: Receipt, *, now_s: float, keep_s: float | None) -> Receipt | None:
     """The stored receipt with the same key; None where there was none, and then `receipt` is stored.
 
-    Receipts older than `keep_s` seconds are deleted first; None keeps them for ever.
+    Receipts older than `keep_s` seconds are deleted first; None keeps them for ever. `now_s` is the present time in
+    seconds since 1970.
     """
     if keep_s is not None:
         connection.execute(delete(batches).where(batches.c.created_s < now_s - keep_s))

@@ -1,5 +1,4 @@
-"""Times that threadcast recorded itself, part of the package in `data/recorded`; each set is described by its card
-there."""
+"""Reads the sets of measurements in `data/recorded`, which threadcast itself recorded; each set's card is there too."""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ def measurement_row(measurement: Measurement) -> Row:
 
 
 def measurement_reader(ops: Mapping[int, Op], machines: Mapping[int, Machine]) -> Callable[[Any], Measurement]:
-    """A function that converts a row of the measurements table to a measurement; ValueError for a damaged row."""
+    """A function that converts a row of the measurements table to a measurement; ValueError for a damaged row.
+
+    `ops` and `machines` are by row id.
+    """
     cases: dict[tuple[int, str], Case] = {}
 
     def read(row: Any) -> Measurement:
@@ -96,5 +99,8 @@ D = TypeVar("D", bound=Document)
 
 
 def read(kind: type[D], texts: Mapping[int, str]) -> dict[int, D]:
-    """Parse JSON texts, by row id; ValueError, TypeError or KeyError on one that is not of its kind."""
+    """The objects of class `kind` in these JSON texts, by row id.
+
+    ValueError, TypeError or KeyError where a text is not such an object.
+    """
     return {row_id: kind.from_json(json.loads(text)) for row_id, text in texts.items()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from sqlalchemy import Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
 REVISIONS = ("0001", "0002", "0003", "0004")
-"""Schema revisions, oldest first; each has a file in `migrations/versions`. A store of the last one is current."""
+"""Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
-"""alembic's version table, under a name of our own so that another program's alembic database is not mistaken for a
-store."""
+"""Name of alembic's version table. It is not alembic's default, so that another program's alembic database is not
+mistaken for a store."""
 
 metadata = MetaData()
 
@@ -52,7 +52,7 @@ measurements = Table(
     Index("ix_measurements_machine", "machine_id", "id"),  # the newest of a machine
 )
 
-# What follows from the measurements of one op on one machine (`summaries`), for pages that sort and filter many.
+# Figures computed from the measurements of one op on one machine (`summaries`), for pages that sort and filter many.
 summaries = Table(
     "summaries",
     metadata,
@@ -68,7 +68,7 @@ summaries = Table(
     Column("best_affinity", Text, nullable=False),
     Column("speedup", Double, nullable=False),  # on the fewest threads measured over best_s
     Column("all_threads", Double, nullable=False),  # on the most threads measured over best_s
-    # Ended by op_id, so that a page far down, or a word, is found in the index alone.
+    # Each index ends with op_id, so that a page far down, or a word, is found in the index alone.
     Index("ix_summaries_best", "machine_id", "best_s", "op_id"),
     Index("ix_summaries_kind", "machine_id", "kind", "best_s", "op_id"),
     Index("ix_summaries_samples", "machine_id", "samples", "op_id"),
@@ -82,8 +82,8 @@ batches = Table(
     "batches",
     metadata,
     Column("idempotency_key", Text, primary_key=True),
-    Column("digest", Text, nullable=False, server_default=""),  # of what was sent; empty where nobody said
-    Column("answer", Text, nullable=False, server_default=""),  # JSON that the sender was told
+    Column("digest", Text, nullable=False, server_default=""),  # of the request; empty where none was given
+    Column("answer", Text, nullable=False, server_default=""),  # JSON that the sender got
     Column("created_s", Float, nullable=False, server_default="0"),  # seconds since 1970
     Index("ix_batches_created", "created_s"),
 )
@@ -113,7 +113,7 @@ graph_ops = Table(
     Index("ix_graph_ops_op", "op_id"),
 )
 
-# What `threadcast run` planned and what happened, the last of each graph and machine being shown.
+# Plan and trace of each `threadcast run`; pages show the last one of each graph and machine.
 runs = Table(
     "runs",
     metadata,

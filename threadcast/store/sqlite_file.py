@@ -19,10 +19,10 @@ _HEADER_BYTES = 100  # https://sqlite.org/fileformat.html, section 1.3, whence t
 def require_store(path: Path, *, version_table: str) -> None:
     """Raise StoreError unless `path` is a whole SQLite database that has a table named `version_table`.
 
-    Reads without locks and leaves no file behind: a plain read-only connection to a database in WAL mode would leave
-    its -wal and -shm files there. What is in the WAL is not checked, which is safe, because `create` never lets a store
-    appear without that table. Only during a checkpoint, or where one was interrupted by a kill or a full disk, is the
-    file whole only together with its WAL.
+    This reads without locks and leaves no file behind: a plain read-only connection to a database in WAL mode would
+    leave its -wal and -shm files there. The content of the WAL is not checked, which is safe, because a store that
+    `create` made has that table from the beginning. The WAL is read only where the file alone is not whole: during a
+    checkpoint, and after one that a kill or a full disk interrupted.
     """
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
@@ -73,10 +73,10 @@ def _number(header: bytes, offset: int, length: int) -> int:
 
 
 def create(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` create a database, and put it at `path` once it is whole.
+    """Let `fill` create a database, and put it at `path` once it is whole; StoreError where that is not possible.
 
-    Where another process was faster, its file stays and ours is deleted. A hard link, unlike a rename, never replaces
-    an existing file.
+    Where another process was faster, its file stays and the new one is deleted. A hard link is used, which unlike a
+    rename never replaces an existing file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The measurement store: raw samples of ops on machines, and which network an op belongs to."""
+"""The measurement store: raw samples of ops on machines, graphs with their ops, plans and runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Counts:
 
 
 class Store:
-    """Measurements on disk, for many threads and processes at once.
+    """Measurements, graphs, plans and runs in a database, for many threads and processes at once.
 
     When a writing method has returned, its data survive the end of the process, `kill -9` included; if it has not
     returned, they are stored as a whole or not at all. Every method raises StoreError when the database cannot be read
@@ -89,11 +89,11 @@ class Store:
 
     @property
     def found_revision(self) -> str | None:
-        """The schema revision that it had before `open` brought it up to date."""
+        """The schema revision that the database had before `open` brought it up to date."""
         return self._database.found_revision
 
     def add(self, measurements: Iterable[Measurement], *, idempotency_key: str | None = None) -> int:
-        """Store measurements in one transaction and return how many; 0 when `idempotency_key` has been used before.
+        """Store measurements in one transaction and return their number; 0 when `idempotency_key` was used before.
 
         A counter that only some samples of a measurement have is None in the others when it is read back.
         """
@@ -104,10 +104,10 @@ class Store:
     def add_once(
         self, measurements: Iterable[Measurement], receipt: Receipt | None, *, keep_s: float | None
     ) -> Receipt | None:
-        """Store measurements and `receipt` in one transaction; if there is a receipt with its key already, only return
-        that one.
+        """Store measurements and `receipt` in one transaction and return None.
 
-        Returns None where all was stored. Receipts older than `keep_s` seconds are deleted; None keeps them for ever.
+        If a receipt with the same key is stored already, return that one and store nothing. Receipts older than
+        `keep_s` seconds are deleted first; None keeps them for ever.
         """
         added = list(measurements)
         rows = [measurement_row(m) for m in added]
@@ -133,7 +133,7 @@ class Store:
         return self._database.write(work)
 
     def last_measurement(self) -> int:
-        """A number that grows whenever any process stores measurements; quick."""
+        """A number that grows whenever any process stores measurements; reading it takes microseconds."""
         return self._database.last_measurement()
 
     def ops_measured_since(self, number: int) -> set[str]:
@@ -149,7 +149,7 @@ class Store:
         self._database.write(lambda connection: keep_plan(connection, name, document, now_s=now_s, most=most))
 
     def kept_plan(self, name: str) -> str | None:
-        """The JSON text stored under this name; None where there is none, or not any more."""
+        """The JSON text of the plan that is stored under this name; None where there is none, or it was deleted."""
         with self._database.read() as connection:
             return kept_plan(connection, name)
 
@@ -184,8 +184,10 @@ class Store:
     def page(
         self, *, machine: str | None, op: str | None, kind: str | None, network: str | None, after: int, limit: int
     ) -> tuple[int, list[Measurement]]:
-        """The number of measurements that meet the conditions (as in `measurements`), and `limit` of them from number
-        `after` on."""
+        """The number of measurements that meet the conditions, and up to `limit` of them after the first `after` ones.
+
+        Conditions and order are those of `measurements`.
+        """
         table = schema.measurements
         kinds = None if kind is None else [kind]
         count, query = (
@@ -254,7 +256,7 @@ class Store:
         self._database.write(work)
 
     def graph(self, name: str) -> OpGraph:
-        """The graph of this name; NotFound, with the names that there are, if there is none."""
+        """The graph of this name; NotFound, whose message lists the stored names, if there is none."""
         table = schema.graphs
         found = self._read_all(select(table.c.id, table.c.document).where(table.c.name == name), OpGraph)
         if not found:
@@ -269,7 +271,7 @@ class Store:
             return sorted(connection.execute(select(schema.graphs.c.name)).scalars())
 
     def networks_of(self) -> dict[str, set[str]]:
-        """The names of the graphs that each op belongs to, by op key; without ops of no graph."""
+        """The names of the graphs that each op belongs to, by op key; ops that belong to none are left out."""
         query = (
             select(schema.ops.c.key, schema.graphs.c.name)
             .join(schema.graph_ops, schema.graph_ops.c.op_id == schema.ops.c.id)
@@ -298,7 +300,7 @@ class Store:
 
     @property
     def browse(self) -> Browser:
-        """Queries for pages: sorted, filtered and page by page."""
+        """Queries for web pages: ops sorted, filtered and page by page, and totals."""
         return Browser(self._database)
 
     def counts(self) -> Counts:
@@ -310,7 +312,7 @@ class Store:
         return Counts(machines=n[0], ops=n[1], measurements=n[2], samples=int(samples), graphs=n[3])
 
     def check(self) -> list[str]:
-        """All damage that is found in the store, one line each; empty when everything can be read back."""
+        """A line of text for each damage that is found in the store; empty when everything can be read back."""
         found = self._database.damage()
         if found:
             return found

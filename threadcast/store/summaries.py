@@ -19,14 +19,14 @@ from threadcast.store.queries import chunks
 from threadcast.store.rows import Row
 
 SUBJECT_CHARACTERS = 200
-"""Characters of an op's subject that are stored, shown and searched."""
+"""Most characters of an op's subject that are stored, shown and searched."""
 
 _FLOAT = np.dtype("<f8")
 _READ = ("op_id", "threads", "affinity", "sample_count", "samples", "conditions")
 
 
 def subject(op: Op) -> str:
-    """A short description of what the op works on: the shapes of its inputs, else its attributes."""
+    """A short text on the op's data: the shapes of its inputs, or its attributes where it has no inputs."""
     if op.inputs:
         text = ", ".join("x".join(map(str, spec.shape)) or "scalar" for spec in op.inputs)
     else:
@@ -76,7 +76,8 @@ def _described(op: Op) -> Row:
 def summary_of(rows: Iterable[Any]) -> Row:
     """The figures of one op on one machine from its measurement rows: medians by case, and what follows from them.
 
-    Of several measurements of a case, those count whose caches were most like a step's, as for models.
+    Of several measurements of a case, only those are used in which the caches were most as they are in a step, as
+    models do (`models.measured.by_case`).
     """
     pooled: dict[tuple[int, str], tuple[int, list[float]]] = {}
     samples = 0
@@ -102,5 +103,5 @@ def summary_of(rows: Iterable[Any]) -> Row:
 
 
 def _unlikeness(conditions: str) -> int:
-    """How different the caches were from those in a step (`models.measured.by_case`)."""
+    """Rank of how different the caches were from those in a step (`models.measured.by_case`)."""
     return {"rotated": 0, "cold": 2}.get(str(json.loads(conditions).get("cache")), 1)

@@ -1,4 +1,4 @@
-"""Tables in CSV, gzipped CSV and Parquet files, row by row, with the place of every row for error messages."""
+"""Reads and writes tables in CSV, gzipped CSV and Parquet files row by row; rows have a number for error messages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from threadcast.core.errors import FormatError, InvalidInput
 ColumnKind = Literal["text", "integer", "number"]
 
 _ROWS_AT_ONCE = 100_000
-"""Rows to a Parquet row group: some 10 MB in memory."""
+"""Rows in one row group of a Parquet file: some 10 MB in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
     """An open table: its columns and its rows, which can be read once.
 
-    `rows` gives each row's number and cells. Cells of a CSV file are text, "" where empty; those of a Parquet file are
-    Python values, None where null. The number is that of the line in a CSV file, where the header is line 1, and of the
-    row from 1 in a Parquet file.
+    `rows` yields each row's number and cells. Cells of a CSV file are text, "" where empty; those of a Parquet file are
+    Python values, None where null. In a CSV file the number is that of the line, where the header is line 1; in a
+    Parquet file it counts rows from 1. `unit` is "line" or "row" accordingly.
     """
 
     path: Path

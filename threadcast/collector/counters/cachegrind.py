@@ -1,8 +1,8 @@
 """A slow, simulated source of counts for machines without hardware counters: valgrind's cache simulator.
 
-The op runs alone on one thread in a process under valgrind, about 50 times slower than for real, with caches of
-the machine's sizes, two levels deep, and a simple branch predictor: counts of instructions are exact, misses are a
-model's. The simulator is cachegrind's. It is driven through callgrind, which has the same one inside, because
+The op runs alone on one thread in a process under valgrind, about 50 times slower than without it. Simulated are two
+levels of caches of the machine's sizes and a simple branch predictor: counts of instructions are exact, counts of
+misses are those of a model. The simulator is cachegrind's. It is run by callgrind, which contains it, because
 cachegrind would simulate the import of torch as well (73 s against 17 s of one core, valgrind 3.19).
 """
 
@@ -38,14 +38,14 @@ _EVENTS = {
     "branches": ("Bc", "Bi"),
     "branch_misses": ("Bcm", "Bim"),
 }
-"""Names of counts, without the prefix, and the simulator's events that add up to each."""
+"""By name of a count, without the prefix, the simulator's events that add up to it."""
 
 
 def simulate(op: Op, *, machine: Machine | None = None, runs: int = 2, timeout_s: float = 600.0) -> dict[str, float]:
-    """Counts of one run of `op` on one thread, caches warm, by names that begin with "cachegrind.".
+    """Counts of one run of `op` on one thread with warm caches, by names that begin with "cachegrind.".
 
     `machine` gives the sizes of the caches (None: valgrind asks the processor). Counts are the difference between
-    `runs` and twice as many, so that starting and calling the op do not count.
+    twice `runs` runs and `runs` runs, divided by `runs`, so that starting and stopping the simulation do not count.
 
     Raises CounterUnavailable without valgrind or on a processor other than x86-64, MeasurementError where the op
     cannot be run there or takes longer than `timeout_s`.
@@ -76,13 +76,16 @@ def simulate(op: Op, *, machine: Machine | None = None, runs: int = 2, timeout_s
 
 
 def add_counts(measurement: Measurement, counts: Mapping[str, float]) -> Measurement:
-    """The measurement with simulated counts beside the counters of each of its samples."""
+    """The measurement with simulated counts added to the counters of each of its samples."""
     samples = tuple(Sample(sample.seconds, {**sample.counters, **counts}) for sample in measurement.samples)
     return replace(measurement, samples=samples)
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """Counts by our names from a file that callgrind wrote; MeasurementError where it is none."""
+    """Counts by the names of threadcast, from the text of a file that callgrind wrote.
+
+    MeasurementError for another text.
+    """
     fields = dict(line.split(": ", 1) for line in text.splitlines() if line.startswith(("events: ", "summary: ")))
     try:
         events = dict(zip(fields["events"].split(), map(int, fields["summary"].split()), strict=True))
@@ -114,7 +117,8 @@ def _cache_options(machine: Machine) -> list[str]:
 
 
 def _geometry(size_bytes: int) -> str:
-    """Size, ways and line of a cache with as many sets as a power of two allows and at least eight ways."""
+    """Size in bytes, ways and line size of a cache, as an option's text: the most sets (a power of two) with 8 ways or
+    more."""
     lines = max(size_bytes // _LINE_BYTES, _MIN_WAYS)
     sets = lines & -lines
     while lines // sets < _MIN_WAYS:

@@ -1,7 +1,7 @@
-"""The generic events of Linux that are counted, by the name they have in measurements.
+"""The generic events of Linux that are counted, with their names in measurements.
 
-Generic hardware events mean the nearest thing that each processor has; numbers are those of
-`include/uapi/linux/perf_event.h`, which never change.
+Each processor counts the nearest event that it has. Numbers are those of `include/uapi/linux/perf_event.h`, which never
+change.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ HARDWARE, SOFTWARE, HARDWARE_CACHE = 0, 1, 3
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One countable event: `type` and `config` as the kernel numbers it.
+    """One event that can be counted; `type` and `config` are the kernel's numbers of it.
 
-    `in_kernel`: it happens while the kernel runs, so that leaving the kernel out would count 0 for ever.
-    Hardware events are counted in user mode alone, which needs no privilege up to perf_event_paranoid 2 and
-    leaves out what interrupts do.
+    `in_kernel`: the event happens while the kernel runs, so that a count without the kernel would always be 0.
+    Hardware events are counted in user mode only, which needs no privilege up to perf_event_paranoid 2 and leaves out
+    the work of interrupts.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Event:
 
     @property
     def kind(self) -> Literal["hardware", "software"]:
-        """What counts it: the processor or the kernel."""
+        """Whether the processor ("hardware") or the kernel ("software") counts the event."""
         return "software" if self.type == SOFTWARE else "hardware"
 
 
@@ -56,4 +56,4 @@ EVENTS: tuple[Event, ...] = (
     Event("context_switches", SOFTWARE, 3, in_kernel=True),
     Event("cpu_migrations", SOFTWARE, 4, in_kernel=True),
 )
-"""Everything that is counted around an op, hardware events first."""
+"""All events that are counted around an op, hardware events first."""

@@ -1,9 +1,9 @@
 """Counting through `perf_event_open(2)`, called by ctypes.
 
-Every event is opened once for each thread id: an event of the process's own, even an inherited one, misses the
-pools of threads that exist already. Inheritance is asked for besides, so that threads which a counted thread makes
-later are counted too. Events that the processor cannot count all at once take turns; each count is scaled by time
-enabled over time running.
+Every event is opened once for each thread id: an event of the whole process, even an inherited one, misses the pools
+of threads that exist already. Events are also inherited, so that threads which a counted thread starts later are
+counted too. Events that the processor cannot count all at once take turns; each count is multiplied by time enabled
+over time running.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CLOSE_ON_EXEC = 8
 _PARANOID = "proc/sys/kernel/perf_event_paranoid"
 
 Opener = Callable[[Event, int], int]
-"""Opens an event for a thread id and returns the file descriptor; OSError says why not."""
+"""A function that opens an event for a thread id and returns the file descriptor; OSError says why it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterStatus:
-    """Whether an event can be counted here; `reason` is why not and what to do, None where it can."""
+    """Whether an event can be counted here. If not, `reason` says why and what to do about it; else it is None."""
 
     name: str
     kind: Literal["hardware", "software"]
@@ -48,7 +48,10 @@ class CounterStatus:
 
 
 class Reading(NamedTuple):
-    """What the kernel has counted of one event in one thread, and for how long (nanoseconds)."""
+    """The kernel's count of one event in one thread.
+
+    `enabled_ns` is the time in nanoseconds since it was opened, `running_ns` the part of it in which it was counted.
+    """
 
     value: int
     enabled_ns: int
@@ -56,7 +59,8 @@ class Reading(NamedTuple):
 
 
 def open_event(event: Event, thread: int) -> int:
-    """Open a counter that runs from now on; 0 is the calling thread. OSError where the kernel refuses."""
+    """The file descriptor of a counter that counts from now on; thread 0 is the calling one. OSError where the kernel
+    refuses."""
     number = _SYSCALLS.get(platform.machine())
     if platform.system() != "Linux" or number is None:
         raise OSError(errno.ENOSYS, f"no perf_event_open for {platform.system()} on {platform.machine()}")
@@ -122,9 +126,9 @@ def availability(events: Iterable[Event] = EVENTS, *, opener: Opener = open_even
 class CounterGroup:
     """Counts events of some threads: `with CounterGroup() as group: group.start(); work(); counts = group.read()`.
 
-    `threads` are kernel thread ids (None: all that this process has when the block is entered, and those they
-    make). An event that cannot be opened for every one of them is read as None, and `unavailable` has the reason.
-    All file descriptors are closed when the block is left.
+    `threads` are kernel thread ids (None: all threads that this process has when the block is entered). Threads that
+    they start later are counted too. An event that cannot be opened for every one of them is read as None, and
+    `unavailable` has the reason by event name. All file descriptors are closed when the block is left.
     """
 
     def __init__(
@@ -157,11 +161,14 @@ class CounterGroup:
         self._close()
 
     def start(self) -> None:
-        """Count from here."""
+        """Begin to count; `read` returns counts from here on."""
         self._before = {name: _read_all(opened) for name, opened in self._descriptors.items()}
 
     def read(self) -> dict[str, float | None]:
-        """Counts since `start`, summed over the threads, by event name; None for what was not counted."""
+        """Counts since `start` by event name, summed over the threads; None for an event that was not counted.
+
+        MeasurementError before the first `start`.
+        """
         if not self._before and self._descriptors:
             raise MeasurementError("counters were read before they were started; call start() first")
         counts: dict[str, float | None] = {event.name: None for event in self._events}
@@ -170,7 +177,7 @@ class CounterGroup:
         return counts
 
     def stop(self) -> dict[str, float | None]:
-        """What `read` gives, for the last time: until the next `start` there is nothing to read."""
+        """Return what `read` returns, and end counting until the next `start`."""
         counts = self.read()
         self._before = {}
         return counts
@@ -197,7 +204,7 @@ class CounterGroup:
 
 
 def list_unavailable(reasons: Mapping[str, str]) -> str:
-    """One line of reasons by event name, events with the same reason together."""
+    """One line of text with the reasons by event name; events with the same reason are listed together."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
@@ -205,9 +212,10 @@ def list_unavailable(reasons: Mapping[str, str]) -> str:
 
 
 def scaled_sum(before: Iterable[Reading], after: Iterable[Reading]) -> float | None:
-    """Events between two readings of some threads, each scaled to the whole time that its counter was enabled.
+    """The number of events between two readings of some threads, scaled to the whole time of counting.
 
-    A thread that did not run adds 0. None where one ran while its counter never had its turn: nothing is known.
+    A thread that did not run adds 0. None where a thread ran while its counter never had its turn: its count is
+    unknown.
     """
     total = 0.0
     for early, late in zip(before, after, strict=True):

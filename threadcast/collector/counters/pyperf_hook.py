@@ -1,7 +1,7 @@
 """Counters in the metadata of pyperf's runs: `python -m pyperf timeit --hook threadcast_counters "..."`.
 
-Each run's metadata gets `threadcast_<event>`: the mean count over its timed values, each of which is `loops` times
-the statement. Events that could not be counted are listed, with the reason, in `threadcast_unavailable`.
+The metadata of each run get `threadcast_<event>`: the mean count over the run's values, each of which runs the
+statement `loops` times. Events that could not be counted are listed, with the reason, in `threadcast_unavailable`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from threadcast.collector.counters.perf_event import CounterGroup, list_unavaila
 class CountersHook(HookBase):  # type: ignore[misc]
     """Counts the events of every thread of pyperf's worker while the benchmark runs.
 
-    pyperf makes one for the warm-ups and one for the values of each worker, enters it around every value, and
-    calls `teardown` at the end. HookError, which ends the benchmark with its message, where nothing can be counted.
+    In each worker pyperf creates one hook for the warm-ups and one for the values, enters it around every value, and
+    calls `teardown` at the end. Where no event can be counted it raises HookError, which ends the benchmark with its
+    message.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class CountersHook(HookBase):  # type: ignore[misc]
                 self._counted[name] = self._counted.get(name, 0) + 1
 
     def teardown(self, metadata: MutableMapping[str, Any]) -> None:
-        """Write the means and the reasons into the run's metadata."""
+        """Write the mean counts, and the reasons for missing ones, into the run's metadata."""
         for name, total in self._totals.items():
             metadata[f"threadcast_{name}"] = total / self._counted[name]
         if self._unavailable:

@@ -1,7 +1,7 @@
-"""The process that `cachegrind.simulate` runs under valgrind: makes one op and runs it, telling valgrind when.
+"""The process that `cachegrind.simulate` runs under valgrind: it runs one op and tells valgrind when to count.
 
-Usage: `python -m threadcast.collector.counters.simulated_run RUNS`, with the op's JSON on standard input. Dumps
-counts after RUNS runs and again after twice as many more.
+Usage: `python -m threadcast.collector.counters.simulated_run RUNS`, with the op's JSON on standard input. It has
+valgrind write the counts of RUNS runs, then those of twice as many more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REQUEST_CODE = bytes.fromhex(
 
 
 class Valgrind:
-    """Sends client requests to the valgrind that runs this process; without one they do nothing."""
+    """Sends client requests to the valgrind that runs this process; without valgrind they do nothing."""
 
     def __init__(self) -> None:
         self._code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -45,7 +45,7 @@ class Valgrind:
 
 
 def main() -> None:
-    """Run the op."""
+    """Run the op on standard input, with a number of runs from the command line, and have valgrind write the counts."""
     import torch
 
     from threadcast.capture.program import below_autograd

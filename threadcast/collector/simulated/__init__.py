@@ -1,1 +1,1 @@
-"""The papers' Xeon Phi, simulated. Nothing here measures hardware; all measurements say that they are simulated."""
+"""A simulation of the Xeon Phi that the papers use. It measures no hardware; all measurements say "simulated"."""

@@ -1,8 +1,8 @@
 """Fits the simulated Xeon Phi to two published tables, and to nothing else.
 
-Table II of Liu et al. 2018 gives, for nine ops, the fastest thread count, the time there and how much slower 68
-threads are: seven constants from 27 numbers. Table III gives two ops in turn, on the same cores and on half of the
-cores each: two constants. Needs scipy, which comes with `threadcast[models]`.
+Table II of Liu et al. 2018 gives for nine ops the fastest thread count, the time at that count, and how much slower 68
+threads are: seven constants are fitted to these 27 numbers. Table III gives the times of two ops in turn, on the same
+cores, and on half of the cores each: two constants follow from it. Needs scipy, which `threadcast[models]` installs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Inception-v3's last blocks, which have 384 filters; the paper changed nothing bu
 keep the filter. `benchmarks/calibrate_xeon_phi.py --filters` shows what other choices would give."""
 
 TIME_ERROR, GAIN_ERROR, FLATNESS_ERROR = 0.05, 0.02, 0.01
-"""Weights of the fit, as relative deviations: of a time; of the loss at 68 threads; of the model's time at the
-paper's best count over its own best. The gain's is that of the tables themselves (Table III's serial run is 3 %
-longer than the sum of the same ops' times in Table II), and a fastest count is known better than the time there."""
+"""Relative deviations by which the fit divides its errors: of a time; of the loss at 68 threads; of the model's time at
+the paper's best count over its own best time. The tables themselves differ by 3 % (Table III's serial run is that much
+longer than the sum of the same ops' times in Table II), and a fastest count is known better than the time at it."""
 
 KINDS = {
     "Conv2D": "convolution",
@@ -62,7 +62,7 @@ class TableRow:
 
 
 def table_op(name: str, shape: str, filter: Filter = FILTER) -> Op:
-    """Return the op of a Table II row; `shape` as there, "32x8x8x384": batch, height, width, channels."""
+    """The op of a row of Table II; `shape` is written as in the table, "32x8x8x384": batch, height, width, channels."""
     try:
         kind, (batch, height, width, channels) = KINDS[name], map(int, shape.split("x"))
     except (KeyError, ValueError) as error:
@@ -102,9 +102,9 @@ def calibrate(best_threads: Path, co_run: Path) -> Constants:
 
 
 def fit(table: Sequence[TableRow]) -> tuple[Constants, float]:
-    """Return the constants of lone ops that fit `table` best, and half the sum of squared errors in their weights.
+    """The constants of lone ops that fit `table` best, and half the sum of the squared weighted errors.
 
-    The constants of co-running are left neutral.
+    The constants of ops that run side by side are set to have no effect.
     """
     from scipy.optimize import least_squares
 
@@ -137,7 +137,10 @@ def _errors(model: XeonPhi, row: TableRow) -> tuple[float, float, float]:
 
 
 def _with_co_run(fitted: Constants, path: Path) -> Constants:
-    """Table III as ratios to its first row, so that what the fit misses of the ops' own times does not enter."""
+    """`fitted` with the two constants of Table III, from ratios to its first row.
+
+    By ratios, because then errors of the fit in the ops' own times do not matter.
+    """
     rows = {row["strategy"]: row for row in _rows(path, {"strategy", "threads", "total_s"})}
     try:
         serial, shared, split = (

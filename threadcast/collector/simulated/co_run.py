@@ -1,7 +1,7 @@
 """How much ops that run at the same time slow each other down on the simulated Xeon Phi.
 
-An implementation of the contract of `threadcast.scheduler.interference.core_sharing`, written against
-what it needs of a running op, since the collector knows nothing of the scheduler.
+It has the interface that `threadcast.scheduler.interference.core_sharing` defines. It declares the attributes of a
+running op itself, since the collector does not import the scheduler.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class RunningOp(Protocol):
 class XeonPhiCoRun:
     """Slow-down factors for the ops of one graph, from the two co-run rows of Liu et al. 2018, Table III.
 
-    On the same cores, ops share them by threads: a core with up to four threads busy does `smt_throughput` of one
-    thread's work, with more (time slices) that of one. An op counts with the threads that it keeps busy, spread
-    over its cores, and goes as fast as its fullest core lets it, as an OpenMP loop of equal parts does. On other
-    cores, each that is busy slows an op in proportion: 34 of them by `contention`. Left out: context switches,
-    preempted barriers and the choice of neighbour, so oversubscribed settings look better than they are.
+    Ops on the same cores share them by threads. A core with two to four busy threads does `smt_throughput` times the
+    work of one thread; with more, which then get time slices, it does the work of one thread. An op counts with the
+    threads that it keeps busy, spread over its cores, and is as fast as its fullest core allows, as an OpenMP loop of
+    equal parts is. Every other busy core slows an op in proportion: 34 of them by `contention`. Left out are context
+    switches, preempted barriers and the choice of neighbour, so oversubscribed settings look better than they are.
     """
 
     def __init__(self, model: XeonPhi, graph: OpGraph) -> None:
@@ -43,7 +43,7 @@ class XeonPhiCoRun:
         self._masks: dict[tuple[int, ...], int] = {}  # one bit a core
 
     def slowdowns(self, running: Sequence[RunningOp]) -> list[float]:
-        """One factor an op, in their order: seconds that a second of its lone work takes beside the others."""
+        """One factor for each op, in their order: its time beside the others over its time alone."""
         own = [self._alone(at) for at in running]
         busy_alone = [len(at.cores) * min(1.0, share) for at, (_, share) in zip(running, own)]
         if self._disjoint(running):
@@ -72,7 +72,7 @@ class XeonPhiCoRun:
         return True
 
     def _alone(self, at: RunningOp) -> tuple[float, float]:
-        """What its further threads a core cost the op by itself, and its threads on each core."""
+        """The factor by which several threads on a core slow the op alone, and its busy threads on each core."""
         op, threads, cores = self._graph.ops[at.op], at.threads, len(at.cores)
         key = (op.key, threads, cores)
         if key not in self._known:

@@ -13,31 +13,31 @@ CORES, TILES, HARDWARE_THREADS = 68, 34, 4
 """Liu et al. 2018, II-C; Sodani et al. 2016, "Knights Landing: Second-Generation Intel Xeon Phi Product"."""
 CLOCK_HZ = 1.4e9
 PEAK_FLOPS_PER_S = CLOCK_HZ * 2 * 16 * 2
-"""Of one core: two vector units, 16 lanes, a multiply-add counts twice. No calibrated rate may exceed it."""
+"""Peak of one core: two vector units, 16 lanes, a multiply-add counts twice. No calibrated rate may exceed it."""
 L2_BYTES = 1 << 20
-"""Of one tile, its last cache of its own (ibid.)."""
+"""L2 cache of one tile, the last one that the tile does not share (ibid.)."""
 MEMORY_BYTES_PER_S = 400e9
-"""Of the on-package memory, all tiles together (ibid.: STREAM above 400 GB/s); as a cache it gives less, by how
-much depends on what it holds."""
+"""Bandwidth of the on-package memory, all tiles together (ibid.: STREAM above 400 GB/s). Used as a cache it is lower;
+how much depends on its contents."""
 CORE_BYTES_PER_S = 10e9
-"""Assumed, of one core alone: in the order of its 12 outstanding line fills at 64 bytes and some 80 ns overlap."""
+"""Assumed bandwidth of one core alone: in the order of its 12 outstanding line fills of 64 bytes in some 80 ns."""
 DISPATCH_S = 25e-6
-"""Assumed, TensorFlow's own work for one op: 8 us for a trivial one on a desktop core (the public measurement
-github.com/sillycross/tfcpptest), three times that on a core of half the clock and less work a cycle."""
+"""Assumed time of TensorFlow's own work for one op: 8 us for a trivial one on a desktop core (the public measurement
+github.com/sillycross/tfcpptest), three times that on a core with half the clock rate that does less in a cycle."""
 FORK_JOIN_S_PER_THREAD = 0.2e-6
-"""Assumed, starting and joining one thread of a warm OpenMP team: 14 us for 68, as EPCC's micro-benchmark gives in
-order of magnitude."""
+"""Assumed time to start and join one thread of a warm OpenMP team: 14 us for 68, the order of magnitude in EPCC's
+micro-benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What is calibrated; see `calibration.calibrate`.
+    """The calibrated constants; `calibration.calibrate` computes them.
 
-    `flops_per_s`: of one core with full vectors, by kernel. `reorder_s_per_byte`: one thread's work on the filter
-    before and after the parallel loop (into MKL-DNN's blocked layout, clearing, adding up), by kernel.
-    `share_bytes_per_s`: rate at which tile after tile gets its copy of shared data. `contention`: how much longer
-    an op takes beside another on the other half of the cores. `smt_throughput`: work of a core with several busy
-    hardware threads over that with one.
+    `flops_per_s`: flops a second of one core with full vectors, by kernel. `reorder_s_per_byte`: seconds of one
+    thread's work on each byte of the filter before and after the parallel loop (into MKL-DNN's blocked layout,
+    clearing, adding up), by kernel. `share_bytes_per_s`: bytes a second at which one tile after the other gets its copy
+    of shared data. `contention`: how much longer an op takes beside another on the other half of the cores, as a
+    fraction (0.2: 20 %). `smt_throughput`: work of a core with several busy hardware threads over its work with one.
     """
 
     flops_per_s: Mapping[Pass, float]

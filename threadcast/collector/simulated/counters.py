@@ -1,7 +1,7 @@
 """Hardware counts of an op on the simulated Xeon Phi, by the names that real counters have.
 
-First-order estimates from the op's arithmetic, traffic and time; their purpose is to give the counter-based models
-the inputs that the paper gave its own, with comparable faults. They are simulated, and labelled so.
+They are first-order estimates from the op's arithmetic, traffic and time. With them models that use counters get the
+inputs that the paper's models had, with comparable errors. They are simulated, and labelled so.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ FLOPS_PER_INSTRUCTION = 2 * LANES
 INSTRUCTIONS_PER_CYCLE_WAITING = 0.5
 """Assumed: a thread that spins at a barrier issues a load, a compare, a branch and a pause."""
 INSTRUCTIONS_PER_BRANCH = 12
-"""Assumed, of unrolled vector loops."""
+"""Assumed for unrolled vector loops."""
 
 
 def counters(op: Op, case: Case, seconds: float, *, active_threads: int) -> dict[str, float]:
-    """Return counts of one run of `op` that took `seconds`: of all its threads together, user mode."""
+    """Counts of one run of `op` that took `seconds`, of all its threads together, in user mode, by counter name."""
     needs = demand(op)
     cycles = active_threads * seconds * CLOCK_HZ
     loads = max(needs.bytes / LINE_BYTES, needs.flops / FLOPS_PER_INSTRUCTION)  # one operand from memory each

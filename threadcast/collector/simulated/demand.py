@@ -13,7 +13,7 @@ from enum import StrEnum
 from threadcast.core import Op
 
 LANES = 16
-"""Single-precision numbers of one 512-bit vector: a block of as many channels is computed at once."""
+"""Single-precision numbers in one 512-bit vector: so many channels are computed at once."""
 ACCUMULATORS = 12
 """Independent vector sums that keep a core busy: a multiply-add takes 6 cycles on each of two vector units (Fog,
 "Instruction tables", Knights Landing). MKL-DNN holds one sum per point of an output row, so shorter rows leave the
@@ -21,12 +21,12 @@ units idle."""
 
 
 class Library(StrEnum):
-    """Who runs an op, and so who decides about its threads."""
+    """The library that runs an op, and so decides on its threads."""
 
     MKL_DNN = "mkl-dnn"
-    """OpenMP: as many threads as it is told to use."""
+    """OpenMP, with as many threads as the op is given."""
     MKL_BLAS = "mkl-blas"
-    """OpenMP, but at most that many: MKL_DYNAMIC, on by default, lets it take fewer (Intel MKL developer guide)."""
+    """OpenMP, but with at most as many: MKL_DYNAMIC, on by default, lets it use fewer (Intel MKL developer guide)."""
     EIGEN = "eigen"
     """One pool of tasks for all ops; an op takes part of the pool by its estimated cost."""
 
@@ -52,15 +52,16 @@ STREAMING = frozenset({
     "batch_norm", "batch_norm_backward", "relu", "threshold_backward", "cat",
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
 })  # fmt: skip
-"""MKL-DNN's other ops: they read and write once, and share nothing. Element-wise arithmetic is Eigen's."""
+"""The other kinds of ops that MKL-DNN runs: they read and write each value once, and their threads share no data.
+Eigen runs element-wise arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """One op's work. `fill`: share of the vector units that its shape keeps busy, above 0 and up to 1.
 
-    `shared_bytes` are read by all of its threads, a filter or the right matrix; `kernel` is set where there is
-    arithmetic to speak of.
+    `flops` and `bytes` are those of one run. `shared_bytes` is the size of data that all threads read: a filter or the
+    right matrix. `kernel` is set for convolutions and matrix products, None for ops with little arithmetic.
     """
 
     library: Library
@@ -72,7 +73,7 @@ class Demand:
 
 
 def demand(op: Op) -> Demand:
-    """The needs of `op`; Eigen runs ops of unknown kinds, which are limited by memory."""
+    """The demand of `op`. Ops of unknown kinds are taken to be run by Eigen and limited by memory."""
     if op.kind in PASSES and len(op.inputs) > 1:
         return _convolution(op, PASSES[op.kind])
     if op.kind in MATRIX_PRODUCTS and len(op.inputs) > 1:

@@ -1,4 +1,4 @@
-"""Measures ops on the simulated Xeon Phi: the same answers as a real collector's, marked as simulated."""
+"""Measures ops on the simulated Xeon Phi: measurements as a real collector returns them, marked as simulated."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from threadcast.core import Case, Measurement, Op, Sample
 from threadcast.core.errors import InvalidInput
 
 NOISE = 0.02
-"""Relative deviation of one run, by order of magnitude: in turn, the pair of Table III takes 3 % longer than the same
-two ops do in Table II, all of 1000 runs each (Liu et al. 2018)."""
+"""Relative deviation of one run, by order of magnitude: the two ops of Table III, run in turn, take 3 % longer than the
+same ops in Table II, both over 1000 runs (Liu et al. 2018)."""
 COUNTER_WINDOW_S = 20e-6
-"""Assumed: starting and stopping counters spoils as much of a run, so that counts of short ops are inaccurate, which
-is what the paper blames its regressors' errors on (Liu et al. 2018, III-B)."""
+"""Assumed: starting and stopping counters falsifies the counts of so many seconds of a run. Counts of short ops are
+therefore inaccurate; the paper names this as the cause of its regressors' errors (Liu et al. 2018, III-B)."""
 
 
 class SimulatedXeonPhi:
     """Call it as `measure(op, case)` for a `Measurement` with conditions {"simulated": True, ...}.
 
-    `samples` runs a measurement, each `noise` (relative standard deviation, log-normal) off the model and
-    independent of the others. The same seed, op and case give the same measurement, in whatever order
-    they are asked for. Without `count` no counters are made, as on a machine that offers none. It is also a
-    campaign's measurer (`collector.campaign`, with `busy_limit` None: nothing is timed).
+    A measurement has `samples` samples, which differ from the model by independent log-normal noise of the relative
+    standard deviation `noise`. The same seed, op and case give the same measurement, in whatever order they are asked
+    for. Without `count` samples have no counters, as on a machine that offers none. A campaign accepts it as its
+    measurer (`collector.campaign`, with `busy_limit` None, as nothing is timed).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SimulatedXeonPhi:
 
     @contextmanager
     def at(self, case: Case) -> Iterator[Callable[[Op, Goal], Measurement]]:
-        """A block in which ops are measured in `case`; the goal is ignored, the samples asked for are taken."""
+        """A context manager that returns a function to measure ops in `case`; the function ignores its goal."""
         yield lambda op, goal: self(op, case)
 
     def _counted(self, op: Op, case: Case, seconds: float, random: np.random.Generator) -> dict[str, float]:

@@ -7,10 +7,10 @@
             + max(flops / (p * rate * fill),              the loop itself: arithmetic or traffic, whichever is longer
                   bytes / bandwidth(p, tiles))
 
-The third and fourth line limit scaling: the paper names non-parallel code and the cost of more threads as what
-does (section II-C). A tile is two cores with one L2: p threads fill p / 2 tiles under COMPACT, p under SPREAD, which
-therefore pays twice for shared data and has twice the bandwidth. Time, memory and counters of real hardware are
-none of this: everything here is simulated. docs/simulated-xeon-phi.md says how well it fits and where it does not.
+The third and fourth line limit scaling: the paper names non-parallel code and the cost of more threads as the causes
+(section II-C). A tile is two cores with one L2: p threads fill p / 2 tiles under COMPACT, p under SPREAD, which
+therefore pays twice for shared data and has twice the bandwidth. Everything here is simulated; nothing is a time or a
+count of real hardware. docs/simulated-xeon-phi.md says how well the model fits and where it does not.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TensorCostModel.h, the same from 2016 on)."""
 
 @lru_cache
 def xeon_phi_machine() -> Machine:
-    """The 68 cores, two to a tile, four hardware threads each; its `cases()` are the paper's 68."""
+    """The machine of 68 cores, two to a tile, with four hardware threads each; its `cases()` are the paper's 68."""
     cores = tuple(
         Core(i, tuple(i + thread * CORES for thread in range(HARDWARE_THREADS)), group=i // 2, max_hz=CLOCK_HZ)
         for i in range(CORES)
@@ -61,21 +61,24 @@ def xeon_phi_machine() -> Machine:
 
 
 class XeonPhi:
-    """Seconds of any op in any case, without noise."""
+    """The model: gives the seconds of any op in any case, without noise."""
 
     def __init__(self, constants: Constants = CALIBRATED) -> None:
         self.constants = constants
         self.machine = xeon_phi_machine()
 
     def seconds(self, op: Op, case: Case) -> float:
-        """Lone seconds of `op` with one thread a core; InvalidInput where the machine has no such place."""
+        """Seconds of `op` alone in `case`, with one thread on each core; InvalidInput where it has too many threads."""
         limit = TILES if case.affinity is Affinity.SPREAD else CORES
         if case.threads > limit:
             raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {limit} of {self.machine.name}")
         return float(self.curve(op, case.threads, affinity=case.affinity))
 
     def curve(self, op: Op, threads: ArrayLike, *, affinity: Affinity = Affinity.COMPACT) -> Floats:
-        """Lone seconds of `op` at each thread count, one thread a core; float64 of the shape of `threads`."""
+        """Seconds of `op` alone at each thread count, with one thread on each core.
+
+        Float64 of the shape of `threads`.
+        """
         p = np.asarray(threads, dtype=np.float64)
         needs = demand(op)
         tiles = p if affinity is Affinity.SPREAD else np.ceil(p / 2)
@@ -84,7 +87,7 @@ class XeonPhi:
         return self._law(needs, p, tiles)
 
     def crowded_seconds(self, op: Op, threads: int, cores: int) -> float:
-        """Lone seconds of `op` with `threads` threads on `cores` cores, COMPACT, several to a core."""
+        """Seconds of `op` alone with `threads` threads on `cores` cores, COMPACT, with several threads on a core."""
         needs = demand(op)
         if needs.library is Library.MKL_BLAS or threads <= cores:
             return float(self.curve(op, min(threads, cores)))
@@ -92,12 +95,12 @@ class XeonPhi:
         return float(self._law(needs, p, np.ceil(p / 2), per_core=threads / cores))
 
     def active_threads(self, op: Op, threads: int) -> int:
-        """How many of `threads` the op keeps busy: all of an OpenMP team; of Eigen's as many as pay off."""
+        """How many of `threads` the op keeps busy: all of an OpenMP team; of Eigen's pool as many as pay off."""
         needs = demand(op)
         return int(_eigen_threads(needs, threads)) if needs.library is Library.EIGEN else threads
 
     def _law(self, needs: Demand, p: Floats, tiles: Floats, per_core: float = 1.0) -> Floats:
-        """The law of the module; `per_core` threads on each of `p` cores."""
+        """Seconds by the formula in the module's docstring, with `per_core` threads on each of `p` cores."""
         constants = self.constants
         if needs.library is Library.EIGEN:
             p = _eigen_threads(needs, p)
@@ -114,7 +117,7 @@ class XeonPhi:
         return np.asarray(fixed + reorder + shared + np.maximum(arithmetic, loop))
 
     def _fewer_if_faster(self, needs: Demand, p: Floats, affinity: Affinity) -> Floats:
-        """MKL_DYNAMIC: the best of all counts up to p."""
+        """Seconds with MKL_DYNAMIC: the least of all thread counts up to p."""
         every = np.arange(1, CORES + 1, dtype=np.float64)
         tiles = every if affinity is Affinity.SPREAD else np.ceil(every / 2)
         best = np.minimum.accumulate(self._law(needs, every, tiles))

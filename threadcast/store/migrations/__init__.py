@@ -1,1 +1,1 @@
-"""alembic's scripts, run by `threadcast.store.database` when a store is opened."""
+"""The migration scripts for alembic, which `threadcast.store.database` runs when a store is opened."""

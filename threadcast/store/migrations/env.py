@@ -1,4 +1,4 @@
-"""Where alembic enters: upgrades over the connection that `threadcast.store.database` hands in."""
+"""The script that alembic runs: it upgrades the database over the connection of `threadcast.store.database`."""
 
 from __future__ import annotations
 

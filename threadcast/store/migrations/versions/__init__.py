@@ -1,1 +1,1 @@
-"""One file a schema revision; released ones are never edited."""
+"""One file for each schema revision; released ones are never edited."""
