@@ -54,10 +54,10 @@ class Clusters:
     """The groups of a captured program that can be fused, and the term of each point-wise node.
 
     Once the groups are fused, `before[i]` are the nodes that node i waits for, `readers[slot]` are the nodes that read
-    a slot, and `unneeded` are the nodes whose results nothing reads.
+    a slot, and `unneeded` are the nodes whose results nothing reads. Nodes of `without` are in no group.
     """
 
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Captured, *, without: frozenset[int] = frozenset()) -> None:
         self.program, self.graph = captured.program, captured.graph
         self.n_inputs = len(captured.program.inputs)
         self.specs = self._all_specs()
@@ -71,7 +71,7 @@ class Clusters:
             self._ordered[second].add(first)
         self.terms: dict[int, Term] = {}
         for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
-            if len(op.outputs) != 1 or op.outputs[0].dtype != "float32":
+            if i in without or len(op.outputs) != 1 or op.outputs[0].dtype != "float32":
                 continue
             if (term := self._expressed(node, i)) is not None:
                 self.terms[i] = term

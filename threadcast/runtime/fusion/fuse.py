@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from threadcast.capture.capture import Captured
@@ -12,26 +13,47 @@ from threadcast.capture.program import Node, Program
 from threadcast.capture.values import Ref, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
-from threadcast.runtime.fusion.clusters import Clusters
+from threadcast.runtime.fusion.clusters import Clusters, Group
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.fusion.library import FusedOperators
+from threadcast.runtime.fusion.loop_check import LoopChecks
 
 KIND = "fused_pointwise"
 
 _operators = FusedOperators()
+_checks = LoopChecks(_operators)
+_logger = logging.getLogger("threadcast")
 
 
 def fused(captured: Captured) -> Captured | None:
     """Return `captured` with each of its point-wise groups as one op; None where there is no group.
 
-    The results are the same up to rounding of the last bit. The loops of the groups are compiled if they never were on
-    this machine, which takes some seconds. ExecutionError where they cannot be compiled.
+    The results are the same up to rounding of the last bit: a group whose loop gives other results stays as it is, with
+    a warning. The loops of the groups are compiled if they never were on this machine, which takes some seconds.
+    ExecutionError where they cannot be compiled.
     """
-    clusters = Clusters(captured)
-    if not clusters.groups:
-        return None
-    kernels = [kernel_of(clusters, group) for group in clusters.groups]
-    return _Rewriting(captured, clusters, kernels, _operators.of(kernels)).captured()
+    refused: frozenset[int] = frozenset()
+    while (clusters := Clusters(captured, without=refused)).groups:
+        kernels = [kernel_of(clusters, group) for group in clusters.groups]
+        operators = _operators.of(kernels)
+        wrong = frozenset(i for group in _differing(clusters, kernels) for i in group.nodes)
+        if not wrong:
+            return _Rewriting(captured, clusters, kernels, operators).captured()
+        refused |= wrong
+    return None
+
+
+def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]:
+    """Yield the groups whose kernels do not give what their nodes give, and warn once of each kernel."""
+    warned = set()
+    for group, kernel in zip(clusters.groups, kernels, strict=True):
+        difference = _checks.difference(clusters, kernel)
+        if difference is not None:
+            if kernel.symbol not in warned:
+                kinds = ", ".join(clusters.graph.ops[i].kind for i in group.nodes)
+                _logger.warning("operators are not fused: %s of %s: %s", kernel.symbol, kinds, difference)
+            warned.add(kernel.symbol)
+            yield group
 
 
 class _Rewriting:

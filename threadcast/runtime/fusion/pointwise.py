@@ -59,8 +59,9 @@ inline V remainder(V a, V b) {
   return V::blendv(mod, mod + b, (mod != V(0)) & ((b < V(0)) ^ (mod < V(0))));
 }
 inline V floor_divided(V a, V b) {
-  const V basic = a / b, mod = a.fmod(b);
-  V div = (a - mod) / b;
+  const V basic = a / b, mod = a.fmod(b), infinite(std::numeric_limits<float>::infinity());
+  // `fmod` of Sleef gives nan where the quotient overflows
+  V div = V::blendv(a - mod, a, (basic.abs() == infinite) & (a.abs() != infinite)) / b;
   div = V::blendv(div, div - V(1), (mod != V(0)) & ((b < V(0)) ^ (mod < V(0))));
   V floor = div.floor();
   floor = V::blendv(floor, floor + V(1), (div - floor) > V(0.5));
