@@ -120,7 +120,7 @@ def _follow(asked: DecisionRequest) -> dict[str, Any]:
 
 
 def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
-    """Return the free cores that launches may use, in the order of the machine; all where the request names none."""
+    """Return the free cores that launches may use, in the order of `free`; all of them where the request names none."""
     if asked.idle is None:
         return tuple(free)
     for i, core in enumerate(asked.idle):

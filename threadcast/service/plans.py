@@ -26,7 +26,7 @@ from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PlanRequest
 
 AUTO = "auto"
-"""The name under which the planner chooses among the policies."""
+"""The policy name with which the planner itself chooses among the policies."""
 
 blueprint = APIBlueprint("plans", __name__, url_prefix="/v1")
 

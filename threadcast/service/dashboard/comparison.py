@@ -1,4 +1,4 @@
-"""The page that compares models: the rows of `threadcast compare` with which versions were registered."""
+"""The page that compares models, from the rows of `threadcast compare` that are stored in versions' manifests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threadcast.service.dashboard.scores import Score, newest, readable, scores_
 
 SORTS = {"regret": "regret_mean", "accuracy": "accuracy", "samples": "samples", "name": "version"}
 FALLING = ("accuracy",)
-"""Columns of which higher values are better."""
+"""Columns in which higher values are better."""
 
 
 @blueprint.get("/comparison")
 def comparison() -> str:
-    """How each model did, by split."""
+    """The scores of each model, by split."""
     models = context().models
     manifests, _ = readable(models.registry)
     aliases = models.registry.aliases()
