@@ -95,7 +95,7 @@ class Reachable:
                 if id(value) not in self._seen and not isinstance(value, _OPAQUE):
                     self._seen[id(value)] = value
                     pending.extend(self._visit(value))
-            for table, _, names, _ in self.tables:  # by names, of which there may be more by now
+            for table, _, names, _ in self.tables:  # by names, of which more may be known by now
                 found = table.values() if names is None else [table[name] for name in names & table.keys()]
                 pending.extend(value for value in found if id(value) not in self._seen)
             pending = [value for value in pending if not isinstance(value, _OPAQUE)]
@@ -156,7 +156,7 @@ class Reachable:
             self._count(value if isinstance(value, bytearray) else value.reshape(-1))
             self.containers.append(value)
         elif isinstance(value, _GENERATORS):
-            if value is not getattr(random, "_inst", None):  # whether that is drawn from is found out when recording
+            if value is not getattr(random, "_inst", None):  # the recorder finds out whether that one is used
                 self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
         elif isinstance(value, Iterator):
             self._cannot(f"a {kind.__name__}, which gives another value each time")
