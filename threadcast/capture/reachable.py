@@ -97,7 +97,7 @@ class Reachable:
                 if id(value) not in self._seen and not isinstance(value, _OPAQUE):
                     self._seen[id(value)] = value
                     pending.extend(self._visit(value))
-            for table, _, names, _ in self.tables:  # by names, of which there may be more by now
+            for table, _, names, _ in self.tables:  # by names, of which more may be known by now
                 found = table.values() if names is None else [table[name] for name in names & table.keys()]
                 pending.extend(value for value in found if id(value) not in self._seen)
             pending = [value for value in pending if not isinstance(value, _OPAQUE)]
@@ -174,7 +174,7 @@ class Reachable:
         """Refuse what gives another value each time it is read."""
         if not isinstance(value, _GENERATORS):
             self._cannot(f"a {kind.__name__}, which gives another value each time")
-        elif value is not getattr(random, "_inst", None):  # whether that is drawn from is found out when recording
+        elif value is not getattr(random, "_inst", None):  # the recorder finds out whether that is used
             self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
 
     def _of_function(self, function: FunctionType) -> Iterator[Any]:

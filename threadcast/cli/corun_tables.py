@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from threadcast.collector.corun import CoRunReport
 
 CALIBRATION_S = 0.1
-"""Seconds for each of about a dozen numbers of the calibration. Little time is enough to tell the classes of ops."""
+"""Seconds for each of about a dozen numbers of the calibration.
+
+Little time is enough to tell the classes of ops apart.
+"""
 
 
 def interference_of(problem: Problem, settings: Settings, *, off: bool = False) -> ClassInterference | None:

@@ -68,7 +68,7 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("threadcast: interrupted", err=True)
             ctx.exit(130)
-        except Exception as error:  # raised again unless it is the user's to mend
+        except Exception as error:  # raised again unless the user can solve it
             message = _explain(error)
             if message is None or ctx.meta.get("threadcast.traceback"):
                 raise

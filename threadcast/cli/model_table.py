@@ -64,7 +64,7 @@ def make_models(
                 models.append((name, made_of(name, samples=count)))
             except InvalidInput:
                 if count:
-                    raise  # a model that cannot do without samples is not compared without
+                    raise  # 0 is left out for a model that needs samples
     return models
 
 

@@ -54,7 +54,7 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
         elif not {"/", ":"} & set(question.network):
-            networks.options(question.network, question.size or "tiny")  # an unknown one is the first thing to say
+            networks.options(question.network, question.size or "tiny")  # raises for an unknown one
         measured, machine = chosen_machines(question.machine, settings, open_stores)
         predictor = chosen_predictor(question.model, measured, settings, open_stores)
         if not question.network.endswith(".json"):  # only now: capturing takes long, and the rest may fail

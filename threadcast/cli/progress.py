@@ -59,7 +59,7 @@ class ProgressBar:
 
 
 def _terminal_bar() -> Bar:
-    from rich.console import Console  # here: most commands are done before a bar would be
+    from rich.console import Console  # here: most commands end before a bar is drawn
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

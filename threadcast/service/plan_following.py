@@ -14,7 +14,7 @@ def next_launches(
 
     A ready op starts when all of its cores are idle and no ready op with an earlier planned start still waits for one
     of them. An op on a further hardware thread of cores needs that hardware thread to be idle. Ops that are not ready
-    hold nothing back, so a late op delays only ops that depend on it, and when nothing runs some ready op always
+    hold nothing back, so a late op delays only ops that wait for it, and when nothing runs some ready op always
     starts.
     """
     occupied = {(core, op.hardware_thread) for op in running for core in op.cores}

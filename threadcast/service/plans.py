@@ -81,7 +81,7 @@ def described(plan: Plan, problem: PlanProblem) -> dict[str, Any]:
     for op in document["ops"]:
         try:
             op["source"] = sources.of(positions[op["id"]], tuple(op["cores"]), op["threads"])
-        except PlanError:  # a time that a policy reckoned, of a case that the curve does not have
+        except PlanError:  # the policy computed the time, for a case that the curve lacks
             op["source"] = "extrapolated"
     return document
 

@@ -20,8 +20,8 @@ MOST_OPS = 20_000
 class StoredDocuments:
     """Machines, ops and measurements of a store, read once where they cannot change. Safe to use from threads.
 
-    A stored op or machine never changes, and a machine is stored with its first measurement. So machines are read again
-    only when `last_measurement`, the number of the store's newest measurement, has grown.
+    A stored op or machine never changes, and a machine is commonly stored with its first measurement. So machines are
+    read again only when `last_measurement`, the number of the store's newest measurement, has grown.
     """
 
     def __init__(self, store: Store) -> None:

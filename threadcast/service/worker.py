@@ -208,7 +208,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._next_bytes[conn] = data
         return False
 
-    # From state to state; the main loop only.
+    # These change a connection's state; only the main loop calls them.
 
     def _receive(self, conn: TConn, data: bytes) -> None:
         """Begin to receive a request, with `data` that have arrived already, or else with the bytes in the socket."""

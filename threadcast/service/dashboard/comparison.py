@@ -45,7 +45,7 @@ def _place(score: Score, sort: str) -> tuple[bool, float, float, str]:
     if sort == "name":
         return False, 0.0, 0.0, score.version
     value = getattr(score, SORTS[sort])
-    lost = score.unusable or 0.0 if sort == "regret" else 0.0  # who answers for half of the ops has it easier
+    lost = score.unusable or 0.0 if sort == "regret" else 0.0  # predicting half of the ops is easier
     return value is None, lost, (-1 if sort in FALLING else 1) * (value or 0.0), score.version
 
 
