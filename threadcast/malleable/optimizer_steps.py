@@ -31,7 +31,7 @@ class OptimizerSteps:
 
 class _CountingHook:
     only_counts = True
-    """Tells `runtime.watch` that an optimised step need not call this hook."""
+    """Tells `runtime.watching` that an optimised step need not call this hook."""
 
     def __init__(self, optimized: StepCounter) -> None:
         self.count, self._optimized = 0, optimized

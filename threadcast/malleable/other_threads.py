@@ -19,7 +19,7 @@ class OtherThreads:
     """
 
     only_counts = True
-    """Tells `runtime.watch` that an optimised step need not call this hook."""
+    """Tells `runtime.watching` that an optimised step need not call this hook."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -32,7 +32,7 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
-from threadcast.runtime.watch import Seen, Watch
+from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
@@ -115,12 +115,12 @@ class Optimized:
         if self._unsupported is not None:
             return Fallback(self._unsupported)
         leaves, structure = _flattened(arguments)
-        seen = self._seen(self._watch) if self._watch is not None else None
-        reason = self._fallback(leaves, seen)
+        observed = self._observed(self._watch) if self._watch is not None else None
+        reason = self._fallback(leaves, observed)
         if reason is not None:
             return Fallback(reason)
         described = _described(leaves), structure
-        settings = seen.settings if seen is not None else None
+        settings = observed.settings if observed is not None else None
         held = self._watch.storages if self._watch else frozenset()
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
@@ -216,18 +216,18 @@ class Optimized:
         self._renew_watch()  # capturing makes an optimizer's missing state
         return captured
 
-    def _seen(self, watch: Watch) -> Seen:
+    def _observed(self, watch: Watch) -> Observation:
         """The state of model and optimizer. Where tensors were replaced, drops all graphs, which hold the old ones."""
-        seen = watch.look()
-        if seen.moved:
+        observed = watch.observe()
+        if observed.changed:
             self.close()
             self._format.reset()
             watch.renew()
-            now = watch.look()
-            seen = replace(now, unsteady=seen.unsteady or now.unsteady)
-        return seen
+            now = watch.observe()
+            observed = replace(now, unsteady=observed.unsteady or now.unsteady)
+        return observed
 
-    def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
+    def _fallback(self, leaves: list[Any], observed: Observation | None) -> str | None:
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
@@ -237,11 +237,11 @@ class Optimized:
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
-        if seen is not None and seen.unsteady is not None:
-            return seen.unsteady
-        if seen is None or seen.hooked is None:
+        if observed is not None and observed.unsteady is not None:
+            return observed.unsteady
+        if observed is None or observed.hooked is None:
             return None
-        return f"{seen.hooked} has hooks, which a captured step does not call"
+        return f"{observed.hooked} has hooks, which a captured step does not call"
 
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:
