@@ -1,4 +1,4 @@
-"""Compiling loops with numba, where it is installed; elsewhere they run as they are, some 100 times slower."""
+"""Compiles loops with numba where it is installed; without numba they run as Python, about 100 times slower."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ except ImportError:
     numba = None
 
 COMPILED = numba is not None
-"""Whether loops are compiled. The extra `plan` installs what it takes."""
+"""Whether loops are compiled. The package's extra `plan` installs numba."""
 
 
 def compiled(function: F) -> F:
-    """Compile `function` when it is first called for its types; the machine code is kept on disk where that can be."""
+    """Compile `function` at its first call for each set of types; the machine code is cached on disk if possible."""
     return _compiled(function, inline=False)
 
 
@@ -71,4 +71,4 @@ def _hash_of_sources(folder: Path) -> str:
 _SOURCES = _hash_of_sources(Path(__file__).parent)
 
 UNCOMPILED = 100
-"""Times that loops take longer where they are not compiled."""
+"""Ratio of a loop's time without compilation to its time with it."""
