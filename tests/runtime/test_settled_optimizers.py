@@ -19,7 +19,7 @@ from tests.capture.test_optimizer_settings import SETTINGS, STEPS, Net, batch, m
 from tests.runtime.small_training import run_until_settled
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.optimized import MAX_SIGNATURES
-from threadcast.runtime.tuning.machine import DRIFT_STEPS
+from threadcast.runtime.tuning.drift import DRIFT_STEPS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 

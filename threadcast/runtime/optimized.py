@@ -36,8 +36,11 @@ from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
-"""Most kinds of arguments (shapes, types, modes) that are captured and planned; calls of further kinds run in PyTorch
-as before."""
+"""Most kinds of arguments (shapes, types, modes) that have a plan at a time; calls of further kinds run in PyTorch as
+before, until `CALLS_IN_A_ROW` of one kind have come."""
+CALLS_IN_A_ROW = 100
+"""Calls of one further kind in a row, after which it is planned in place of the kind that was used least recently. A
+number that changes in every call, as one that is annealed, never gets there; once it stays the same it does."""
 
 
 class Optimized:
@@ -83,6 +86,10 @@ class Optimized:
         """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
+        self._used: dict[Any, int] = {}
+        """The kinds of calls by when they were last begun to be used, as a number that increases."""
+        self._further: tuple[Any, int] = (None, 0)
+        """The kind of the last calls where there is no place for it, and how many calls of it came in a row."""
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
@@ -125,6 +132,7 @@ class Optimized:
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
+            self._further = None, 0
             if self.cores.whole:
                 return self._last[1]
             return self._with_other_cores(self._last[1]) or FIRST_CALL
@@ -133,7 +141,7 @@ class Optimized:
             if found is not None:
                 return found
         if key not in self._tunings:
-            if len(self._tunings) >= MAX_SIGNATURES:
+            if len(self._tunings) >= MAX_SIGNATURES and not self._makes_place(key):
                 return Fallback(f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}")
             tuning = self._tuning(arguments, described)
             if isinstance(tuning, FirstCall):
@@ -142,7 +150,23 @@ class Optimized:
             if isinstance(tuning, Tuning):
                 self.cores.pass_to(tuning.resize)
         self._last = key, self._tunings[key]
+        self._used[key] = max(self._used.values(), default=0) + 1
+        self._further = None, 0
         return self._tunings[key]
+
+    def _makes_place(self, key: Any) -> bool:
+        """Whether the kind `key` has come so often in a row that the one used least recently was dropped for it."""
+        further, calls = self._further
+        self._further = key, calls + 1 if further == key else 1
+        if self._further[1] < CALLS_IN_A_ROW:
+            return False
+        oldest = min(self._tunings, key=self._used.__getitem__)
+        dropped = self._tunings.pop(oldest)
+        del self._used[oldest]
+        if isinstance(dropped, Tuning):
+            dropped.close()
+        self._last = None
+        return True
 
     @property
     def reports(self) -> list[Report]:
@@ -163,6 +187,7 @@ class Optimized:
                 if isinstance(tuning, Tuning):
                     tuning.close()
             self._tunings.clear()
+            self._used.clear()
             self._last = None
             self._format.set(MemoryFormat.AS_GIVEN)
 
