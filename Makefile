@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-databases lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
+.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -20,8 +20,14 @@ $(READY): pyproject.toml
 demo: $(READY)
 	$(BIN)/threadcast demo --output build/demo
 
+# In two processes, as many tests wait or use one core. PROCESSES=4 takes more; more than cores makes tests of time fail.
+PROCESSES ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+
+# What takes long is left out: real networks, other processes, browsers, notebooks.
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
 
 # PyTorch's operators, modules and optimizers by random plans, each compared with eager: about an hour. SAMPLES=number of
 # examples of each entry and type, ONLY=text in the case's name, DATABASE=one of op_db, module_db, optim_db.

@@ -9,6 +9,69 @@ from pathlib import Path
 
 import pytest
 
+SLOW = frozenset(
+    (
+        "capture/test_optimizer_settings.py",
+        "cli/test_corun_tables.py",
+        "cli/test_demo.py",
+        "cli/test_doctor.py",
+        "cli/test_model_commands.py",
+        "cli/test_profile_command.py",
+        "cli/test_run.py",
+        "collector/test_cachegrind.py",
+        "collector/test_rotation.py",
+        "databases/test_databases.py",
+        "malleable/test_attached.py",
+        "malleable/test_deadlines.py",
+        "malleable/test_family.py",
+        "malleable/test_lending.py",
+        "malleable/test_limits.py",
+        "malleable/test_sockets.py",
+        "models/test_artefact_fuzz.py",
+        "models/test_correction.py",
+        "models/test_learned_curve.py",
+        "models/test_model_contract.py",
+        "models/test_per_case.py",
+        "models/test_registry_faults.py",
+        "models/test_tuned.py",
+        "networks/test_builtin_networks.py",
+        "runtime/backends/test_backends.py",
+        "runtime/engines/native/test_arena.py",
+        "runtime/engines/native/test_library.py",
+        "runtime/engines/native/test_native_engine.py",
+        "runtime/engines/native/test_random_networks.py",
+        "runtime/engines/test_engine_failures.py",
+        "runtime/engines/test_engine_life.py",
+        "runtime/engines/test_engine_results.py",
+        "runtime/engines/test_step_memory.py",
+        "runtime/fusion/test_fuse.py",
+        "runtime/plans/test_malleable_plan.py",
+        "runtime/test_changing_loss.py",
+        "runtime/test_optimize.py",
+        "runtime/test_optimizer_numbers.py",
+        "runtime/test_plain_gains.py",
+        "runtime/test_settled_optimizers.py",
+        "runtime/test_stale_weights.py",
+        "runtime/verification/test_optimised_results.py",
+        "runtime/verification/test_shadow.py",
+        "scheduler/search/test_denoising.py",
+        "scheduler/search/test_search.py",
+        "service/test_bounded_work.py",
+        "service/test_dashboard_browser.py",
+        "service/test_mutated_bodies.py",
+        "service/test_pages.py",
+        "service/test_postgresql.py",
+        "service/test_retraining.py",
+        "service/test_server.py",
+        "service/test_slow_clients.py",
+        "service/test_worker_machine.py",
+        "store/test_recorded.py",
+        "test_documents.py",
+        "test_notebooks.py",
+    )
+)
+"""Files whose tests took over 4 s together on two cores, marked `slow`: `make test-fast` leaves them out."""
+
 
 def pytest_sessionstart() -> None:
     """Keep the compiled engine in the checkout, and let Ctrl-C reach the tests that send it.
@@ -18,6 +81,14 @@ def pytest_sessionstart() -> None:
     os.environ.setdefault("THREADCAST_ENGINE_CACHE", str(Path(__file__).parents[1] / "build" / "native"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

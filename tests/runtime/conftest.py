@@ -21,7 +21,10 @@ from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.tuning import plan_maker
+from threadcast.runtime.tuning import plan_maker, tuning
+from threadcast.runtime.tuning.contender_id import ContenderId, Kind
+from threadcast.runtime.tuning.instructions import Instructions
+from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.scheduler.policies import Problem
 
 
@@ -81,6 +84,21 @@ class SequentialPlanning:
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come without another process, so that nothing depends on how fast the machine is."""
     monkeypatch.setattr(plan_maker, "Planning", SequentialPlanning)
+
+
+class PlansWin(TuningMachine):
+    """Each comparison ends at its first step: with a plan where one is compared, else with what was best before."""
+
+    def _observe_comparison(self, challenger: ContenderId, started_s: float, seconds: float) -> Instructions:
+        if challenger.kind is Kind.PLAN:
+            self.best = challenger
+        return self._next_challenger()
+
+
+@pytest.fixture
+def plans_win(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning settles on a plan, whichever is faster."""
+    monkeypatch.setattr(tuning, "TuningMachine", PlansWin)
 
 
 @pytest.fixture

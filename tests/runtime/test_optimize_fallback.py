@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
-from threadcast.runtime.optimized import MAX_SIGNATURES
+from threadcast.runtime.fallback import Fallback, FirstCall
+from threadcast.runtime.optimized import CALLS_IN_A_ROW, MAX_SIGNATURES
 from threadcast.runtime.tuning.plan_maker import PlanMaker
+from threadcast.runtime.tuning.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -72,4 +74,64 @@ def test_autocast_runs_as_before() -> None:
             pytest.warns(UserWarning, match="autocast"),
         ):
             assert call(x).dtype == torch.bfloat16
+        torch.testing.assert_close(call(x), model(x))
+
+
+def runner(call: Any, x: Tensor) -> Tuning | Fallback | FirstCall:
+    """What would run a call with `x`."""
+    return call._optimized.prepare((x,), {})
+
+
+def filled(call: Any) -> None:
+    """Calls of as many kinds as have a place, of 1, 2, 3 and so on rows; that of 2 rows is the oldest then."""
+    for rows in (*range(1, MAX_SIGNATURES + 1), 1):
+        call(torch.ones(rows, 3))
+
+
+@pytest.mark.filterwarnings("ignore:.*kinds of calls came")
+def test_a_further_kind_that_stays_takes_the_place_of_the_one_used_least_recently() -> None:
+    model = nn.Linear(3, 3)
+    with closing(threadcast.optimize(model)) as call:
+        filled(call)
+        x = torch.ones(20, 3)
+        for _ in range(CALLS_IN_A_ROW - 1):
+            torch.testing.assert_close(call(x), model(x))
+        assert len(call.reports) == MAX_SIGNATURES
+        assert isinstance(runner(call, x), Tuning)
+        torch.testing.assert_close(call(x), model(x))
+        assert len(call.reports) == MAX_SIGNATURES
+        assert isinstance(runner(call, torch.ones(1, 3)), Tuning)
+        assert isinstance(runner(call, torch.ones(2, 3)), Fallback)
+
+
+@pytest.mark.filterwarnings("ignore:.*kinds of calls came")
+@pytest.mark.parametrize("other", [1, 21])
+def test_kinds_that_come_by_turns_do_not_take_each_others_places(other: int) -> None:
+    with closing(threadcast.optimize(nn.Linear(3, 3))) as call:
+        filled(call)
+        for _ in range(CALLS_IN_A_ROW + 1):
+            assert isinstance(runner(call, torch.ones(20, 3)), Fallback)
+            runner(call, torch.ones(other, 3))
+
+
+class Annealed(nn.Module):
+    """Has a public number that its owner changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.factor = nn.Linear(3, 3), 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x) * self.factor
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:.*kinds of calls came")
+def test_an_annealed_number_has_a_plan_again_once_it_stays() -> None:
+    model, x = Annealed(), torch.ones(4, 3)
+    with closing(threadcast.optimize(model)) as call:
+        for n in range(3 * MAX_SIGNATURES + CALLS_IN_A_ROW):
+            model.factor = max(0.1, 1 - 0.9 * n / (3 * MAX_SIGNATURES))
+            torch.testing.assert_close(call(x), model(x))
+        assert isinstance(runner(call, x), Tuning)
         torch.testing.assert_close(call(x), model(x))

@@ -89,7 +89,7 @@ class Number(float):
         self, other: Any, target: OpOverload, compute: Callable[[float, float], Any], *, after: bool = False
     ) -> Any:
         if not isinstance(other, int | float):
-            return NotImplemented  # a tensor's own operator takes this as the float that it is
+            return NotImplemented  # the tensor's own operator then uses this as a plain float
         first, second = (other, self) if after else (self, other)
         return self._numbers.computed(target, compute(float(first), float(second)), first, second)
 

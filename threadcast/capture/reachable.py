@@ -42,6 +42,8 @@ _OPAQUE = (
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket, CustomOpDef,
 )  # fmt: skip
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
+_CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
 _MODULE_OWN = frozenset(vars(nn.Module()))
 """Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
@@ -95,7 +97,7 @@ class Reachable:
                 if id(value) not in self._seen and not isinstance(value, _OPAQUE):
                     self._seen[id(value)] = value
                     pending.extend(self._visit(value))
-            for table, _, names, _ in self.tables:  # by names, of which there may be more by now
+            for table, _, names, _ in self.tables:  # by names, of which more may be known by now
                 found = table.values() if names is None else [table[name] for name in names & table.keys()]
                 pending.extend(value for value in found if id(value) not in self._seen)
             pending = [value for value in pending if not isinstance(value, _OPAQUE)]
@@ -116,6 +118,7 @@ class Reachable:
         return frozenset(self._names | set(table) if self._reflective else self._names)
 
     def _visit(self, value: Any) -> Iterator[Any]:
+        """Note what is to be watched of `value`, and yield what can be reached from it."""
         kind = type(value)
         if isinstance(value, Tensor):
             self.tensors.append(value)
@@ -126,43 +129,53 @@ class Reachable:
             yield from value.children()
         elif isinstance(value, FunctionType):
             yield from self._of_function(value)
-        elif isinstance(value, MethodType):
-            yield from (value.__func__, value.__self__)
-        elif isinstance(value, partial):
-            self._whole.append((value.keywords, "a partial's keywords"))
-            yield from (value.func, *value.args)
-        elif isinstance(value, property):
-            yield value.fget
-        elif isinstance(value, staticmethod | classmethod):
-            yield value.__func__
-        elif isinstance(value, cached_property):
-            yield value.func
+        elif isinstance(value, _WRAPPERS):
+            yield from self._of_wrapper(value)
         elif isinstance(value, ModuleType):
             if not _is_library(value.__name__):
                 self._by_name.append((vars(value), value.__name__, value))
         elif isinstance(value, type):
             self._callable_classes.update(map(id, value.__mro__))
             self._add_class(value)
-        elif isinstance(value, dict):
-            self._count(value)
-            self._whole.append((value, "a dictionary"))
-        elif isinstance(value, tuple | frozenset):
-            yield from value
-        elif isinstance(value, list | set | deque):
-            self._count(value)
-            self.containers.append(value)
-            yield from value
-        elif isinstance(value, np.ndarray | bytearray):
-            self._count(value if isinstance(value, bytearray) else value.reshape(-1))
-            self.containers.append(value)
-        elif isinstance(value, _GENERATORS):
-            if value is not getattr(random, "_inst", None):  # whether that is drawn from is found out when recording
-                self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
-        elif isinstance(value, Iterator):
-            self._cannot(f"a {kind.__name__}, which gives another value each time")
+        elif isinstance(value, _CONTAINERS):
+            yield from self._of_container(value)
+        elif isinstance(value, (*_GENERATORS, Iterator)):
+            self._add_source(value, kind)
         else:
             yield getattr(value, "__wrapped__", None)
             yield from self._of_object(value, kind)
+
+    def _of_wrapper(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, MethodType):
+            yield from (value.__func__, value.__self__)
+        elif isinstance(value, partial):
+            self._whole.append((value.keywords, "a partial's keywords"))
+            yield from (value.func, *value.args)
+        elif isinstance(value, property):
+            yield value.fget
+        elif isinstance(value, cached_property):
+            yield value.func
+        else:
+            yield value.__func__
+
+    def _of_container(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, tuple | frozenset):
+            yield from value
+            return
+        self._count(value.reshape(-1) if isinstance(value, np.ndarray) else value)
+        if isinstance(value, dict):
+            self._whole.append((value, "a dictionary"))
+            return
+        self.containers.append(value)
+        if not isinstance(value, np.ndarray | bytearray):
+            yield from value
+
+    def _add_source(self, value: Any, kind: type) -> None:
+        """Refuse what gives another value each time it is read."""
+        if not isinstance(value, _GENERATORS):
+            self._cannot(f"a {kind.__name__}, which gives another value each time")
+        elif value is not getattr(random, "_inst", None):  # the recorder finds out whether that is used
+            self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
 
     def _of_function(self, function: FunctionType) -> Iterator[Any]:
         for cell in function.__closure__ or ():

@@ -90,7 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
             self._fakes = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
         self._slots = 0
-        self._of: dict[int, Ref] = {}  # by id
+        self._of: dict[int, Ref] = {}  # refs by the tensor's id
         self._alive: list[Tensor] = []  # so that no id is used twice
         self._storages: dict[int, int] = {}  # by id of the tensor
         self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
@@ -126,7 +126,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except CaptureError:
             raise
         except Exception as error:
-            # Whatever the user's code or the tracer raised is the reason, and comes along as the cause.
+            # The exception of the user's code or of the tracer is the reason, and is attached as the cause.
             reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
             raise CaptureError(
                 f"cannot capture: {type(error).__name__}: {reason}. Control flow and shapes must not depend on "
@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.outputs = [self._ref(self._faked(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in found]
         for leaf in given:
             if isinstance(leaf, Tensor):
-                self._ref(leaf)  # whether it has been given other memory
+                self._ref(leaf)  # raises where its memory was exchanged
         return self.recording
 
     def __torch_dispatch__(
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):
             raise CaptureError(f"cannot capture a call of {func}")
-        if func.namespace == "prim":  # asks for what fake tensors know
+        if func.namespace == "prim":  # queries properties that fake tensors have
             return func(*args, **kwargs)
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
         if func in _UNKEPT or (reshapes and not self._is_new(args[0])):
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return made
         if func is not aten.lift_fresh.default:
             args, kwargs = tuple(self._faked(args)), self._faked(kwargs)
-        if func is aten._local_scalar_dense.default and self.phase == "update":  # the loop of an optimizer asks
+        if func is aten._local_scalar_dense.default and self.phase == "update":  # an optimizer's loop reads a number
             held = self._add_number(aten._to_copy.default, (self._ref(args[0]),), {"dtype": torch.float64})
             return float(self._numbers.standing_for(held))
         base = func._schema.name.split("::")[-1]

@@ -17,12 +17,12 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#9
 
 
 def colours_of(kinds: Sequence[str]) -> dict[str, str]:
-    """A colour for each kind, the first ones distinct; grey for the rest."""
+    """A colour for each kind: a different one for each of the first kinds, grey for the rest."""
     return {kind: COLOURS[i] if i < len(COLOURS) else "#999999" for i, kind in enumerate(kinds)}
 
 
 def timeline(schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: Mapping[str, str]) -> str:
-    """One track for each core from 0 to `span_s` seconds; ops that run at the same time are on different tracks."""
+    """An image with one track for each core, from 0 to `span_s` seconds; an op is drawn on each of its cores."""
     kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
     cores = sorted({core for placement in schedule.ops for core in placement.cores})
     rows = {core: i for i, core in enumerate(cores)}
@@ -63,7 +63,7 @@ class CurvePlot:
 
 
 def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) -> str:
-    """Seconds over threads, from zero; the band is the model's 90 % interval, the dots are measurements."""
+    """An image of seconds over threads, from zero; the band is the model's 90 % interval, the dots are measurements."""
     left, bottom, top = 46.0, 22.0, 22.0
     curve = plot.curve
     threads = sorted({case.threads for case in curve.cases} | set(plot.measured))
@@ -104,7 +104,7 @@ def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) 
 
 
 def bars(rows: Sequence[tuple[str, float, float]], *, unit: str) -> str:
-    """A horizontal bar for each (label, value, upper end of a whisker), from zero, values in `unit`."""
+    """An image with a horizontal bar for each row (label, value, upper end of a whisker), from zero, in `unit`."""
     step, label_width = 22.0, 230.0
     highest = max([max(value, upper) for _, value, upper in rows] or [0.0]) or 1.0
     scale = (WIDTH - label_width - 90) / highest
@@ -124,7 +124,10 @@ def bars(rows: Sequence[tuple[str, float, float]], *, unit: str) -> str:
 
 
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str) -> str:
-    """A line for each name over (x, y) points; x is ranked, so that 1, 4 and 16 are equally far apart."""
+    """An image with a line for each name through its (x, y) points; empty without points.
+
+    x is drawn by its rank, so that 1, 4 and 16 are equally far apart.
+    """
     left, bottom, top, right, height = 56.0, 34.0, 12.0, 240.0, 340.0
     values = sorted({x for points in series.values() for x, _ in points})
     found = [y for points in series.values() for _, y in points]

@@ -20,11 +20,11 @@ _COLUMNS = (
     ("regret_p95", "regret, 95th percentile %", 100), ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1),
     ("unusable", "ops lost", 1),
 )  # fmt: skip
-"""(field of a row, title, what it is multiplied by), after the model and its samples."""
+"""The columns after the model and its samples: (field of a row, title, factor by which its value is multiplied)."""
 
 
 def comparison_page(evaluation: Evaluation, *, title: str) -> str:
-    """The rows of `evaluation` as an HTML page; `title` says on what the models were compared."""
+    """The rows of `evaluation` as an HTML page; `title` says how the models were compared."""
     rows = evaluation.rows
     ranked = sorted((row for row in rows if row.regret_mean is not None), key=lambda row: row.regret_mean or 0.0)
     body = [

@@ -1,4 +1,4 @@
-"""Co-run slow-downs in commands: measuring them, planning with them, and learning them from steps."""
+"""Slow-downs of ops that run side by side, for commands: measures them, plans with them, learns them from steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from threadcast.collector.corun import CoRunReport
 
 CALIBRATION_S = 0.1
-"""Seconds for each of about a dozen numbers: classes need the right side of the ridge, not its third digit."""
+"""Seconds for each of about a dozen numbers of the calibration.
+
+Little time is enough to tell the classes of ops apart.
+"""
 
 
 def interference_of(problem: Problem, settings: Settings, *, off: bool = False) -> ClassInterference | None:
@@ -29,7 +32,7 @@ def interference_of(problem: Problem, settings: Settings, *, off: bool = False) 
 
 
 def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output, *, allow_busy: bool) -> CoRunReport:
-    """Measure the classes of the graph's ops and add them to what is known of the machine."""
+    """Measure how much classes of the graph's ops slow each other down, and add that to the machine's stored table."""
     from threadcast.collector.calibration import calibrate
     from threadcast.collector.corun import limits_of, measure_corun
 
@@ -49,13 +52,13 @@ def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output
 
 
 def rows(report: CoRunReport) -> list[dict[str, Any]]:
-    """The classes measured, as JSON."""
+    """The measured slow-downs by class, as JSON objects."""
     found: list[dict[str, Any]] = report.table.to_json()["classes"]
     return found
 
 
 def shown(measured: Sequence[dict[str, Any]]) -> Table:
-    """The classes measured, for people."""
+    """The measured slow-downs by class, as a table for people."""
     columns = ("class", "beside", "slowdown", "low", "high", "pairs")
     return table(columns, [[row[column] for column in columns] for row in measured], title="side by side")
 

@@ -48,7 +48,7 @@ class _Network:
     graph_name: str
     captured: Captured
     eager: Callable[[], object]
-    """The same step by eager PyTorch, on a model of its own."""
+    """Runs the same step by eager PyTorch, on a model of its own."""
 
 
 @click.command()
@@ -107,7 +107,7 @@ def _capture(name: str, size: str, mode: Mode) -> _Network:
 def _measure(
     output: Output, machine: Machine, store: Store, networks: Sequence[_Network], *, allow_busy: bool
 ) -> dict[str, list[Measurement]]:
-    """Every op of every network at every case, by op key."""
+    """Measure every op of every network in every case; return the measurements by op key."""
     from threadcast.collector.busy import LIMIT
     from threadcast.collector.campaign import Campaign, CampaignProgress
     from threadcast.collector.lone import LoneOps
@@ -163,7 +163,8 @@ def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[li
 def _fetch(
     output: Output, store: Path, models: Path, machine: Machine, networks: Sequence[_Network], *, log: Path
 ) -> tuple[dict[str, CurveTable], int]:
-    """The networks' curves over HTTP from a service that runs meanwhile, and the number of distinct ops fetched."""
+    """The networks' curves by name, fetched over HTTP from a service that runs meanwhile, and the number of distinct
+    ops."""
     from threadcast.prediction.remote import RemotePredictor
 
     output.note("starting the prediction service")
@@ -183,7 +184,7 @@ def _run(
     *,
     steps: int,
 ) -> RunReport:
-    """Plan, then run eager steps and planned steps by turns on the real cores."""
+    """Plan the network, then run eager steps and planned steps in turn on the real cores."""
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.tuning.comparison import compare
     from threadcast.scheduler.planner import plan
@@ -221,7 +222,7 @@ def _summary(
     over_http: int,
     runs: Sequence[RunReport],
 ) -> dict[str, Any]:
-    """What summary.json holds. Step times and bounds are by network, and summed over all of them at the top."""
+    """The content of summary.json. Step times and bounds are given by network, and at the top their sums."""
     keys = {op.key for one in networks for op in one.captured.graph.ops}
     each: dict[str, dict[str, Any]] = {
         run.name: {

@@ -24,9 +24,9 @@ class RunReport:
     default_step_s: float
     planned_step_s: float
     spread: str
-    """Quartiles of the ratio of default to plan, step by step."""
+    """95 % interval of the ratio of default to planned step time, as text."""
     kept: str
-    """What the guard keeps: "plan" or "default"."""
+    """The faster of the two, which the guard keeps: "plan" or "default"."""
     plots: Sequence[CurvePlot]
 
 

@@ -1,4 +1,4 @@
-"""The demo's own prediction service: started in another process, asked over HTTP, always stopped."""
+"""The demo's own prediction service, in another process, which is always stopped at the end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from threadcast.core.errors import ServiceUnavailable
 START_S = 60.0
 """Seconds that the service may take to import its libraries and load its model; it took 3 on 2 cores."""
 STOP_S = 10.0
-"""Seconds that it may take to finish after SIGTERM before it is killed."""
+"""Seconds that the service may take to finish after SIGTERM before it is killed."""
 
 
 @contextmanager
 def service(store: Path, models: Path, *, log: Path) -> Iterator[str]:
-    """Run `threadcast serve` on a free port of this machine and give its URL; it has ended when the block ends.
+    """Run `threadcast serve` on a free port of this machine inside the block, and return its URL.
 
-    ServiceUnavailable, with the end of its log, when it does not start.
+    ServiceUnavailable, with the end of its log, when the service does not start.
     """
     command = [
         sys.executable, "-c", "from threadcast.cli.main import main; main()", "serve", "--json", "--port", "0",

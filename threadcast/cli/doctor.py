@@ -81,7 +81,7 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
     from threadcast.collector.counters import availability
 
     load: Load | None = None
-    with contextlib.suppress(MeasurementError):  # told as a finding
+    with contextlib.suppress(MeasurementError):  # reported as a finding
         load = measure_load(usable.cpus)
     version, threads = _torch()
     return [

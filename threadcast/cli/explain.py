@@ -29,7 +29,7 @@ _HOLDERS = "by how much the bound falls if an op takes no time"
 
 
 def explained(report: Ceiling) -> list[RenderableType]:
-    """The verdict as a sentence, then the figures, then the ops that determine the makespan."""
+    """The parts of the report to print: the verdict as a sentence, the figures, the ops that determine the makespan."""
     reaches = [report.reach] + ([report.without_split] if report.without_split else [])
     rows = [(name, *(show(reach) for reach in reaches)) for name, show in _ROWS]
     figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)

@@ -1,6 +1,6 @@
-"""What a machine can do for threadcast and what prevents more: findings, each with what to do next.
+"""Checks of a machine for `threadcast doctor`: each returns findings, with advice on what to improve.
 
-Every check is a function of its arguments, so that tests can describe machines that are not there.
+Every check depends on its arguments only, so that tests can describe machines that they do not run on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class State(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Works, and could be better."""
+    """It works, but could be better."""
     MEND = "mend"
-    """Costs time, or makes measurements wrong."""
+    """It costs time, or makes measurements wrong, and should be changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One checked subject, the result, and what to do about it."""
+    """The result of one check: its topic, its state, what was found, and advice where there is some."""
 
     topic: str
     state: State
@@ -44,7 +44,7 @@ class Finding:
 
 
 def check_limits(usable: UsableCores) -> Finding:
-    """Whether something prevents the process from using the whole machine."""
+    """Checks whether something prevents the process from using the whole machine."""
     count = f"{usable.cores} usable core{'s' if usable.cores > 1 else ''}"
     if usable.limited_by is None:
         return Finding("cores", State.OK, f"{count}, nothing limits this process")
@@ -61,7 +61,7 @@ def check_limits(usable: UsableCores) -> Finding:
 
 
 def check_caches(machine: Machine) -> Finding:
-    """Whether ops can be placed by the caches that cores share."""
+    """Checks whether threads can be placed by the caches that cores share."""
     if not machine.caches:
         advice = (
             "threads cannot be placed by shared caches; let the hypervisor or container show /sys/devices/system/cpu"
@@ -76,7 +76,7 @@ def check_caches(machine: Machine) -> Finding:
 
 
 def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None) -> list[Finding]:
-    """Which hardware and software events can be counted. `paranoid` is perf_event_paranoid, None where unknown."""
+    """Checks which hardware and software events can be counted. `paranoid`: perf_event_paranoid, None where unknown."""
     findings = []
     listed = list(statuses)
     for kind in ("hardware", "software"):
@@ -95,7 +95,7 @@ def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None) -
 
 
 def check_frequency(cpus: Iterable[int], *, root: Path = Path("/")) -> Finding:
-    """Whether the kernel may change the cores' frequency while ops are timed."""
+    """Checks whether the kernel may change the cores' frequency while ops are timed."""
     policy = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
     governors = sorted({text for cpu in cpus if (text := read_text(root / policy.format(cpu)))})
     if not governors:
@@ -107,7 +107,7 @@ def check_frequency(cpus: Iterable[int], *, root: Path = Path("/")) -> Finding:
 
 
 def check_load(load: Load | None, *, limit: float) -> Finding:
-    """Whether other processes use the cores now. `load` None: the kernel does not say."""
+    """Checks whether other processes use the cores now. `load` is None where the kernel does not say."""
     if load is None:
         return Finding("load", State.NOTE, "/proc/stat does not say how busy the cores are", "time on an idle machine")
     found = f"others use {load.share:.0%} of the cores now, {load.busiest:.0%} of the busiest one"
@@ -119,7 +119,7 @@ def check_load(load: Load | None, *, limit: float) -> Finding:
 
 
 def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Finding:
-    """Whether there is a C++ compiler; `chosen` is the value of CXX."""
+    """Checks whether there is a C++ compiler; `which` finds a program's path, `chosen` is the value of CXX."""
     for name in (chosen, *COMPILERS):
         if name and (path := which(name)):
             return Finding("compiler", State.OK, path)
@@ -128,8 +128,10 @@ def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Fi
 
 
 def check_torch(version: str | None, threads: int | None, usable: UsableCores) -> Finding:
-    """Whether PyTorch's default number of threads suits the cores that the process may use. `version` None: not
-    installed."""
+    """Checks whether PyTorch's default number of threads suits the cores that the process may use.
+
+    `version` is None where PyTorch is not installed.
+    """
     if version is None or threads is None:
         advice = "capturing and timing networks need it: pip install 'threadcast[collect]'"
         return Finding("PyTorch", State.NOTE, "not installed", advice)
@@ -147,7 +149,7 @@ def check_torch(version: str | None, threads: int | None, usable: UsableCores) -
 
 
 def check_environment(environment: Mapping[str, str], usable: UsableCores) -> list[Finding]:
-    """OpenMP settings that conflict with the scheduler's placement, oversubscribe the cores or spin while waiting."""
+    """Finds OpenMP settings that conflict with the scheduler's placement, oversubscribe cores or spin while waiting."""
     findings = []
     for variable, text in sorted(environment.items()):
         advice = _harm(variable, text.strip().lower(), usable)
@@ -183,7 +185,7 @@ def _harm(variable: str, value: str, usable: UsableCores) -> str | None:
 
 
 def check_packages(is_installed: Callable[[str], bool]) -> list[Finding]:
-    """Which optional packages are missing, by the extra that installs them."""
+    """Finds the optional packages that are missing, by the extra that installs them."""
     findings = []
     for extra, packages in EXTRAS.items():
         missing = [name for name in packages if not is_installed(name)]
@@ -194,5 +196,5 @@ def check_packages(is_installed: Callable[[str], bool]) -> list[Finding]:
 
 
 def read_paranoid(root: Path = Path("/")) -> int | None:
-    """The kernel's perf_event_paranoid; None where it has none."""
+    """The kernel's perf_event_paranoid; None where there is no such file."""
     return read_int(root / "proc/sys/kernel/perf_event_paranoid")

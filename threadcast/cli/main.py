@@ -37,16 +37,16 @@ COMMANDS = {
     "db": "Import, export and check the measurements.",
     "demo": "Do all stages once on small networks and write a report.",
 }
-"""Every command with its help, in the order of a typical use; each is `command` in the file of its name in this
-folder."""
+"""Every command with its help, in the order of a typical use. A command is the function `command` in the file with its
+name in this folder."""
 
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors about a stream, without a file's name, when the disk is full or broken."""
+"""Numbers of errors, of a full or broken disk, that are explained to the user even if they name no file."""
 
 
 class _Commands(click.Group):
-    """Imports a command's file only when that command is asked for, so that help and start-up stay fast."""
+    """A group that imports a command's file only when that command is called, so that help and start-up stay fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in COMMANDS if importlib.util.find_spec(f"threadcast.cli.{name}")]
@@ -68,7 +68,7 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("threadcast: interrupted", err=True)
             ctx.exit(130)
-        except Exception as error:  # raised again unless it is the user's to mend
+        except Exception as error:  # raised again unless the user can solve it
             message = _explain(error)
             if message is None or ctx.meta.get("threadcast.traceback"):
                 raise

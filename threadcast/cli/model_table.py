@@ -1,4 +1,4 @@
-"""Shared by `train` and `compare`: the models to compare, how they are compared, and the table of the results."""
+"""Functions of `train` and `compare`: the models to compare, how they are compared, and the table of the results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from threadcast.models.splits import Split
 
 SAMPLES = (0, 1, 3, 4, 8, 16)
-"""Numbers of samples that models are compared with."""
+"""Numbers of sampled cases of an op with which models are compared by default."""
 
 SPLITS = ("auto", "new_network", "new_shape", "new_kind", "new_machine")
 
 
 def models_asked_for(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The given names, or all that there are; a usage error for an unknown one."""
+    """The given names of models, or all that are registered where none is given; a usage error for an unknown name."""
     from threadcast.models import registry_of_kinds
 
     for name in names:
@@ -40,10 +40,10 @@ def models_asked_for(context: click.Context, parameter: click.Parameter, names: 
 def make_models(
     names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement], *, tune: int = 0
 ) -> list[tuple[str, PerformanceModel]]:
-    """The models of these names; those that take a number of samples once for each (without `samples`: the suggested
-    one).
+    """Unfitted models of these names, each with the name of its row.
 
-    With `tune`, a number of settings to try, models with options to search are tuned.
+    A model that takes a number of samples is there once for each of `samples`, or once with the suggested number where
+    `samples` is empty. `tune` is the number of settings to try for models with options to search; 0 tunes none.
     """
     from threadcast.models import registry_of_kinds
     from threadcast.models.sampling import suggested_samples
@@ -64,7 +64,7 @@ def make_models(
                 models.append((name, made_of(name, samples=count)))
             except InvalidInput:
                 if count:
-                    raise  # a model that cannot do without samples is not compared without
+                    raise  # 0 is left out for a model that needs samples
     return models
 
 
@@ -178,7 +178,7 @@ def _accuracy(row: Row) -> str:
 
 
 def _context(rows: Sequence[Row]) -> str:
-    """The noise floor, which no model can beat, and the regret of always using all threads."""
+    """Text on the noise floor, which no model can beat, and on the regret of always using all threads."""
     judged = next((row for row in rows if row.regret_all_threads is not None), None)
     if judged is None or judged.regret_all_threads is None:
         return ""
@@ -188,7 +188,7 @@ def _context(rows: Sequence[Row]) -> str:
 
 
 def percent(share: float | None) -> float | None:
-    """The share in percent."""
+    """The share in percent; None stays None."""
     return None if share is None else 100 * share
 
 

@@ -99,6 +99,6 @@ def _registry(settings: Settings) -> ModelRegistry:
 
 
 def _score(manifest: Manifest) -> dict[str, Any]:
-    """The first score that the version was registered with."""
+    """The first score in the version's manifest; empty where there is none."""
     scores = [score for score in manifest.metrics.values() if isinstance(score, dict)]
     return scores[0] if scores else {}

@@ -1,4 +1,5 @@
-"""The options that commands share, and how they reach a command.
+"""The options that several commands have, as decorators.
+
 
     @click.command()
     @click.argument("network")
@@ -10,8 +11,8 @@
         ...
         output.result(document, table(columns, rows))
 
-`common` goes last (nearest to the function); every command has it. `network_options` is for the argument of this
-example and all that says which network is meant.
+`common` goes last (nearest to the function); every command has it. `network_options` adds the argument of this example
+and all options that select a network.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ AS_JSON, TRACEBACK, _FLAGS = "threadcast.json", "threadcast.traceback", "threadc
 
 
 def network_options(function: F) -> F:
-    """Give a command the argument NETWORK and what says which of its sizes, batches and modes: `network`, `size`,
-    `batch`, `mode` (None where nothing is said) and `optimizer`."""
+    """Give a command the argument NETWORK and the options that select its size, batch size, mode and optimizer.
+
+    The command gets `network`, `size`, `batch` and `mode` (None where they are not given), and `optimizer`.
+    """
     for option in reversed(
         (
             click.argument("network"),
@@ -54,13 +57,13 @@ def network_options(function: F) -> F:
 
 
 class NewFile(click.Path):
-    """A file that can be written: an error about a missing folder comes before the work and not after."""
+    """A file to write; a missing folder is an error before the command's work and not after it."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
+        """The path of the file."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"{str(value)!r} is in a folder that does not exist; make it first", param, ctx)

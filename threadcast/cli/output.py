@@ -1,4 +1,4 @@
-"""How every command writes: its result on stdout, everything else on stderr.
+"""The output of every command: its result on stdout, everything else on stderr.
 
 With `--json` stdout is exactly one JSON document: the result, or, when the command failed, `{"error": {"type",
 "message", "pointer"?}}`; the message is on stderr in both cases. Usage errors (exit code 2) are text on stderr only, as
@@ -25,12 +25,12 @@ from threadcast.cli.terminal import printable
 from threadcast.core.figures import duration, significant
 
 PIPED_COLUMNS = 80
-"""Width of tables on a stdout that is no terminal, unless COLUMNS says otherwise."""
+"""Width of tables, in characters, on a stdout that is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command writes with; `cli.options.common` passes it to the command."""
+    """Writes a command's result, notes and warnings; `cli.options.common` passes it to the command."""
 
     as_json: bool = False
 
@@ -47,7 +47,7 @@ class Output:
             console.print(renderable, soft_wrap=isinstance(renderable, str))
 
     def note(self, message: str) -> None:
-        """Tell the user something that is not the result, on stderr."""
+        """Write a message to the user on stderr, which is not part of the result."""
         click.echo(message, err=True)
 
     def warn(self, message: str) -> None:
@@ -55,7 +55,7 @@ class Output:
         click.echo(f"threadcast: warning: {printable(message)}", err=True)
 
     def progress(self, doing: str, *, total: int | None = None) -> ProgressBar:
-        """A context manager that shows on stderr how far `doing` is and the remaining time."""
+        """A context manager that shows on stderr how far the task `doing` is, and its remaining time."""
         return ProgressBar(doing, total=total)
 
 

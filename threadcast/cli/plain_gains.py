@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def to_json(gains: PlainGains) -> dict[str, Any]:
-    """The document: times, ratio over the step as it is run now with quartiles, page faults and memory by setting."""
+    """The gains as a JSON object: for each setting times in seconds, gain over the present step, page faults, memory.
+
+    Times and gains are medians with quartiles.
+    """
     settings = [
         {
             "what": timed.setting.name,
@@ -36,7 +39,7 @@ def to_json(gains: PlainGains) -> dict[str, Any]:
 
 
 def times(gains: PlainGains) -> Table:
-    """A table of all settings."""
+    """A table of all settings: step times with quartiles, gain and page faults."""
     rows = [
         [t.setting.name, t.seconds.median, t.seconds.low, t.seconds.high, t.gain.median, round(t.faults)]
         for t in gains.timed
@@ -48,12 +51,15 @@ def times(gains: PlainGains) -> Table:
 
 
 def lines(gains: PlainGains) -> str:
-    """What each setting gains, and how to get it."""
+    """A text with the gain of each setting, and how to use the setting."""
     return "\n".join(f"{f.topic}: {f.found}" + (f"\n  {f.advice}" if f.advice else "") for f in to_findings(gains))
 
 
 def to_findings(gains: PlainGains) -> list[Finding]:
-    """A finding for each setting but the first; where it gains, with how to use it."""
+    """A finding for each setting but the first, which is the step as it is run now.
+
+    With advice where there is a gain.
+    """
     findings = []
     for timed in gains.timed[1:]:
         topic = f"gain of {timed.setting.name}"

@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class OptionType(click.ParamType[tuple[str, Any]]):
-    """NAME=VALUE, the value a number, true, false, or several numbers with commas between them."""
+    """An option NAME=VALUE; the value is a number, true, false, or several numbers with commas between them."""
 
     name = "name=value"
 
@@ -144,7 +144,7 @@ def _check_options(policy: str, options: Sequence[tuple[str, Any]], searching: R
 
 
 def summary(plan: Plan) -> Row:
-    """The main figures of a plan, by column."""
+    """The main figures of a plan, by name: times in seconds, gap and busy share as fractions."""
     return {
         "policy": plan.policy,
         "makespan_s": plan.makespan_s,
@@ -167,7 +167,7 @@ def most_at_once(plan: Plan) -> int:
 
 
 def widths(plan: Plan) -> Table:
-    """By thread count, how many ops run with it and their share of the core time."""
+    """A table with the number of ops that run with each thread count, and their share of the core time."""
     count: Counter[int] = Counter()
     core_s: dict[int, float] = defaultdict(float)
     for op in plan.ops:

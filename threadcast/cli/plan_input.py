@@ -1,4 +1,4 @@
-"""The input of planning: a graph, the curves of its ops and the cores, from what the command line names."""
+"""Reads the input of planning that the command line names: a graph, the curves of its ops, and the cores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNTRAINED = "hill_climb"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the command line says about the graph and the source of its curves; None where it says nothing."""
+    """The arguments of the command line that select the graph and the source of its curves; None where not given."""
 
     network: str
     size: str | None = None
@@ -39,7 +39,7 @@ class Question:
 
 
 def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[str]]:
-    """Return the problem, and sentences that the user should read about it.
+    """Return the planning problem, and remarks on it for the user, each a sentence.
 
     A graph that contains curves is planned for any number of cores. Otherwise the curves are predicted for this
     machine, or the one named, by the service at `predictor.url` or by a model in process.
@@ -54,7 +54,7 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
         elif not {"/", ":"} & set(question.network):
-            networks.options(question.network, question.size or "tiny")  # an unknown one is the first thing to say
+            networks.options(question.network, question.size or "tiny")  # raises for an unknown one
         measured, machine = chosen_machines(question.machine, settings, open_stores)
         predictor = chosen_predictor(question.model, measured, settings, open_stores)
         if not question.network.endswith(".json"):  # only now: capturing takes long, and the rest may fail
@@ -67,7 +67,7 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
 
 
 def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> OpGraph:
-    """A network's graph, or one of the store, whose names hold slashes and no colon."""
+    """The graph of a network, or a graph of the store, whose name has slashes and no colon."""
     spec = question.network
     if "/" in spec and ":" not in spec:
         return chosen_store(settings, open_stores).graph(spec)
@@ -79,7 +79,7 @@ def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> Op
 
 
 def _described_machine(named: str | None, cores: int | None) -> Machine:
-    """For a graph with curves: a machine file's cores, or so many equal ones that share one cache."""
+    """The machine for a graph with curves: that in the file `named`, or `cores` equal cores that share one cache."""
     if named is not None:
         return _limited(read_json(Path(named), Machine.from_json), cores)
     return Machine.uniform("cores", usable_cores().cores if cores is None else cores)
@@ -88,7 +88,8 @@ def _described_machine(named: str | None, cores: int | None) -> Machine:
 def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
     """The machine that measurements and predictions are for, and the part of it that is planned for.
 
-    With `--cores`, the machine of just these cores is used where something was measured on it.
+    If `--cores` limits the machine, and the store has measurements of the limited machine, both are the limited
+    machine.
     """
     cores = settings["cores"]
     if named is not None:
@@ -173,7 +174,7 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
 
 
 def remote_remarks(predictor: Predictor) -> list[str]:
-    """Warnings for the user where the service was asked and did not answer."""
+    """Warnings for the user where the service did not answer and something else predicted in its place."""
     from threadcast.prediction.fallback import ROOFLINE
     from threadcast.prediction.remote import RemotePredictor
 

@@ -110,7 +110,7 @@ def _curve_table(op: Op, curves: CurveTable, row: int) -> Table:
 
 
 def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Sequence[int]) -> Table:
-    """One row for each op, those with most total time first."""
+    """A table with one row for each op, those with most total time first."""
     rows: list[tuple[Any, ...]] = []
     for i, op in enumerate(ops):
         curve = curves[i]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from threadcast.core import Case, Machine, OpGraph
 
 STEP_MEANS = 20
-"""Time for one sequential step in one case, as a multiple of the mean time for an op."""
+"""Time budget for timing the sequential step in one case, as a multiple of the mean budget for an op."""
 
 SHOWN_FAILURES = 5
 
@@ -114,7 +114,7 @@ def _measured(
     output: Output, settings: Settings, name: str, graph: OpGraph, measurer: Measurer, proposer: FixedProposer,
     *, allow_busy: bool,
 ) -> CampaignReport:  # fmt: skip
-    """Store the graph under `name` and measure its ops, with progress."""
+    """Store the graph under `name`, measure its ops while a progress bar is shown, and return the report."""
     from threadcast.collector.campaign import Campaign, CampaignProgress
     from threadcast.store import Store
 

@@ -17,9 +17,9 @@ _LINE_EVERY_S = 10.0  # between plain lines: seldom enough for a CI log, often e
 
 
 class ProgressBar:
-    """Shows how far a task is and the remaining time: enter it, then call `update`.
+    """A context manager that shows how far a task is and the remaining time; call `update` inside its block.
 
-    `total` may be None while it is not known. Leaving it removes the bar.
+    `total` may be None while it is not known. At the end of the block the bar is removed.
     """
 
     def __init__(self, doing: str, *, total: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class ProgressBar:
 
 
 def _terminal_bar() -> Bar:
-    from rich.console import Console  # here: most commands are done before a bar would be
+    from rich.console import Console  # here: most commands end before a bar is drawn
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

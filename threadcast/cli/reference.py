@@ -1,4 +1,4 @@
-"""docs/commands.md, generated from the commands: `python -m threadcast.cli.reference > docs/commands.md`."""
+"""Generates docs/commands.md from the commands: `python -m threadcast.cli.reference > docs/commands.md`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def render() -> str:
-    """The whole page."""
+    """The text of docs/commands.md."""
     context = cli.make_context("threadcast", [], resilient_parsing=True)
     parts = [HEAD]
     for name in COMMANDS:

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from threadcast.runtime.tuning.comparison import Comparison
 
 TRACED = 10
-"""Steps that are traced to find pairs of ops that slow each other down; medians of them tolerate a few disturbed
-ones."""
+"""Number of steps that are traced to find pairs of ops that slow each other down; medians over them tolerate a few
+disturbed steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """The network and options of the command line; `model` names the model that predicts."""
+    """The network and its options from the command line; `model` names the model that predicts."""
 
     spec: str
     size: str | None
@@ -48,7 +48,7 @@ class _Network:
 
     @property
     def profiling(self) -> str:
-        """The command that measures its ops."""
+        """The command line that measures the network's ops."""
         options = {"size": self.size, "batch": self.batch, "mode": self.mode}
         given = [f"--{name} {value}" for name, value in options.items() if value is not None]
         adam = ["--optimizer adam"] if self.optimizer == "adam" else []
@@ -169,7 +169,7 @@ def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineC
 
 
 def _keep(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
-    """Store the run for the service's pages, where the graph is one that the store has."""
+    """Store the run for the service's pages, if the store has the graph."""
     from threadcast.store import Store
 
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -189,7 +189,7 @@ def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Ma
 
 
 def _widths(machine: Machine) -> list[int]:
-    """1, 2, 4 and so on, and all cores."""
+    """Thread counts: the powers of two up to the number of cores, and that number."""
     return sorted({2**i for i in range(len(machine).bit_length())} | {len(machine)})
 
 

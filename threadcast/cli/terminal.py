@@ -1,4 +1,4 @@
-"""Text from files and networks, with characters escaped that a terminal must not get."""
+"""Escapes characters in text from files and networks that a terminal must not get."""
 
 from __future__ import annotations
 

@@ -117,7 +117,10 @@ def _calibrated() -> PerformanceModel:
 
 
 def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement], row: Row) -> bool:
-    """Fit the model to everything; False, with a warning, where that fails or no op could judge it."""
+    """Fit the model to all measurements and return True.
+
+    False, with a warning, if that fails or no op could judge it.
+    """
     if not row.ops:
         output.warn(f"{model.name} was not registered: no op could judge it")
         return False
@@ -140,6 +143,6 @@ def _origin(measurements: Sequence[Measurement], networks_of: dict[str, set[str]
 
 
 def _loss(judged: tuple[str, Row]) -> tuple[float, ...]:
-    """Sort key, less is better: ops that the version could not be judged by, then mean regret, then samples."""
+    """Sort key, smaller is better: the number of ops that could not judge the version, mean regret, samples."""
     row = judged[1]
     return (row.unusable, row.regret_mean or 0.0, row.samples)

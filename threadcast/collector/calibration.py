@@ -135,7 +135,7 @@ def _bandwidth(working_set_bytes: int, seconds: float, clock: Callable[[], float
     best_s = min(_batches(lambda: torch.add(left, right, out=total), seconds, clock))
     one = torch.ones(1)
     call_s = min(_batches(lambda: torch.add(one, one, out=one), seconds / 10, clock))
-    return 12 * elements / max(best_s - call_s, best_s / 2)  # of a cache, the call is a tenth of the time
+    return 12 * elements / max(best_s - call_s, best_s / 2)  # for a cache, the call is a tenth of the time
 
 
 def _addition_s(elements: int, seconds: float, clock: Callable[[], float]) -> float:

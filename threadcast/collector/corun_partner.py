@@ -70,7 +70,7 @@ class Partner:
     @property
     def _pipes(self) -> tuple[TextIO, TextIO]:
         requests, answers = self._process.stdin, self._process.stdout
-        if requests is None or answers is None:  # never: they were asked for
+        if requests is None or answers is None:  # cannot be: both pipes were requested
             raise MeasurementError("the process beside has no pipes")
         return cast(TextIO, requests), cast(TextIO, answers)
 

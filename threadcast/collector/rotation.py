@@ -42,7 +42,7 @@ class RotatedOp:
             copies = {name: _copy(tensor) for name, tensor in tensors.items()}
             self._calls.append(pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in leaves], structure))
             self._written += [(copies[id(tensor)], first) for tensor, first in prepared.written]
-        # No generator of this object's: the two would refer to each other, and the copies wait for the cycle collector.
+        # Not a generator method: it and this object would refer to each other, and keep the copies in memory for long.
         self._turns = cycle(self._calls)
         self._runs = 0
         self._target = prepared.target

@@ -36,7 +36,7 @@ FIRST_RUN_EXTRA_S = 0.05
 """Upper limit of the time that only a first run takes, to choose and compile a kernel and to map memory (below 35 ms
 for oneDNN's convolutions of ResNet-18). If a first run takes longer than a batch by this much, a batch is one run."""
 
-_MARGIN = 1.2  # over the length wanted, so that one guess commonly is enough
+_MARGIN = 1.2  # factor on the wanted length, so that one guess is mostly enough
 _MAX_GROWTH = 10
 _MAX_RUNS = 1 << 20
 

@@ -34,5 +34,5 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(draft, target)
     except OSError as error:
         if str(error.filename).startswith(str(target.parent / prefix)):
-            error.filename, error.filename2 = str(path), None  # the draft's name says nothing to whoever reads this
+            error.filename, error.filename2 = str(path), None  # the caller does not know the draft's name
         raise

@@ -22,7 +22,8 @@ III-B). In larger groups (a CCX, a socket) the imbalance is slight and every cou
 
 
 MAX_CORES = 4096
-"""Most cores that `Machine.uniform` accepts; several times what the largest shared-memory machines have."""
+"""Most cores of a machine that is described and not read from the system; the largest shared-memory machines have far
+fewer."""
 
 
 class Affinity(StrEnum):
@@ -47,7 +48,7 @@ class Case:
         object.__setattr__(self, "affinity", Affinity(self.affinity))
 
     def __hash__(self) -> int:
-        return self.threads if self.affinity is Affinity.COMPACT else ~self.threads  # the derived one takes 3 x as long
+        return self.threads if self.affinity is Affinity.COMPACT else ~self.threads  # the dataclass's takes 3 x as long
 
     def __str__(self) -> str:
         return f"{self.threads} {self.affinity}"

@@ -1,6 +1,6 @@
 """Processes that end when the process that started them ends, in whatever way it ends.
 
-Run as a script, `python parent_process.py PARENT COMMAND...`, it runs a command on the same terms: the command and what
+Run as a script, `python parent_process.py PARENT COMMAND...`, it runs a command that ends in the same way: it and what
 it starts in its process group end with the process PARENT. It then imports nothing but the standard library.
 """
 

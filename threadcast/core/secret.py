@@ -36,7 +36,7 @@ class Secret:
             return cls(text)
         except OSError as error:
             raise InvalidInput(f"the key file {path} cannot be read: {error.strerror}") from error
-        except ValueError:  # which may quote what it could not decode
+        except ValueError:  # its message may quote the text
             raise InvalidInput(
                 f"the key file {path} must hold 1 to {MAX_CHARACTERS} visible ASCII characters and nothing else"
             ) from None

@@ -13,7 +13,7 @@ MAX_CPU = 1 << 16
 def read_text(path: Path | str) -> str | None:
     """The stripped text of a file; None if it cannot be read."""
     try:
-        with open(path, "rb", buffering=0) as file:  # limits are read five times a second beside what they limit
+        with open(path, "rb", buffering=0) as file:  # limits are read five times a second beside the work
             return file.readall().decode().strip()
     except (OSError, UnicodeDecodeError):
         return None

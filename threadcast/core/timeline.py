@@ -56,7 +56,7 @@ def _group(
     guarded = frozenset(schedule.guarded) if isinstance(schedule, Plan) else frozenset()
     for track, op in placed:
         start_ns, finish_ns = round(op.start_s * 1e9), round(op.finish_s * 1e9)
-        # Microseconds. Perfetto cuts both to whole nanoseconds and drops what then overlaps: hence one less.
+        # Microseconds. Perfetto cuts both to whole nanoseconds and drops events that then overlap: hence 1 ns less.
         times = {"ts": start_ns / 1e3, "dur": max(finish_ns - start_ns - 1, 0) / 1e3}
         known = ops.get(op.id)
         yield {

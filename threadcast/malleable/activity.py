@@ -1,25 +1,26 @@
-"""Whether a process computes or waits, judged by its CPU time: one that waits lends its cores meanwhile."""
+"""Decides by a process's CPU time whether it computes or waits; a process that waits lends its cores to others."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 ActivityState = Literal["new", "computes", "waits"]
-"""A process is "new" as long as it has not worked for long enough, since it came or since it last waited."""
+"""A process is "new" until it has worked for `COMPUTES_S`, counted from its start or from when it last waited."""
 
 WAITS_S = 1.0
-"""Without work, before a process is taken to wait; twice as long each time that it soon worked again."""
+"""Seconds without work after which a process counts as waiting; doubled each time that it soon worked again."""
 LONGEST_WAIT_S = 30.0
+"""Limit of this doubling, in seconds."""
 COMPUTES_S = 0.5
-"""Of work, before a process is taken to compute: one that starts, or only answers, gets nobody else's cores."""
+"""Seconds of work after which a process counts as computing: one that only starts, or answers a request, does not."""
 WINDOW_S, WORK_S = 0.1, 0.02
-"""A process works if it uses so much CPU time in such a window: two ticks, the unit in which the kernel counts it."""
+"""A process works if it uses `WORK_S` seconds of CPU time (two of the kernel's ticks) in a window of `WINDOW_S`."""
 
 
 class Activity:
-    """The `state` of one process, from regular observations.
+    """Derives the `state` of one process from regular observations.
 
-    A process that waits and then works is "new" at once and "computes" a while later. A stopped process (SIGSTOP) waits
+    A waiting process that works again is "new" at once, and "computes" a while later. A stopped process (SIGSTOP) waits
     from the first observation on.
     """
 
@@ -31,12 +32,16 @@ class Activity:
         self._was_runnable = False
         self._last_work_s: float | None = None
         self._work_since_s: float | None = None
-        """When it began to work without a break."""
+        """Time in seconds since which the process has worked without a break."""
         self._waits_since_s = 0.0
         self._patience_s = WAITS_S
 
     def observe(self, cpu_s: float, kernel_state: str, now_s: float) -> ActivityState:
-        """Note the CPU time that it has used in all, and the kernel's letter for its state (proc_pid_stat(5))."""
+        """Return the state after an observation at `now_s`.
+
+        `cpu_s` is the CPU time in seconds that the process has used in all, `kernel_state` the kernel's letter for its
+        state (proc_pid_stat(5)).
+        """
         was_stopped, self.stopped = self.stopped, kernel_state in "Tt"
         works = not self.stopped and (self._works(cpu_s, kernel_state, now_s) or was_stopped)
         if self._last_work_s is None:
@@ -57,7 +62,7 @@ class Activity:
         return self.state
 
     def _works(self, cpu_s: float, kernel_state: str, now_s: float) -> bool:
-        """Whether it used CPU time of late, or was runnable twice in a row: others may have left it no time."""
+        """Whether it used CPU time recently, or was runnable twice in a row: others may have left it no CPU time."""
         self._samples.append((now_s, cpu_s))
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - WINDOW_S:
             del self._samples[0]

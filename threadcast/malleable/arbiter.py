@@ -36,21 +36,23 @@ from threadcast.malleable.process_list import deadline_status, process_list
 from threadcast.malleable.sockets import listen, peer
 
 RELEASE_S = 0.5
-"""How long a process may take to let go of cores before they are taken from it: a stopped process does not answer."""
+"""Seconds that a process has to confirm an order; after that the cores count as released. A stopped process has 0."""
 GATHER_S = 0.3
-"""After its start, during which an arbiter only listens: processes of one that died come back with what they have."""
+"""Seconds after its start in which an arbiter only listens: processes of an earlier arbiter reconnect and report their
+cores."""
 ALONE_S, LOOK_S, SOON_S = 0.5, 0.1, 0.01
-"""How often a process that is alone is observed, and several; while some lend their cores, and want them back as soon
-as they work."""
+"""Seconds between observations: of a single process, of several, and of those that lend their cores, because they need
+these back as soon as they work."""
 
 _logger = logging.getLogger("threadcast.arbiter")
 
 
 class Arbiter:
-    """Serves `path` until `stop` is called: `with Arbiter(machine, path) as arbiter: arbiter.serve()`.
+    """Divides the cores of `machine` among the processes that connect to the Unix socket `path`.
 
-    A connection is a process: when it ends, however it ends, its cores are free. `group`: whose members may connect.
-    A message that is not understood is refused, and ends its connection, nothing else.
+    Usage: `with Arbiter(machine, path) as arbiter: arbiter.serve()`. Each connection stands for a process; when the
+    connection ends for any reason, the process's cores are free. Members of the Unix group `group` may connect too. An
+    invalid message is refused and ends its connection, without effect on other processes. `now` returns seconds.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Arbiter:
         self.close()
 
     def serve(self) -> None:
-        """Answer until `stop`."""
+        """Serve connections until `stop` is called."""
         while not self._stopping:
             somebody_lends = any(party.lends for party in self._ledger.parties.values())
             for key, events in self._selector.select(timeout=SOON_S if somebody_lends else self._every_s()):
@@ -99,12 +101,12 @@ class Arbiter:
                 self._send_deadlines()
 
     def stop(self) -> None:
-        """End `serve`, from another thread or a signal handler."""
+        """End `serve`. May be called from another thread or a signal handler."""
         self._stopping = True
         self._wake.send(b"x")
 
     def close(self) -> None:
-        """Close all sockets; processes keep the cores that they have."""
+        """Close all sockets and remove the socket file; processes keep the cores that they have."""
         for connection in self._connections.values():
             connection.channel.close()
         for one in (self._listening, self._woken, self._wake, self._selector):
@@ -116,7 +118,7 @@ class Arbiter:
         return ALONE_S if alone else LOOK_S
 
     def _observe(self, *, everybody: bool) -> None:
-        """Note who computes and who waits: of `everybody`, or only of those that lend."""
+        """Update which processes compute and which wait: all of them for `everybody`, else only those that lend."""
         now_s, parties = self._now(), self._ledger.parties
         joined = [connection for name, connection in self._connections.items() if name in parties]
         processes = {connection.process for connection in joined}
@@ -197,11 +199,11 @@ class Arbiter:
             raise FormatError("join first")
 
     def _ids_of(self, cores: Cores) -> list[int]:
-        """The ids of those of these cores that this machine has."""
+        """Ids of these cores, without cores that this machine lacks."""
         return sorted({self._core_of[cpu] for core in cores for cpu in core if cpu in self._core_of})
 
     def _allowed(self, cores: Cores | None) -> frozenset[int] | None:
-        """The ids of the cores of which a process may use every hardware thread; None if it may use all or none."""
+        """Ids of the cores of which a process may use every hardware thread; None if these are all cores or none."""
         if cores is None:
             return None
         cpus = {cpu for core in cores for cpu in core}
@@ -216,7 +218,7 @@ class Arbiter:
             self._send(connection, to_json(UseCores(tuple(self._cpus_of[core] for core in cores), number)))
 
     def _confirm_for_silent(self) -> None:
-        """Count orders that were not confirmed in time as confirmed, so that others get the cores."""
+        """Count orders that were not confirmed in time as confirmed, so that other processes get the cores."""
         now_s = self._now()
         for name, connection in self._connections.items():
             release_s = 0.0 if connection.watch.activity.stopped else RELEASE_S
@@ -240,7 +242,7 @@ class Arbiter:
             self._send(connection, to_json(status))
 
     def _send(self, connection: Connection, message: dict[str, Any]) -> None:
-        """Send one message; what does not fit waits until the other side reads, and a second one meanwhile ends it."""
+        """Send a message, its last part later if it does not fit; if an earlier one still waits, end the connection."""
         try:
             connection.channel.send(message)
         except OSError as error:

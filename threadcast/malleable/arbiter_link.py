@@ -1,4 +1,4 @@
-"""A process's connection to the arbiter: joins, reports what changes, and hears which cores the process is given."""
+"""A process's connection to the arbiter: it joins, reports changes, and receives the cores that the process gets."""
 
 from __future__ import annotations
 
@@ -33,32 +33,34 @@ from threadcast.malleable.messages import (
 from threadcast.malleable.sockets import connect
 
 REPORT_S = 0.5
-"""How often a process reports its steps that has all the cores that it may use; others do at every look."""
+"""Seconds between reports of steps by a process that has all cores that it may use; others report at every `look`."""
 CONNECT_S = 0.1
+"""Longest wait in seconds for a connection to the arbiter."""
 REFUSED_S, LONGEST_REFUSED_S = 1.0, 30.0
-"""How long an arbiter that refuses this process is left alone: at first, and, twice as long each time, at most."""
+"""Seconds until the next attempt to join after the arbiter refused this process: first value, and limit of its doubling
+at each further refusal."""
 
 _logger = logging.getLogger("threadcast.malleable")
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a process asks of an arbiter; see `division.Claim`."""
+    """What a process asks of an arbiter; for weight, least and most number of cores see `division.Claim`."""
 
     name: str = ""
     weight: float = 1.0
     least: int = 1
     most: int | None = None
     deadline: tuple[float, float] | None = None
-    """Steps that are to be made, and in how many seconds from when the process attaches."""
+    """(steps to be made, seconds within which), counted from when the process attaches."""
 
 
 class ArbiterLink:
-    """Keeps the connection to whichever arbiter listens at `path`, now and later.
+    """Keeps a connection to the arbiter that listens at `path`, and to any arbiter that listens there later.
 
-    `steps` counts this process's steps; `expected` gives the steps a second that it expects, by number of cores.
-    `assigned` is called with the cores of each order and returns those then in use; an arbiter that goes away changes
-    nothing. Except for `finish` and `on_time`, one thread at a time may use it.
+    `steps()` returns how many steps this process has made; `expected()` returns the steps a second that it expects, by
+    number of cores. `assigned` is called with the cores of each order, and returns the cores that are then in use. When
+    the arbiter goes away, the process keeps its cores. Only `finish` and `on_time` may be used from several threads.
     """
 
     def __init__(
@@ -81,19 +83,23 @@ class ArbiterLink:
 
     @property
     def on_time(self) -> bool | None:
-        """Whether the arbiter says that the deadline is met; None without either, and before it is known."""
+        """Whether the deadline will be met, by the arbiter; None without arbiter or deadline, and until it is known."""
         return self._on_time
 
     def finish(self, steps: float, within_s: float) -> None:
-        """Set the deadline, in place of an earlier one; InvalidInput for numbers that are not above 0."""
+        """Set a deadline of `steps` steps within so many seconds from now, replacing an earlier one.
+
+        InvalidInput for numbers that are not above 0.
+        """
         deadline = Deadline.within(steps, within_s, self._now())
         with self._lock:
             self._deadline, self._deadline_told, self._on_time = deadline, False, None
 
     def look(self, bounds: Bounds, in_use: Cores, *, has_all: bool) -> None:
-        """Join if there is an arbiter and it is time to, and tell it what has changed.
+        """Join the arbiter if there is one and it is time to, and send it what has changed. Call this regularly.
 
-        `in_use` are the cores that an arbiter gave (none: nobody gave any); `has_all`: these are all it may use.
+        `in_use` are the cores that an arbiter assigned (empty: none did). `has_all`: whether the process has all cores
+        that it may use.
         """
         if self._channel is None and self._now() >= self._join_from_s:
             self._join(bounds, in_use)
@@ -112,7 +118,7 @@ class ArbiterLink:
             self._tell_deadline()
 
     def hear(self) -> None:
-        """Act on what the arbiter has sent."""
+        """Act on the messages that the arbiter has sent: orders, deadline status, refusals."""
         if self._channel is None:
             return
         try:
@@ -135,7 +141,7 @@ class ArbiterLink:
             self.close()
 
     def close(self) -> None:
-        """Leave the arbiter, if there is one; a later `look` joins again."""
+        """Close the connection to the arbiter, if there is one; a later `look` joins again."""
         if self._channel is not None:
             self._selector.unregister(self._channel)
             self._channel.close()
@@ -145,7 +151,7 @@ class ArbiterLink:
                 self._deadline_told = self._deadline is None
 
     def abandon(self) -> None:
-        """Close a forked child's copy of the socket, without a change to the parent's."""
+        """Close a forked child's copy of the socket; the parent's connection stays open."""
         if self._channel is not None:
             self._channel.close()
 

@@ -1,4 +1,4 @@
-"""`threadcast.attach()`: one line that lets a program follow the cores that its process is given."""
+"""`threadcast.attach()`: one line that makes a program follow the cores that its process gets."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ def attach(
 ) -> Member:  # fmt: skip
     """Let this process's threads, and the thread counts of torch, OpenBLAS, MKL and OpenMP, follow its cores.
 
-    The cores are those that its affinity mask, cpuset and CPU quota leave it, of these those that an arbiter gives it
-    while one runs on this machine, and of these those that `threadcast resize` asked for. The arbiter goes by `weight`,
-    `least` and `most` (None: the settings `malleable.weight` and so on) and by `deadline`: optimizer steps to be made,
-    and within how many seconds from now; `Member.finish` sets another one later. With `signals`, SIGUSR1 and SIGUSR2
-    mean one core fewer and one more. Thread counts change in the main thread, between two operators. Models optimised
-    by `threadcast.optimize` continue with a plan for the cores that there are. A second call returns the same member.
-    A forked child is not attached.
+    Its cores are those that its affinity mask, cpuset and CPU quota allow; of these, those that an arbiter on this
+    machine assigns, if one runs; of these, those that `threadcast resize` asked for. They may change at any time.
 
-    InvalidInput for numbers that an arbiter would refuse, and for `signals` elsewhere than in the main thread.
+    The arbiter divides cores by `weight` (how much the progress of this process counts), by `least` and `most` (numbers
+    of cores), and by `deadline`, a pair: optimizer steps to be made, and seconds from now within which. None takes the
+    settings `malleable.weight`, `malleable.least` and so on. `Member.finish` sets another deadline later. `name` is
+    shown by `threadcast top` (None: the program's name). With `signals`, SIGUSR1 means one core fewer and SIGUSR2 one
+    more.
+
+    Thread counts change in the main thread, between two operators. Models optimised by `threadcast.optimize` continue
+    with a plan for the current cores. A second call returns the same member. A forked child is not attached.
+
+    InvalidInput for numbers that an arbiter would refuse, and for `signals` outside of the main thread.
     """
     global _attached
     with _lock:
@@ -75,7 +79,7 @@ def _deadline(settings: Settings) -> tuple[float, float] | None:
 
 
 def _program() -> str:
-    """The script or module that this Python runs, also before `sys.argv` is there."""
+    """The name of the script or module that this Python runs; works even before `sys.argv` is set."""
     given = iter(sys.orig_argv[1:])
     for part in given:
         if part in ("-m", "-c"):
@@ -86,7 +90,7 @@ def _program() -> str:
 
 
 def detach() -> None:
-    """Stop following; the cores stay as they are."""
+    """Stop following the cores; the process keeps those that it has now."""
     global _attached
     with _lock:
         if _attached is not None:
@@ -104,7 +108,7 @@ def _follow_signals(member: Member) -> None:
 
 
 def _forget() -> None:
-    """Detach a forked child: it has no listening thread, and its sockets are its parent's."""
+    """Detach a forked child: it has no listening thread, and its sockets belong to its parent."""
     global _attached, _lock
     if _attached is not None:
         _attached.abandon()

@@ -1,4 +1,4 @@
-"""A connection between two processes over which messages go both ways, without anybody waiting."""
+"""A connection between two processes for messages in both directions that never blocks."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _READ_BYTES = 1 << 16
 
 
 class Channel:
-    """One end of a connection on a stream socket, which is made non-blocking; the channel owns it."""
+    """One end of a connection. It owns the stream socket `connected` and makes it non-blocking."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self._socket, self._lines, self._unsent = connected, Lines(), b""
 
     def fileno(self) -> int:
-        """The descriptor, for a selector."""
+        """Return the socket's file descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a part of the last message still waits for the other side to read."""
+        """Whether part of the last message is still unsent because the other side has not read."""
         return bool(self._unsent)
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """The messages that have arrived; none where there is nothing to read.
+        """Yield the messages that have arrived; none where there is nothing to read.
 
-        OSError once the other side has closed the connection; FormatError at a line that is no message.
+        OSError once the other side has closed the connection; FormatError at a line that is no JSON object.
         """
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -41,9 +41,9 @@ class Channel:
         yield from self._lines.feed(data)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one message, or as much of it as the other side has room for: `flush` sends the rest.
+        """Send a message, or as much of it as fits into the socket's buffer; `flush` sends the rest.
 
-        OSError where the connection has ended, and where the rest of an earlier message still waits.
+        OSError where the connection has ended, and where part of an earlier message is still unsent.
         """
         if self._unsent:
             raise BlockingIOError("it does not read what it is sent")
@@ -51,7 +51,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is left of the last message, as far as there is room; OSError where the connection has ended."""
+        """Send as much as fits of the rest of the last message; OSError where the connection has ended."""
         try:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:

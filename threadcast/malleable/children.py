@@ -1,4 +1,4 @@
-"""The processes that an attached process has started keep to its cores, unless they are attached themselves."""
+"""Keeps the processes that an attached process has started on its cores, unless they are attached themselves."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ANSWER_S = 0.5
 class Children:
     """Sets the affinity masks of this process's descendants.
 
-    A child inherits the mask of the thread that starts it; when the cores change it follows. One that has pinned itself
-    keeps to what is left of its own CPUs. How many threads a child uses is its own affair.
+    A child inherits the mask of the thread that starts it, and follows when the cores change. A child that has pinned
+    itself keeps those of its own CPUs that are still allowed. How many threads a child uses is not changed.
     """
 
     def __init__(self) -> None:
         self._inherited: Collection[int] = os.sched_getaffinity(0)
-        """The mask with which children have started since the last change."""
+        """The affinity mask that children have inherited since the last change."""
         self._masks: dict[int, ThreadMasks] = {}
 
     def restrict(self, cpus: Collection[int]) -> None:
-        """Let all descendants run on `cpus` only."""
+        """Let all descendants run on these CPUs only."""
         found = descendants(os.getpid(), without=_is_attached)
         self._masks = {child: self._masks.get(child) or ThreadMasks(child, unpinned=self._inherited) for child in found}
         for masks in self._masks.values():
@@ -39,10 +39,10 @@ class Children:
 
 
 def inherited_limit() -> frozenset[int] | None:
-    """The CPUs that this process may use where its mask is only what an attached ancestor happens to have now.
+    """Return the CPUs that an attached ancestor may use at most, if this process has inherited its current mask.
 
-    The ancestor's cores of the moment are no limit of its children; its own limits are. None where no ancestor is
-    attached, or where this process has another mask.
+    The ancestor's current cores do not limit its children, but the ancestor's own limits do. None where no ancestor is
+    attached, or where this process's mask is not the ancestor's current one.
     """
     for ancestor in ancestors(os.getpid()):
         path = socket_of(ancestor)

@@ -1,4 +1,4 @@
-"""What the arbiter keeps of one connection."""
+"""What the arbiter remembers of a connection."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from threadcast.malleable.process_watch import ProcessWatch
 
 
 class Connection:
-    """One connection to the arbiter: a process once it has joined. A process may connect twice."""
+    """A connection to the arbiter, which stands for a process once that has joined. A process may connect twice.
+
+    `process` is the process's number, `name` is unique among connections, `title` is for people.
+    """
 
     def __init__(self, channel: Channel, process: int, number: int) -> None:
         self.channel, self.process = channel, process
         self.name, self.title = f"{process}.{number}", ""
         self.watch = ProcessWatch(process)
         self.order, self.cores = 0, CoreIds()
-        """The last order that it was sent."""
+        """Number and core ids of the last order that was sent to it."""
         self.ordered_s: float | None = None
-        """When it was sent an order that it has not confirmed."""
+        """When the last order was sent, in seconds of the arbiter's clock; None once it is confirmed."""
         self.on_time: bool | None = None
-        """What it was last told of its deadline."""
+        """Whether its deadline will be met, as it was last told; None before that."""

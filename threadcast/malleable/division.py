@@ -1,4 +1,4 @@
-"""How many whole cores each process gets, so that the sum of weighted progress is greatest."""
+"""Finds how many whole cores each process gets, such that the sum of weighted progress is greatest."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import InvalidInput
 
 SERIAL = 0.05
-"""Share of a process's work that is assumed not to scale where its rates are not known (Amdahl): low, so that more
-cores are tried before they are given up."""
+"""Share of a process's work that is assumed not to scale (Amdahl's law) where its rates are not known. It is low, so
+that a process gets many cores until it is known that it does not use them."""
 
 KEPT = 0.02
-"""Share of the progress by which the present division may fall short of the best one and stay: every change costs."""
+"""The present division stays if its progress is at most this share below the best one's: every change costs time."""
 
 _ROUNDING = 1e-9
 
 
 def check_bounds(least: int, most: int | None) -> None:
-    """InvalidInput unless `least` cores are at least one and at most `most` (None: as many as there are)."""
+    """Raise InvalidInput unless `least` is at least 1 and at most `most` (None: the number of cores of the machine)."""
     if least < 1 or (most is not None and most < least):
         raise InvalidInput(f"least={least} and most={most}: least must be from 1 on and no more than most")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How many cores one process can use, and how fast it is with them.
+    """How many cores a process can use, and how fast it is with them.
 
-    From `least` to `most` cores (None: as many as there are). `progress` has steps a second, or anything proportional
-    to them, by number of cores, as far as they are known. `weight` scales how much the process's progress counts.
-    `needs_per_s` is the progress with which it meets its deadline; 0 without one, infinite once it is too late.
-    InvalidInput for numbers outside their range.
+    It can use `least` to `most` cores (None: all of the machine). `progress` maps numbers of cores to steps a second,
+    or anything proportional to these, as far as they are known. `weight` is a factor of the process's progress in the
+    sum that is divided by. `needs_per_s` is the progress that meets its deadline: 0 without a deadline, infinite once
+    its time is over. InvalidInput for numbers outside their range.
     """
 
     weight: float = 1.0
@@ -53,19 +53,19 @@ class Claim:
             raise InvalidInput(f"needs_per_s={self.needs_per_s!r} must be 0 or more")
 
     def fewest(self, cores: int) -> int | None:
-        """The fewest cores, up to `cores`, with which it meets its deadline; None where none do or nothing is known."""
+        """Return the fewest cores, up to `cores`, that meet the deadline; None if none do or no rate is known."""
         if not self.progress:
             return None
         enough = np.flatnonzero(self._rates(min(self.most or cores, cores)) >= (1 - _ROUNDING) * self.needs_per_s)
         return int(enough[0]) + 1 if enough.size else None
 
     def worth(self, cores: int) -> Floats:
-        """(cores + 1,) weighted progress with 0 to `cores` cores, as a share of the greatest that it reaches."""
+        """Return an array (cores + 1,): weight times progress with 0 to `cores` cores, over the greatest progress."""
         rates = self._rates(cores)
         return np.concatenate([[0.0], self.weight * rates / rates.max()])
 
     def _rates(self, cores: int) -> Floats:
-        """(cores,) progress with 1 to `cores` cores, interpolated; relative to one core where none is known."""
+        """Array (cores,): progress with 1 to `cores` cores, interpolated; where none is known, relative to one core."""
         counts = np.arange(1, cores + 1, dtype=np.float64)
         known = {count: rate for count, rate in sorted(self.progress.items()) if rate > 0}
         if not known:
@@ -79,10 +79,11 @@ class Claim:
 
 
 def floors(claims: Mapping[str, Claim], cores: int) -> dict[str, int]:
-    """Cores that each process gets before the rest is divided: its least, or the fewest that meet its deadline.
+    """Return the cores that each process gets before the rest is divided: its least, or those its deadline needs.
 
-    If not all deadlines can be met, the set with the greatest sum of weights is, of equal sums that with the fewest
-    cores; the other processes get their least. If there are fewer cores than that, each process gets one.
+    If not all deadlines can be met, those of the processes with the greatest sum of weights are met (of equal sums, the
+    one with the fewest cores), and the other processes get their least. If the sum of all least numbers exceeds
+    `cores`, each process gets one core.
     """
     least = {name: min(claim.least, claim.most or cores, cores) for name, claim in claims.items()}
     spare = cores - sum(least.values())
@@ -99,7 +100,7 @@ def floors(claims: Mapping[str, Claim], cores: int) -> dict[str, int]:
 
 
 def in_time(claims: Mapping[str, Claim], division: Mapping[str, int]) -> dict[str, bool]:
-    """Whether each process with a deadline meets it with so many cores; only those of which any rate is known."""
+    """Return whether each process meets its deadline with this division; only for those with a deadline and rates."""
     found = {}
     for name, claim in claims.items():
         if claim.needs_per_s > 0 and claim.progress:
@@ -108,11 +109,11 @@ def in_time(claims: Mapping[str, Claim], division: Mapping[str, int]) -> dict[st
 
 
 def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Numbers of cores by process; the sum is at most `cores` unless there are more processes than cores.
+    """Return the number of cores of each process; the sum is at most `cores`.
 
-    The best division of all, by dynamic programming, in which each process has at least its `floors`. If `before` is a
-    division of the same processes that is nearly as good, it is returned. With more processes than cores each gets one,
-    which it shares.
+    It is the best division in which each process has at least its `floors`, found by dynamic programming. If `before`
+    divides the cores among the same processes nearly as well, it is returned instead. With at least as many processes
+    as cores, each gets one core, which it may have to share: then the sum may exceed `cores`.
     """
     names = list(claims)
     if len(names) >= cores:
@@ -129,7 +130,7 @@ def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | 
 
 
 def _best_division(worth: Mapping[str, Floats], bounds: Mapping[str, tuple[int, int]], cores: int) -> dict[str, int]:
-    """The division with the greatest sum of worth; of equal ones that which gives most cores to later names."""
+    """The division with the greatest sum of worth; of equal ones, the one with most cores for later names."""
     reached = np.full(cores + 1, -np.inf)
     reached[0] = 0.0
     choices = []  # for each name: cores to give it, by how many cores are given in all

@@ -1,4 +1,4 @@
-"""A process, its descendants and ancestors, as /proc shows them."""
+"""Reads a process's state, descendants and ancestors from /proc."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """A process at one moment; see proc_pid_stat(5).
+    """The status of a process at one moment; see proc_pid_stat(5).
 
-    `state` is the kernel's letter: R is runnable, S and D wait, T and t are stopped, Z and X have ended. `cpu_s` is the
-    CPU time of all its threads.
+    `state` is the kernel's letter: R is runnable, S and D wait, T and t are stopped, Z and X have ended. `parent` is
+    the number of its parent. `cpu_s` is the CPU time of all its threads in seconds.
     """
 
     state: str
@@ -24,7 +24,7 @@ class ProcessStatus:
 
 
 def process_status(process: int) -> ProcessStatus | None:
-    """The status of a process now; None where there is no such process."""
+    """Return the current status of the process with this number; None where there is no such process."""
     try:
         _, _, rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")  # its name may hold anything
     except (OSError, UnicodeDecodeError):
@@ -34,7 +34,10 @@ def process_status(process: int) -> ProcessStatus | None:
 
 
 def descendants(process: int, *, without: Callable[[int], bool] = lambda _: False) -> list[int]:
-    """The children of a process, their children, and so on; none that is `without`, nor what those have started."""
+    """Return the children of a process, their children, and so on, leaving out those for which `without` is true.
+
+    The descendants of a process that is left out are left out, too.
+    """
     found: list[int] = []
     for child in _children(process):
         if not without(child):
@@ -43,7 +46,7 @@ def descendants(process: int, *, without: Callable[[int], bool] = lambda _: Fals
 
 
 def ancestors(process: int) -> Iterator[int]:
-    """The parent of a process, its parent, and so on."""
+    """Yield the parent of a process, the parent's parent, and so on."""
     while (status := process_status(process)) is not None and status.parent > 0:
         process = status.parent
         yield process

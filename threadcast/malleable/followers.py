@@ -1,4 +1,4 @@
-"""What follows the cores of a process: its threads, its children, its libraries and its optimised models."""
+"""Makes a process follow its cores: its threads, its children, its libraries and its optimised models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadcast.threads.process_cores import ProcessCores
 
 
 class Followers:
-    """Everything in a process that has to change when its cores do. One thread at a time may use it."""
+    """Changes everything in a process that depends on its cores. For one thread at a time."""
 
     def __init__(self, process: ProcessCores) -> None:
         self._process = process
@@ -24,7 +24,7 @@ class Followers:
         self._libraries = frozenset[str]()
 
     def apply(self, cores: Cores) -> frozenset[int]:
-        """Let everything use these cores and no others; the affinity mask that the main thread then has."""
+        """Let everything use these cores and no others; return the affinity mask that the main thread then has."""
         self._cores, cpus = cores, cpus_in(cores)
         self._process.assign(cpus)
         self._threads.restrict(cpus)
@@ -34,7 +34,7 @@ class Followers:
         return self._threads.mask_of(os.getpid())
 
     def catch_up(self) -> None:
-        """Reach what was started or imported since the last change; to be called now and then."""
+        """Apply the last change to processes started and libraries imported since. Call this now and then."""
         if self._children_moved:  # a thread that had not been moved yet may have started one meanwhile
             self._children_moved = False
             self._children.restrict(cpus_in(self._cores))

@@ -1,7 +1,7 @@
-"""Which process has which cores, which it is meant to have, and in what order cores change hands.
+"""Keeps which process has which cores and which it is to get, and decides in what order cores change hands.
 
-No core is ever granted to two processes unless there are more processes than cores, one lends it, or both are allowed
-no other.
+A core is granted to two processes only if there are more processes than cores, if one of the two lends it, or if both
+may use no other core.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from threadcast.malleable.placement import CoreIds, place
 from threadcast.malleable.trials import next_trial
 
 REST_S = 2.0
-"""Between two trials, and after processes have come or gone."""
+"""Seconds between two trials, and between a change of the processes and the next trial."""
 TRIAL_S = 10.0
-"""Longest trial: a process that makes no steps meanwhile reports nothing."""
+"""Longest trial in seconds: a process that makes no steps would never be measured."""
 
 
 class Order(NamedTuple):
-    """A process is to use these cores and no others, and to confirm by the number."""
+    """An order to a process: use the cores with these ids and no others, then confirm the order by its number."""
 
     number: int
     cores: CoreIds
@@ -35,11 +35,13 @@ class Order(NamedTuple):
 class Ledger:
     """Divides the cores of `machine` among the processes that share it. Has no clock, threads or sockets of its own.
 
-    Report what happens (`join`, `leave`, `report`, `confirm`, `set_activity`) and now and then the time (`explore`);
-    then send each process in `orders` the cores named there. A core goes to another process only once the one that had
-    it has confirmed that it does not use it any more, or has left. While a process `lends`, others may use its cores
-    too: it is sent no order, so that it can go on at once, and as soon as it works again the others are ordered off.
-    From the steps that processes report it learns, by trials, what other numbers of cores would mean for them.
+    Report events (`join`, `leave`, `report`, `confirm`, `set_activity` and so on), and now and then call `explore` with
+    the time. Then send the orders that `orders` returns. All times are in seconds of the caller's clock.
+
+    A core goes to another process only once the process that had it has confirmed that it no longer uses the core, or
+    has left. While a process `lends`, others may use its cores too. It is sent no order meanwhile, so that it can go on
+    at once; as soon as it works again, the others are ordered off its cores. From the steps that processes report, the
+    ledger learns by trials how fast they are with other numbers of cores.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -55,9 +57,9 @@ class Ledger:
     def join(
         self, name: str, claim: Claim, in_use: Iterable[int], now_s: float, *, allowed: frozenset[int] | None = None
     ) -> None:
-        """Add a process, which is `allowed` these cores only (None: all).
+        """Add a process. `allowed` are the ids of the only cores that it may use (None: all).
 
-        `in_use` are the cores that an earlier arbiter gave it; those that another process uses are not granted.
+        `in_use` are the ids of cores that an earlier arbiter gave it; it keeps those that no other process uses.
         """
         claimed = frozenset(in_use) & {core.id for core in self.machine.cores}
         granted = frozenset[int]().union(*(party.granted for party in self.parties.values()))
@@ -65,12 +67,12 @@ class Ledger:
         self._changed(now_s)
 
     def leave(self, name: str, now_s: float) -> None:
-        """Remove a process: its cores are free."""
+        """Remove a process; its cores are free."""
         if self.parties.pop(name, None):
             self._changed(now_s)
 
     def set_activity(self, name: str, activity: ActivityState, now_s: float) -> None:
-        """Note whether a process computes or waits: one that waits lends its cores while another computes."""
+        """Record whether a process computes or waits. A process that waits lends its cores while another computes."""
         party = self.parties[name]
         before, party.activity = party.activity, activity
         if before == "waits" and activity != "waits":
@@ -86,7 +88,7 @@ class Ledger:
             self._changed(now_s, returning)
 
     def report(self, name: str, steps: float, now_s: float) -> None:
-        """Note a process's step counter: steps since it began."""
+        """Record a process's step counter: the steps that it has made since it began."""
         party = self.parties[name]
         party.rates.report(steps, now_s)
         party.steps = steps
@@ -94,7 +96,7 @@ class Ledger:
             party.deadline = replace(party.deadline, since=steps)
 
     def set_deadline(self, name: str, deadline: Deadline | None, now_s: float) -> None:
-        """Give a process a deadline, whose steps count from the last report on; None: it has none any more."""
+        """Give a process a deadline, whose steps count from the last report on; None removes its deadline."""
         party = self.parties[name]
         party.deadline, party.on_time = None if deadline is None else replace(deadline, since=party.steps), None
         self._changed(now_s)
@@ -102,21 +104,21 @@ class Ledger:
     def set_bounds(
         self, name: str, least: int, most: int | None, now_s: float, *, allowed: frozenset[int] | None = None
     ) -> None:
-        """Note that a process can use other numbers of cores than before, or others; InvalidInput as of `Claim`."""
+        """Record how many cores a process can use, and which (None: all); InvalidInput as of `Claim`."""
         party = self.parties[name]
         party.claim, party.allowed = replace(party.claim, least=least, most=most), allowed
         self._changed(now_s)
 
     def expect(self, name: str, rates: Mapping[int, float], now_s: float) -> None:
-        """Note the steps a second that a process expects by number of cores; InvalidInput as of `Claim`."""
+        """Record the steps a second that a process expects, by number of cores; InvalidInput as of `Claim`."""
         party = self.parties[name]
         party.claim = replace(party.claim, progress=dict(rates))
         self._changed(now_s)
 
     def confirm(self, name: str, number: int, in_use: Iterable[int]) -> None:
-        """Note that since the order of this number a process uses these cores and no others.
+        """Record that a process has obeyed the order with this number: it uses the cores `in_use` and no others.
 
-        Later orders may already grant it more. Cores that it was never granted are not believed.
+        Later orders may already grant it more. Cores among `in_use` that it was never granted are ignored.
         """
         party = self.parties[name]
         if number in party.pending:
@@ -124,7 +126,7 @@ class Ledger:
             party.pending = {later: cores for later, cores in party.pending.items() if later > number}
 
     def orders(self) -> dict[str, Order]:
-        """The orders to be sent now, by process; they count as sent."""
+        """Return the orders to be sent now, by process. They count as sent."""
         found: dict[str, Order] = {}
         present = self._present()
         shared = len(present) > len(self.machine)
@@ -147,7 +149,10 @@ class Ledger:
         return found
 
     def explore(self, now_s: float) -> None:
-        """Begin a trial, end one in which all rates are known, or divide anew because deadlines come closer."""
+        """Begin a trial, end one whose rates are all measured, or divide anew because deadlines have come closer.
+
+        Call this regularly.
+        """
         if self._trial is not None:
             measured = all(self.parties[name].rates.by_cores.get(count) for name, count in self._trial.items())
             if measured or now_s > self._trial_until_s:
@@ -162,7 +167,7 @@ class Ledger:
                 self._place(self._trial, now_s)
 
     def _present(self) -> dict[str, Party]:
-        """The processes among which the cores are divided."""
+        """The processes among which the cores are divided: all that do not lend theirs."""
         return {name: party for name, party in self.parties.items() if not party.lends}
 
     def _changed(self, now_s: float, returning: Iterable[str] = ()) -> None:
@@ -170,7 +175,7 @@ class Ledger:
         self._divide(now_s, returning)
 
     def _divide(self, now_s: float, returning: Iterable[str] = ()) -> None:
-        """Set all targets anew; processes that are `returning` get the cores that they lent before anybody else."""
+        """Set all targets anew. Processes that are `returning` get back the cores that they lent, before all others."""
         present = {name: self.parties[name] for name in returning} | self._present()
         if not present:
             return
@@ -187,7 +192,7 @@ class Ledger:
         self._judge_deadlines(claims, counts)
 
     def _judge_deadlines(self, claims: Mapping[str, Claim], counts: Mapping[str, int]) -> None:
-        """Note for each process whether it meets its deadline with so many cores."""
+        """Record for each process whether it meets its deadline with its number of cores."""
         known = in_time(claims, counts)
         shared = sum(counts.values()) > len(self.machine)
         for name, claim in claims.items():

@@ -1,4 +1,4 @@
-"""How many threads the libraries of this process use: torch, and the pools that threadpoolctl knows."""
+"""Sets how many threads the libraries of this process use: torch, and the thread pools that threadpoolctl knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def steerable_libraries() -> frozenset[str]:
-    """The libraries that `set_library_threads` reaches now: imported, and not in the midst of being imported."""
+    """Return the libraries whose thread counts `set_library_threads` can set now: those that are fully imported."""
     modules = {name: sys.modules.get(name) for name in ("torch", "numpy", "scipy")}
     return frozenset(
         name for name, module in modules.items()
@@ -19,7 +19,7 @@ def steerable_libraries() -> frozenset[str]:
 
 
 def set_library_threads(count: int) -> None:
-    """Let torch, OpenBLAS, MKL and OpenMP use `count` threads for what the calling thread runs."""
+    """Let torch, OpenBLAS, MKL and OpenMP use `count` threads for operators that the calling thread runs."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "set_num_threads"):
         torch.set_num_threads(count)
@@ -34,8 +34,9 @@ def set_library_threads(count: int) -> None:
 class MainThread:
     """Calls functions in the process's main thread, between two of its bytecodes.
 
-    Thread counts of OpenMP belong to the thread that calls it, and the main thread mostly runs the network. A call
-    waits until the operator that the thread is in has ended; of several that wait only the newest is made.
+    An OpenMP thread count holds only for the thread that sets it, and usually the main thread runs the network. A call
+    happens once the operator that the main thread is running has ended; of several waiting calls only the newest is
+    made.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class MainThread:
         self._called = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._run)  # the interpreter keeps no reference
 
     def call(self, function: Callable[[], Any]) -> None:
-        """Have `function` called in the main thread, soon."""
+        """Let the main thread call `function` soon; does not wait for it."""
         self._waiting.append(function)
         ctypes.pythonapi.Py_AddPendingCall(self._called, None)  # full (32 waiting): one of those will run this
 

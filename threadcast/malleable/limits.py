@@ -1,4 +1,4 @@
-"""The cores that a process may use at most: what its affinity mask, cpuset and CPU quota leave it at this moment."""
+"""Reads which cores a process may use at most: those that its affinity mask, cpuset and CPU quota allow now."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from threadcast.core.topology import read_machine, usable_cores
 from threadcast.threads.process_cores import ProcessCores
 
 Cores = tuple[tuple[int, ...], ...]
-"""Each core as the kernel's numbers of its hardware threads."""
+"""Cores, each as the tuple of its hardware threads' CPU numbers."""
 
 SETTLE_S, SETTLE_LOOKS = 0.5, 6
-"""After a change of the cpuset, in which it is the kernel that changes masks: a time, and so many looks of a process
-that gets to run seldom."""
+"""Seconds, and number of looks, after a change of the cpuset during which the kernel may still change masks. The looks
+are for processes that seldom get to run."""
 
 
 def cpus_in(cores: Iterable[tuple[int, ...]]) -> frozenset[int]:
-    """All hardware threads of these cores."""
+    """Return the CPU numbers of all hardware threads of these cores."""
     return frozenset(cpu for core in cores for cpu in core)
 
 
 class Limits:
-    """Reads the cgroup's quota and cpuset anew at every look; the affinity mask only once, as it is what is changed.
+    """Finds the cores that this process may use, now and whenever `cores` is called again.
 
-    A mask that somebody else sets later (`taskset -p`) is a new limit, unless it is what the kernel sets while the
-    cpuset changes. `cores` knows which threads are pinned for a while; `mask` stands for the affinity mask that the
-    process has now.
+    Each call reads the cgroup's quota and cpuset. The affinity mask counts as a limit only as it was at first, because
+    threadcast itself changes it later. A mask that somebody else sets (`taskset -p`) is a new limit, unless the kernel
+    sets it because the cpuset changes. The argument `cores` knows which threads are pinned temporarily. `mask` is the
+    limit to use in place of the process's affinity mask (None: its mask). `root` is the folder with /proc and /sys.
     """
 
     def __init__(self, cores: ProcessCores, *, root: Path = Path("/"), mask: frozenset[int] | None = None) -> None:
         self._process, self._root = cores, root
         self._set = frozenset(os.sched_getaffinity(os.getpid()))
-        """The main thread's mask as it was last set here, or by the kernel."""
+        """The main thread's mask as threadcast, the kernel or somebody else has last set it."""
         self._mask = self._set if mask is None else mask
         self._cpuset = read_cgroup_limits(root).cpuset
         self._settled_s, self._unsettled_looks = 0.0, 0
         self._known: tuple[object, ...] = ()
         self.left: Cores = ()
-        """What `cores` returned last."""
+        """The cores that `cores()` returned last."""
         self.cpus = frozenset[int]()
-        """All CPUs that may be used; a quota may leave fewer cores than these make up."""
+        """All CPUs that may be used; a CPU quota may allow fewer cores at a time than these."""
         self.moved = False
-        """Whether the main thread's mask is another than `restricted_to` was last called with."""
+        """Whether the main thread's mask was changed since `restricted_to` was last called."""
 
     def restricted_to(self, cpus: frozenset[int]) -> None:
-        """Note that this process itself has set its main thread's mask to these CPUs."""
+        """Record that threadcast has set the main thread's mask to these CPUs."""
         self._set, self.moved = cpus, False
 
     def cores(self) -> Cores:
-        """The cores that may be used now, the fastest first; as many as the quota allows."""
+        """Return the cores that may be used now, the fastest first; at most as many as the quota allows."""
         mask, limits = self._process.mask_of(os.getpid()), read_cgroup_limits(self._root)
         if limits.cpuset != self._cpuset:
             self._cpuset = limits.cpuset

@@ -1,4 +1,4 @@
-"""JSON messages, one a line, as they go over a socket."""
+"""Writes and reads JSON messages, one a line, for a socket."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import parse
 
 LONGEST, LONGEST_ANSWER = 1 << 16, 1 << 24
-"""Bytes of a line, at most: of a message, and of the answer to a question; a machine may have hundreds of processes."""
+"""Most bytes of a line: of a message, and of an answer, which may list hundreds of processes."""
 
 
 def line(message: dict[str, Any]) -> bytes:
-    """One message as it is sent."""
+    """Return the bytes of a message: a line of JSON."""
     return json.dumps(message, allow_nan=False).encode() + b"\n"
 
 
 class Lines:
-    """Splits the bytes that arrive into messages of at most `longest` bytes each."""
+    """Splits a stream of bytes into messages of at most `longest` bytes each."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._rest, self._longest = b"", longest
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The messages that `data` completes; FormatError for what is no JSON object, and for too long a line."""
+        """Yield the messages that `data` completes; FormatError for a line that is no JSON object or too long."""
         self._rest += data
         while b"\n" in self._rest:
             text, _, self._rest = self._rest.partition(b"\n")

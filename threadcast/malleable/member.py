@@ -1,4 +1,4 @@
-"""A process's side: which of the cores that it may use, was given and was asked to use, it uses now."""
+"""The process's side: decides which cores it uses, by its limits, the arbiter's orders and requests to resize."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from threadcast.malleable.sockets import socket_of
 from threadcast.threads.this_process import ProcessState
 
 LOOK_S = 0.2
-"""How often the container's limits are read, an arbiter is looked for, and what has changed is told to it."""
+"""Seconds between looks: a look reads the container's limits, looks for an arbiter, and reports changes to it."""
 
 
 class Member:
-    """Lets this process follow its cores: those of `process`, from a thread of its own.
+    """Makes this process follow its cores, from a thread of its own; `process` is told of every change.
 
-    The cores in use are, of those that the container's limits leave, those that the arbiter at `arbiter` gave while
-    there is one, and of these those that `resize` asked for. An arbiter that goes away changes nothing until one comes
-    back. `steps` counts what this process makes; `root` is where /proc and /sys are read.
+    The cores in use are those that the container's limits allow; of these, those that the arbiter at the socket
+    `arbiter` assigned; of these, those that `resize` asked for. When the arbiter goes away, its last assignment holds
+    until there is an arbiter again. `steps()` returns how many steps this process has made. `root` is the folder with
+    /proc and /sys.
     """
 
     def __init__(
@@ -41,9 +42,9 @@ class Member:
         self._followers = Followers(process.cores)
         self._lock = threading.Lock()
         self._requested: int | Cores | None = None
-        """By `resize`."""
+        """The argument of the last `resize`."""
         self._assigned: Cores | None = None
-        """By the arbiter, now or before it went away."""
+        """The cores that an arbiter assigned last; None before that."""
         self._cores: Cores = ()
         self._selector = selectors.DefaultSelector()
         self._socket = ProcessSocket(socket_of(os.getpid()), self._selector, self._answer)
@@ -59,26 +60,26 @@ class Member:
 
     @property
     def cores(self) -> Cores:
-        """The cores in use, each as its hardware threads."""
+        """The cores in use, each as the tuple of its hardware threads' CPU numbers."""
         return self._cores
 
     @property
     def on_time(self) -> bool | None:
-        """Whether the arbiter says that the deadline is met; None without either, and before it is known."""
+        """Whether the deadline will be met, by the arbiter; None without arbiter or deadline, and until it is known."""
         return self._link.on_time
 
     def finish(self, steps: float, within_s: float) -> None:
-        """Have so many steps from now made within so many seconds from now, in place of an earlier deadline.
+        """Set a deadline: `steps` steps from now, within `within_s` seconds from now. It replaces an earlier one.
 
-        Steps are those of torch's optimizers and of optimised models. The arbiter gives the fewest cores with which
-        that can be done, before it divides the rest; where it cannot be done a warning is logged, and `on_time`
-        is False. InvalidInput for numbers that are not above 0.
+        Steps are those of torch's optimizers and of optimised models. The arbiter gives this process the fewest cores
+        that meet the deadline, before it divides the rest. Where the deadline cannot be met, a warning is logged and
+        `on_time` is False. InvalidInput for numbers that are not above 0.
         """
         self._link.finish(steps, within_s)
         self._wake.send(b"x")
 
     def start(self) -> None:
-        """Follow what the container leaves, and begin to listen."""
+        """Start to follow the cores: apply the container's limits at once, and all later changes from a thread."""
         if self.terms.deadline is not None:
             self.finish(*self.terms.deadline)
         with self._lock:
@@ -86,23 +87,23 @@ class Member:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and leave the arbiter; the cores stay as they are."""
+        """Stop following the cores and leave the arbiter; the process keeps the cores that it has now."""
         self._ending = True
         self._wake.send(b"x")
         self._thread.join()
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets: else its parent would seem to live for as long as it does."""
+        """Close a forked child's copies of the sockets; otherwise the parent would seem alive as long as the child."""
         self._socket.abandon()
         self._link.abandon()
         for one in (self._woken, self._wake, self._selector):
             one.close()
 
     def resize(self, cores: int | Cores | None) -> Cores:
-        """Use this many of the cores that there are, or these, or None: all; the cores then in use.
+        """Use this number of cores, or these cores, or all (None). Returns the cores in use from then on.
 
-        A number that the limits do not leave now is remembered until they do. InvalidInput for none, for more than the
-        machine has, or for cores that this process may not use.
+        Where limits or the arbiter allow fewer cores now, the number is remembered and holds once they allow it.
+        InvalidInput for no core, for more cores than the machine has, and for cores that this process may not use.
         """
         if not isinstance(cores, int | tuple | None) or isinstance(cores, bool):
             raise InvalidInput(f"cores={cores!r} must be a number of cores, cores, or nothing for all")
@@ -120,11 +121,11 @@ class Member:
             return self._cores
 
     def step(self, by: int) -> Cores:
-        """Use one core more (`by` 1) or fewer (-1) than now, as far as there are any."""
+        """Use one core more (`by` 1) or fewer (-1) than now, if possible. Returns the cores in use from then on."""
         return self.resize(min(max(len(self._cores) + by, 1), _machine_cpus()))
 
     def _usable(self) -> Cores:
-        """The cores to use, of those that the limits leave now."""
+        """The cores to use now, of those that the limits allow."""
         allowed = self._limits.cores()
         if self._assigned is not None:
             assigned = tuple(core for core in self._assigned if self._limits.cpus.issuperset(core))
@@ -137,14 +138,14 @@ class Member:
         return allowed
 
     def _apply(self) -> None:
-        """Have everything follow the cores to be used; the lock is held."""
+        """Apply the cores to use to everything that follows them. The caller holds the lock."""
         usable = self._usable()
         if usable != self._cores or self._limits.moved:
             self._cores = usable
             self._limits.restricted_to(self._followers.apply(usable))
 
     def _assign(self, cores: Cores) -> Cores:
-        """Take what the arbiter gives; the cores then in use."""
+        """Accept the cores that the arbiter assigns; return the cores in use from then on."""
         with self._lock:
             self._assigned = cores
             self._apply()
@@ -175,7 +176,7 @@ class Member:
         self._link.look(bounds, in_use, has_all=has_all)
 
     def _bounds(self) -> Bounds:
-        """How many cores this process could use, and which CPUs it may."""
+        """How many cores this process could use, and which CPUs it may use."""
         most, allowed = len(self._limits.left), self._limits.cpus
         if isinstance(self._requested, int):
             most = min(most, self._requested)
@@ -193,5 +194,5 @@ class Member:
 
 
 def _machine_cpus() -> int:
-    """CPUs of the machine, whoever may use them."""
+    """Number of all CPUs of the machine, also of those that this process may not use."""
     return os.cpu_count() or 1

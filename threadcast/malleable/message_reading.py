@@ -1,6 +1,6 @@
-"""Reads the messages between a process, the arbiter and the command line: the one place where their JSON is checked.
+"""Reads and checks the JSON messages between a process, the arbiter and the command line.
 
-FormatError says what is wrong, and where.
+All functions raise FormatError, which says what is wrong in a message, and where.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from threadcast.malleable.messages import (
 )  # fmt: skip
 
 LARGEST = 1e15
-"""Largest magnitude of a number: beyond it, sums of shares and of steps would lose what they add."""
+"""Largest magnitude of a number in a message; sums of larger floating-point numbers would lose small terms."""
 LONGEST_NAME = 200
+"""Characters of a process's name; the rest is cut off."""
 
 
 def requests_of(message: Mapping[str, Any]) -> tuple[Request, ...]:
-    """What a process asks of the arbiter by one message; nothing where none of its members is known."""
+    """Return the requests to the arbiter in a message; none where the message has no known member."""
     if "who" in message:
         _all(message, "who")
         return (ListProcesses(),)
@@ -60,7 +61,7 @@ def requests_of(message: Mapping[str, Any]) -> tuple[Request, ...]:
 
 
 def order_of(message: Mapping[str, Any]) -> Order:
-    """What the arbiter tells a process by one message."""
+    """Return the order, deadline status or refusal in a message of the arbiter."""
     if "error" in message:
         return Refusal(str(message["error"]))
     if isinstance(status := message.get("deadline"), dict):
@@ -70,7 +71,7 @@ def order_of(message: Mapping[str, Any]) -> Order:
 
 
 def question_of(message: Mapping[str, Any]) -> Question:
-    """What somebody asks a process by one message."""
+    """Return the question to a process in a message."""
     if "limits" in message:
         _all(message, "limits")
         return AskLimits()
@@ -85,7 +86,7 @@ def question_of(message: Mapping[str, Any]) -> Question:
 
 
 def cores_of(message: Mapping[str, Any], name: str, pointer: str = "") -> Cores:
-    """The member `name`: cores, each as the kernel's numbers of its hardware threads."""
+    """Return the cores in the member `name`, each as the tuple of its hardware threads' CPU numbers."""
     value = member(message, name, list, pointer=pointer)
     if not all(
         isinstance(core, list) and core and all(type(cpu) is int and cpu >= 0 for cpu in core) for core in value

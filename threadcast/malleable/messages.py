@@ -1,6 +1,6 @@
-"""The messages between a process, the arbiter and the command line: frozen classes, and the JSON that is sent.
+"""The messages between a process, the arbiter and the command line, as frozen classes, and their JSON.
 
-`docs/formats.md` lists them; `message_reading` reads them. Cores are tuples here and arrays in JSON.
+`docs/formats.md` lists them; `message_reading` reads them. Cores are tuples in these classes and arrays in JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threadcast.malleable.limits import Cores
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many cores a process can use, and `allowed`: the only CPUs that it may use (None: all)."""
+    """How many cores a process can use (`most` None: any number), and the only CPUs that it may use (None: all)."""
 
     least: int = 1
     most: int | None = None
@@ -24,7 +24,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """Work with a deadline: so many `steps` from now, within `in_s` seconds from now."""
+    """Work that is left until a deadline: `steps` steps from now, within `in_s` seconds from now."""
 
     steps: float
     in_s: float
@@ -32,7 +32,10 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A process registers. `in_use`: the cores that an earlier arbiter gave it."""
+    """A process joins the arbiter. `in_use` are the cores that an earlier arbiter gave it.
+
+    `rates` are the steps a second that it expects, by number of cores.
+    """
 
     name: str = ""
     weight: float = 1.0
@@ -43,13 +46,13 @@ class Join:
 
     @property
     def claim(self) -> Claim:
-        """What the division goes by."""
+        """The claim by which the cores are divided."""
         return Claim(self.weight, self.bounds.least, self.bounds.most, self.rates)
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Since the order of this number a process uses these cores and no others."""
+    """A process has obeyed the order with this number: it uses these cores and no others."""
 
     order: int
     in_use: Cores
@@ -57,7 +60,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class SetBounds:
-    """A process can use other numbers of cores, or others, than it said before."""
+    """A process can use other numbers of cores, or other cores, than it has told before."""
 
     bounds: Bounds
 
@@ -71,21 +74,21 @@ class ExpectRates:
 
 @dataclass(frozen=True, slots=True)
 class ReportSteps:
-    """Steps that a process has made since it began."""
+    """A process reports how many steps it has made since it began."""
 
     count: float
 
 
 @dataclass(frozen=True, slots=True)
 class SetDeadline:
-    """A process wants work done in time; None: no longer."""
+    """A process sets a deadline; None: it has none any more."""
 
     remaining: Remaining | None
 
 
 @dataclass(frozen=True, slots=True)
 class ListProcesses:
-    """Anybody asks which processes have which cores."""
+    """A question to the arbiter, from any program: which processes have which cores?"""
 
 
 Request = Join | Confirm | SetBounds | ExpectRates | ReportSteps | SetDeadline | ListProcesses
@@ -93,7 +96,7 @@ Request = Join | Confirm | SetBounds | ExpectRates | ReportSteps | SetDeadline |
 
 @dataclass(frozen=True, slots=True)
 class UseCores:
-    """The arbiter's order: use these cores and no others, and confirm by the number."""
+    """The arbiter's order to a process: use these cores and no others, then confirm the order by its number."""
 
     cores: Cores
     order: int
@@ -101,7 +104,7 @@ class UseCores:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineStatus:
-    """What is left until a deadline, and whether it will be met (None: not known yet)."""
+    """The work that is left until a deadline, and whether the deadline will be met (None: not known yet)."""
 
     remaining: Remaining
     met: bool | None
@@ -109,7 +112,7 @@ class DeadlineStatus:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a message was not accepted."""
+    """A message was not accepted, for this reason."""
 
     reason: str
 
@@ -119,21 +122,21 @@ Order = UseCores | DeadlineStatus | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Use so many cores, or these, or all that there are (None)."""
+    """A request to a process: use this number of cores, or these cores, or all (None)."""
 
     cores: int | Cores | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AskLimits:
-    """Anybody asks a process which cores it may be given at all, and which it uses."""
+    """A question to a process: which cores may it use at most, and which does it use now?"""
 
 
 Question = Resize | AskLimits
 
 
 def to_json(message: Request | Order) -> dict[str, Any]:
-    """The JSON object by which a message is sent."""
+    """Return the JSON object of a message."""
     match message:
         case Join():
             asked: dict[str, Any] = {"name": message.name, "weight": message.weight, "holds": message.in_use}
@@ -161,7 +164,7 @@ def to_json(message: Request | Order) -> dict[str, Any]:
 
 
 def status_to_json(status: DeadlineStatus) -> dict[str, Any]:
-    """The value of a `deadline` member in what the arbiter sends."""
+    """Return the value of the member `deadline` in the arbiter's messages."""
     return {"steps": status.remaining.steps, "in_s": status.remaining.in_s, "met": status.met}
 
 

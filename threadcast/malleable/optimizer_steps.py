@@ -1,4 +1,4 @@
-"""Counts the steps of torch's optimizers and of optimised models, for processes that report none themselves."""
+"""Counts the steps of torch's optimizers and of optimised models, so that programs need not report their steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from threadcast.threads.step_counter import StepCounter
 
 
 class OptimizerSteps:
-    """Call it for the number of steps so far: those that `optimized` counts, and other steps of torch's optimizers.
+    """A callable that returns the number of steps so far: those that `optimized` counts, and all of torch's optimizers.
 
-    Steps of torch's optimizers count from the first call on that finds torch imported. Safe to use from several
-    threads.
+    Steps of torch's optimizers count from the first call that finds torch imported. Safe to use from several threads.
     """
 
     def __init__(self, optimized: StepCounter) -> None:
@@ -32,7 +31,7 @@ class OptimizerSteps:
 
 class _CountingHook:
     only_counts = True
-    """For `runtime.watch`: an optimised step need not call it."""
+    """Tells `runtime.watching` that an optimised step need not call this hook."""
 
     def __init__(self, optimized: StepCounter) -> None:
         self.count, self._optimized = 0, optimized

@@ -1,4 +1,4 @@
-"""Thread counts of Python threads other than the main one: torch's count belongs to the thread that calls it."""
+"""Sets torch's thread count in Python threads other than the main one: it holds only for the thread that sets it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import time
 from typing import Any
 
 SPAN_S = 10.0
-"""How long threads are waited for: a hook costs every module of every thread a microsecond."""
+"""Seconds after which the hook is removed: it costs a microsecond in every call of every module in every thread."""
 
 
 class OtherThreads:
-    """Lets each thread that exists use another number of threads from the next module on that it calls.
+    """Sets the thread count of each existing Python thread when that thread next calls a module.
 
-    Reaches threads that call a module (`torch.nn.Module.__call__`) within `SPAN_S` of the change; new threads use the
-    newest number by themselves. One thread at a time may use it.
+    It reaches threads that call a module (`torch.nn.Module.__call__`) within `SPAN_S` of the change; new threads have
+    the newest count anyway. For one thread at a time.
     """
 
     only_counts = True
-    """For `runtime.watch`: an optimised step need not call it."""
+    """Tells `runtime.watching` that an optimised step need not call this hook."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -28,7 +28,7 @@ class OtherThreads:
         self._hook: Any = None
 
     def set(self, count: int) -> None:
-        """Have them use `count` threads from now on."""
+        """Let the other threads use `count` threads from now on."""
         register = getattr(sys.modules.get("torch.nn.modules.module"), "register_module_forward_pre_hook", None)
         others = {one.ident for one in threading.enumerate() if not _has_own_count(one)}
         self._count, self._waiting = count, {ident for ident in others if ident is not None}
@@ -38,7 +38,7 @@ class OtherThreads:
         self.remove_when_done()
 
     def remove_when_done(self) -> None:
-        """Remove the hook once no thread is waited for any more; to be called now and then."""
+        """Remove the hook once it has reached all threads, or after `SPAN_S`. Call this now and then."""
         if self._hook is not None and (not self._waiting or time.monotonic() >= self._until_s):
             self._hook.remove()
             self._hook = None
@@ -51,5 +51,5 @@ class OtherThreads:
 
 
 def _has_own_count(thread: threading.Thread) -> bool:
-    """The main thread's is set at once; threads of threadcast lead teams of a size of their own."""
+    """Whether the thread's count is set elsewhere: that of the main thread, and those of threadcast's own threads."""
     return thread is threading.main_thread() or thread.name.startswith("threadcast")

@@ -1,4 +1,4 @@
-"""What the ledger knows of one process that shares the machine."""
+"""What the ledger knows of a process that shares the machine."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from threadcast.malleable.step_rates import StepRates
 
 @dataclass(slots=True)
 class Party:
-    """One process: its claim, how fast it is, the cores that it is meant to have, and those that it may be using."""
+    """A process: its claim, its rates, the cores that it is to get, and those that it may be using. Cores are ids."""
 
     claim: Claim
     confirmed: frozenset[int] = frozenset()
-    """The cores that it last said it uses."""
+    """The cores that it uses, as last confirmed."""
     rates: StepRates = field(default_factory=StepRates)
     target: CoreIds = ()
-    """The cores that it is meant to have once all have obeyed."""
+    """The cores that it is to have once all processes have obeyed their orders."""
     pending: dict[int, CoreIds] = field(default_factory=dict)
-    """Orders that it has not confirmed, by number, in the order in which they were sent."""
+    """Cores of the orders that it has not confirmed, by number of the order, in the order in which they were sent."""
     last_order: CoreIds = ()
-    """The cores of the last order that it was sent."""
+    """The cores of the last order that was sent to it."""
     own_count: int = 0
-    """How many cores it had when last nobody lent any."""
+    """Its number of cores when last no process lent any."""
     activity: ActivityState = "new"
     lends: bool = False
-    """Whether others may use its cores: it waits, and somebody computes. It is sent no orders meanwhile."""
+    """Whether others may use its cores, because it waits while another process computes. It is sent no orders then."""
     steps: float | None = None
-    """Its step counter, as last reported."""
+    """Its step counter, as last reported; None before that."""
     disputed: bool = False
-    """Whether it came with cores that another uses, and has to be told that they are not its own."""
+    """Whether it joined with cores that another process uses, so that it must be ordered off these."""
     allowed: frozenset[int] | None = None
     """The only cores that it may use; None: all."""
     deadline: Deadline | None = None
     on_time: bool | None = None
-    """Whether it meets its deadline with `target`; None without a deadline, and before that is known."""
+    """Whether it meets its deadline with the cores of `target`; None without a deadline, and until it is known."""
 
     @property
     def granted(self) -> frozenset[int]:
-        """The cores that it may be using at this moment: those confirmed, and those of orders on their way."""
+        """The cores that it may be using now: the confirmed ones, and those of orders that it has not confirmed."""
         return self.confirmed.union(*self.pending.values())
 
     def known_rates(self) -> Mapping[int, float]:
-        """Steps a second by number of cores: measured ones, and expected ones where there are no others.
+        """Return steps a second by number of cores: measured rates, and expected rates where none is measured.
 
-        Expected rates are scaled to the measured ones, because only their ratios count.
+        Expected rates are scaled to fit the measured ones, because only their ratios count.
         """
         measured, expected = self.rates.by_cores, self.claim.progress
         ratios = [rate / expected[cores] for cores, rate in measured.items() if expected.get(cores)]
@@ -59,6 +59,6 @@ class Party:
         return {cores: scale * rate for cores, rate in expected.items()} | measured
 
     def claim_at(self, now_s: float) -> Claim:
-        """Its claim with the rates that are known now, and with what its deadline needs."""
+        """Return its claim at the time `now_s`, with the rates known so far and the rate that its deadline needs."""
         needs_per_s = 0.0 if self.deadline is None else self.deadline.needs_per_s(self.steps, now_s)
         return replace(self.claim, progress=self.known_rates(), needs_per_s=needs_per_s)

@@ -1,4 +1,4 @@
-"""Which cores each process gets, once it is known how many: its own ones first, and whole cache groups if possible."""
+"""Chooses which cores each process gets, given how many: first those that it has, then whole cache groups."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ def place(
     before: Mapping[str, Iterable[int]],
     restricted: Mapping[str, Set[int]] = _NOBODY,
 ) -> dict[str, CoreIds]:
-    """Core ids by process: as many as `counts` says, each core once, if there are no more processes than cores.
+    """Return the ids of each process's cores: as many as `counts` says, and no core twice.
 
-    Of the cores that it had `before`, a process keeps those of the cache groups where it has most; further ones come
-    from groups where it has some, then from the emptiest. One that is `restricted` gets only the cores named there:
-    others make room if they can go elsewhere, and if they cannot it gets fewer, or one that it shares. With more
-    processes than cores each gets one, shared as evenly as restrictions allow.
+    A process keeps cores that it had `before`; if it has too many, it keeps those in the cache groups where it has
+    most. Further cores come from groups where it has some already, then from the groups with most free cores.
+
+    A process in `restricted` gets only the cores named there. Other processes make room for it if they can use other
+    cores; if they cannot, it gets fewer cores, or a core that it shares. If the sum of `counts` exceeds the number of
+    cores, each process gets one core, shared as evenly as restrictions allow.
     """
     group = {core.id: core.group for core in machine.cores}
     allowed = {name: (restricted.get(name, group.keys()) & group.keys()) or group.keys() for name in counts}
@@ -63,7 +65,10 @@ def place(
 
 
 def _make_room(name: str, kept: dict[str, list[int]], free: set[int], allowed: Mapping[str, Set[int]]) -> bool:
-    """Whether `name` was given another's core, which takes another's in turn, and so on to a free one (Berge 1957)."""
+    """Give `name` a core of another process, which gets one of a third, and so on up to a free core (Berge 1957).
+
+    Returns whether such a chain was found.
+    """
     gives: dict[str, tuple[str, int]] = {}  # by process: to whom, and which core
     asking = [name]
     for one in asking:
@@ -89,7 +94,7 @@ def _make_room(name: str, kept: dict[str, list[int]], free: set[int], allowed: M
 def _shared(
     counts: Mapping[str, int], before: Mapping[str, Iterable[int]], allowed: Mapping[str, Set[int]]
 ) -> dict[str, CoreIds]:
-    """One core for each process; no core has more than one process more than another if none is restricted."""
+    """One core for each process. Without restrictions, numbers of processes on two cores differ by at most one."""
     load = Counter({core: 0 for cores in allowed.values() for core in cores})
     most = -(-len(counts) // len(load))
     found: dict[str, CoreIds] = {}

@@ -1,4 +1,4 @@
-"""The arbiter's answer to whoever asks which processes share the machine, as `threadcast top` shows it."""
+"""The arbiter's list of the processes that share the machine, which `threadcast top` shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threadcast.malleable.party import Party
 def process_list(
     ledger: Ledger, connections: Mapping[str, Connection], cpus_of: Mapping[int, tuple[int, ...]], now_s: float
 ) -> dict[str, Any]:
-    """The machine, and of each process its cores (each as its CPUs), weight, rates and deadline."""
+    """Return the list as JSON: the machine, and each process's cores (as CPU numbers), weight, rates and deadline."""
     processes = []
     for name, party in ledger.parties.items():
         connection, status = connections[name], deadline_status(party, now_s)
@@ -32,7 +32,7 @@ def process_list(
 
 
 def deadline_status(party: Party, now_s: float) -> DeadlineStatus | None:
-    """What is left until a process's deadline, and whether it will be met; None without a deadline."""
+    """Return the work left until a process's deadline, and whether it will be met; None without a deadline."""
     if (deadline := party.deadline) is None:
         return None
     remaining = Remaining(deadline.left(party.steps), round(deadline.by_s - now_s, 3))

@@ -1,4 +1,4 @@
-"""The socket at which others ask a process which cores it uses, and for others."""
+"""The socket at which other programs ask a process which cores it uses, and tell it to use others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from threadcast.malleable.sockets import listen
 
 
 class ProcessSocket:
-    """Listens at `path` and sends what `answer` returns for each question; its InvalidInput is answered as an error.
+    """Listens at `path` and answers each question with the JSON object that `answer` returns for it.
 
-    The owner of `selector` calls what is registered there when it is ready.
+    If `answer` raises InvalidInput, an error is sent. The sockets are registered in `selector` with a callback as data;
+    the selector's owner must call it when its socket is ready.
     """
 
     def __init__(
@@ -31,12 +32,12 @@ class ProcessSocket:
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        """Stop listening, and remove the socket."""
+        """Stop listening, and remove the socket file."""
         self.abandon()
         self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets, without a change to the parent's."""
+        """Close a forked child's copies of the sockets; the parent's stay open."""
         self._listening.close()
         for channel in self._asking:
             channel.close()

@@ -8,25 +8,28 @@ from threadcast.malleable.activity import Activity, ActivityState
 from threadcast.malleable.family import descendants, process_status
 
 _CHILDREN_S = 1.0
-"""How often its descendants are looked up anew."""
+"""Seconds between searches for its descendants."""
 
 
 class ProcessWatch:
-    """The activity of a process and its descendants, other than descendants that are registered themselves."""
+    """Observes the activity of a process and its descendants, except descendants that are registered themselves."""
 
     def __init__(self, process: int) -> None:
         self.process, self.activity = process, Activity()
         self.gone = False
-        """Whether it has ended: something that it forked may still hold its connection open."""
+        """Whether the process has ended; its connection may still be held open by a process that it forked."""
         self._was_there = False
         self._cpu_s: dict[int, float] = {}
-        """CPU time by process, at the last observation."""
+        """CPU time in seconds by process number, at the last observation."""
         self._total_cpu_s = 0.0
         self._next_children_s = 0.0
         self._descendants: list[int] = []
 
     def observe(self, now_s: float, registered: Collection[int]) -> ActivityState:
-        """Its state now, or the last one where the process cannot be looked at. `registered` are process numbers."""
+        """Return the process's state now, or its last state where /proc does not show it.
+
+        `registered` are the numbers of all registered processes.
+        """
         if now_s >= self._next_children_s:
             self._next_children_s = now_s + _CHILDREN_S
             self._descendants = descendants(self.process, without=registered.__contains__)

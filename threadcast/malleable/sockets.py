@@ -1,4 +1,4 @@
-"""Unix sockets by which processes, the arbiter and the command line reach each other."""
+"""Unix sockets between processes, the arbiter and the command line."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from threadcast.core.settings_table import user_runtime_dir
 from threadcast.malleable.lines import LONGEST_ANSWER, Lines, line
 
 ANSWER_S = 2.0
-"""Longest wait for an answer."""
+"""Longest wait in seconds for an answer."""
 _LONGEST_PATH = 107
-"""Bytes of a socket's path, at most (unix(7))."""
+"""Most bytes of a socket's path (unix(7))."""
 
 
 def socket_of(process: int) -> Path:
-    """The path at which the process with this number listens once it is attached."""
+    """Return the path at which the process with this number listens once it is attached."""
     return user_runtime_dir() / f"{process}.sock"
 
 
 def listen(path: Path, *, group: str | None = None) -> socket.socket:
-    """A non-blocking socket that listens at `path`, to which this user and the members of `group` may connect.
+    """Return a non-blocking socket that listens at `path`; this user and members of `group` may connect.
 
-    A socket file that nobody listens on any more is replaced. Members of `group` may enter the folder too if it is the
-    default one or is created here; any other folder keeps its permissions. InvalidInput where somebody listens already,
-    where another file is there, where the folder is another user's, for an unknown group, and for too long a path.
+    A socket file on which nobody listens any more is replaced. Members of `group` may also enter the folder if it is
+    the default one or is created here; any other folder keeps its permissions. InvalidInput where another process
+    listens already, where the path is another kind of file, where the folder belongs to another user or is writable by
+    all, for an unknown group, and for a path that is too long.
     """
     ours = path.parent == user_runtime_dir() or not path.parent.exists()
     _own_folder(path.parent)
@@ -67,7 +68,10 @@ def listen(path: Path, *, group: str | None = None) -> socket.socket:
 
 
 def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
-    """A connection to whoever listens at `path`; NotFound or ServiceUnavailable where nobody does."""
+    """Return a connection to the process that listens at `path`.
+
+    NotFound where there is no socket, ServiceUnavailable where it cannot be reached within `timeout_s`.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:
@@ -82,7 +86,7 @@ def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
 
 
 def ask(path: Path, message: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
-    """Send one message and return the answer; NotFound or ServiceUnavailable without one."""
+    """Send one message and return the answer; NotFound or ServiceUnavailable where there is none within `timeout_s`."""
     lines = Lines(LONGEST_ANSWER)
     with connect(path, timeout_s) as connection:
         try:
@@ -96,13 +100,13 @@ def ask(path: Path, message: dict[str, Any], timeout_s: float = ANSWER_S) -> dic
 
 
 def peer(connection: socket.socket) -> int:
-    """The number of the process at the other end, as the kernel says."""
+    """Return the number of the process at the other end, which the kernel vouches for."""
     process, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(process)
 
 
 def is_alive(path: Path) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a process listens at `path`."""
     try:
         connect(path, 0.2).close()
     except NotFound:
@@ -114,7 +118,7 @@ def is_alive(path: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from replacing sockets in this folder meanwhile; for at most `ANSWER_S`."""
+    """Keep other processes from replacing sockets in this folder during the block; waits for at most `ANSWER_S`."""
     opened, until_s = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), time.monotonic() + ANSWER_S
     try:
         while time.monotonic() < until_s:  # a process that was stopped while it held the lock must not stop all others

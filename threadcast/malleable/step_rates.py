@@ -1,20 +1,21 @@
-"""How many steps a second a process makes with each number of cores, learned from the counts that it reports."""
+"""Learns how many steps a second a process makes with each number of cores, from the counts that it reports."""
 
 from __future__ import annotations
 
 SETTLE_S = 0.3
-"""After a change of cores: steps of this time were made with both numbers and are not counted."""
+"""Seconds after a change of cores in which steps are not counted: some were partly made with the cores before."""
 WINDOW_S, WINDOW_STEPS = 1.0, 3
-"""Shortest time, and fewest steps, from which a rate is taken."""
+"""Shortest time in seconds, and fewest steps, from which a rate is computed."""
 OTHER_PHASE = 1.6
-"""Ratio of a rate to the earlier one with as many cores from which on the process is taken to do something else."""
+"""Ratio between a new rate and the earlier one, at the same number of cores, above which the process counts as being in
+another phase of its work."""
 
 
 class StepRates:
-    """Steps a second of one process, `by_cores`.
+    """Measures the steps a second of one process; `by_cores` maps numbers of cores to them.
 
-    A new rate with the same number of cores is averaged with the earlier one. One that is far from it drops all others:
-    the process has come into another phase of its work.
+    A new rate with the same number of cores is averaged with the earlier one. If the two differ by more than
+    `OTHER_PHASE`, all earlier rates are dropped: the process has come into another phase of its work.
     """
 
     def __init__(self) -> None:
@@ -24,16 +25,16 @@ class StepRates:
         self._steps: float | None = None
 
     def resized(self, cores: int, now_s: float) -> None:
-        """Note that the process has so many cores from now on."""
+        """Record that the process has this number of cores from `now_s` on."""
         if cores != self._cores:
             self._cores, self._since_s, self._steps = cores, now_s + SETTLE_S, None
 
     def restart(self, now_s: float) -> None:
-        """Begin a new window: the process has waited, and the time that passed meanwhile does not count."""
+        """Begin a new window, because the process has waited: that time must not count."""
         self._since_s, self._steps = now_s + SETTLE_S, None
 
     def report(self, steps: float, now_s: float) -> None:
-        """Note the process's step counter at this time."""
+        """Record the process's step counter at the time `now_s`."""
         if now_s < self._since_s or not self._cores:
             return
         if self._steps is None or steps < self._steps:

@@ -1,4 +1,4 @@
-"""Where the threads of a process may run."""
+"""Sets where the threads of a process may run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from threadcast.threads.process_cores import ProcessCores
 
 
 class ThreadMasks:
-    """Sets the affinity masks of all threads of a process: this one, or another with the number `process`.
+    """Sets the affinity masks of all threads of the process with the number `process` (None: this process).
 
-    A thread that the program has pinned keeps to those of its own CPUs that are allowed, and has all of them back once
-    they are; where none is, it runs where the others do. `unpinned` is the mask of threads that nobody has pinned
-    (None: the calling thread's). `cores` knows which threads of this process an engine has pinned for a while.
+    A thread that the program itself has pinned keeps those of its CPUs that are allowed, and gets the others back once
+    they are allowed again. If none of its CPUs is allowed, it runs where the other threads run. `unpinned` is the mask
+    of threads that the program has not pinned (None: the calling thread's mask). `cores` knows which threads of this
+    process an engine has pinned temporarily.
     """
 
     def __init__(
@@ -23,12 +24,12 @@ class ThreadMasks:
         self._tasks, self._cores = f"/proc/{process or 'self'}/task", cores
         self._unpinned = os.sched_getaffinity(0) if unpinned is None else set(unpinned)
         self._own: dict[int, set[int]] = {}
-        """Masks that the program has set itself, by thread."""
+        """Masks that the program itself has set, by thread id."""
         self._set: dict[int, set[int]] = {}
-        """Masks that were last set here, by thread."""
+        """Masks that this object has last set, by thread id."""
 
     def restrict(self, cpus: Iterable[int]) -> None:
-        """Let all threads run on `cpus` only, including those that start meanwhile."""
+        """Let all threads run on `cpus` only, including those that start during this call."""
         wanted, done = set(cpus), set[int]()
         while new := set(map(int, os.listdir(self._tasks))) - done:
             for thread in new:
@@ -40,7 +41,7 @@ class ThreadMasks:
         self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
 
     def mask_of(self, thread: int) -> frozenset[int]:
-        """The mask that `restrict` has given a thread."""
+        """Return the mask that `restrict` has set for the thread with this id."""
         return frozenset(self._set.get(thread, self._unpinned))
 
     def _place(self, thread: int, wanted: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""Which division of the cores to try next, so that it becomes known how fast processes are with other numbers."""
+"""Proposes divisions of the cores to try, in order to learn how fast processes are with other numbers of cores."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from itertools import permutations
 from threadcast.malleable.party import Party
 
 NEAR = 1.15
-"""Ratio of two numbers of cores up to which the rate with one says enough about the other."""
+"""Ratio of two numbers of cores up to which a rate measured with one need not be measured with the other."""
 FEWER_FROM = 8
-"""Cores of a process from which on it is tried whether fewer serve it better: of a few, more are hardly ever worse."""
+"""Number of cores of a process from which on fewer cores are tried; with few cores, more are hardly ever slower."""
 _PARTS = (2, 4, 8)
-"""Which part of its cores a process gives up in a trial: first a half, last an eighth."""
+"""Divisors: in a trial a process gives up a half of its cores, a quarter or an eighth, in this order."""
 
 Counts = Mapping[str, int]
 """Numbers of cores by process."""
 
 
 def next_trial(parties: Mapping[str, Party], floors: Counts, cores: int) -> dict[str, int] | None:
-    """A division near the present one that says something new, those farthest away first; None where there is none.
+    """Return a division near the present one from which something can be learned; None where there is none.
 
-    One process has some of another's cores, or one with many has fewer. Nobody has fewer than its floor, nor more than
-    it can use. `cores` is how many the machine has.
+    Compared with the present division, one process has some cores of another, or a process with many cores has fewer;
+    larger changes come first. No process has fewer cores than its floor, or more than it can use. `cores` is the number
+    of cores of the machine.
     """
     counts = {name: len(party.target) for name, party in parties.items()}
     if sum(counts.values()) > cores:
@@ -34,7 +35,7 @@ def next_trial(parties: Mapping[str, Party], floors: Counts, cores: int) -> dict
 
 
 def _neighbours(counts: Counts) -> Iterator[tuple[dict[str, int], tuple[str, ...]]]:
-    """Divisions near this one, each with the names of the processes whose cores change."""
+    """Divisions near this one, each with the names of the processes whose number of cores changes."""
     for part in _PARTS:
         for giver, taker in permutations(counts, 2):
             moved = max(1, min(counts[giver], counts[taker]) // part)
@@ -51,7 +52,7 @@ def _is_allowed(
 
 
 def _is_informative(trial: Counts, counts: Counts, changed: tuple[str, ...], parties: Mapping[str, Party]) -> bool:
-    """Whether the present rates of the processes are measured, and the trial's are not known from nearby numbers."""
+    """Whether the present rates are measured, and a rate in the trial is not known from nearby numbers of cores."""
     if not all(parties[name].rates.by_cores.get(counts[name]) for name in changed):
         return False
     return any(

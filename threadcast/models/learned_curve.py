@@ -167,7 +167,7 @@ class LearnedCurve(BatchModel):
         for measured in chain.from_iterable(measured_at.values() for measured_at in known):
             refuse_defect(measured)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
-        if len(wanting) < len(ops):  # many samples take a Gaussian long, and these leave nothing to tell
+        if len(wanting) < len(ops):  # the others need no forecast, and many samples take long
             return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), known)
         logs, spread = self._forecast(ops, known, learned, machine)
@@ -205,9 +205,8 @@ class LearnedCurve(BatchModel):
         base = self._base(ops, learned, machine)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
-        for row, measured_at in enumerate(
-            known
-        ):  # flat lists: of 10,000 ops' own ones the garbage collector makes much
+        # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.
+        for row, measured_at in enumerate(known):
             where, *own = _positions(learned, measured_at)
             rows, *flat = alike.setdefault(where, ([], [], [], []))
             rows.append(row)

@@ -84,7 +84,7 @@ def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jo
         return np.concatenate([forecast(part) for part in parts])
     from threadpoolctl import threadpool_limits
 
-    # While our threads each multiply matrices, those of the linear algebra would wait for each other, spinning. Their
-    # limit is the process's: one caller at a time, or the last to go takes back what another has set.
+    # While several threads multiply matrices, the threads of the linear algebra library would spin and wait for each
+    # other. Their limit is the process's: hence one caller at a time, or one would reset the limit of another.
     with _one_caller, threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(jobs) as threads:
         return np.concatenate(list(threads.map(forecast, parts)))

@@ -25,7 +25,7 @@ def least_seconds(limits: Calibration, ops: Sequence[Op], cases: tuple[Case, ...
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     rate = np.minimum(threads * limits.core_bytes_per_s, limits.all_bytes_per_s)
     capacities = _capacities(machine, cases)
-    for level in sorted(limits.cache_bytes_per_s, reverse=True):  # the innermost that holds the bytes has the last word
+    for level in sorted(limits.cache_bytes_per_s, reverse=True):  # the innermost that holds the bytes is set last
         if level in capacities:
             cached = threads * limits.cache_bytes_per_s[level]
             rate = np.where(capacities[level] >= moved, np.maximum(cached, rate), rate)

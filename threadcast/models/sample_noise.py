@@ -108,7 +108,7 @@ class SampleNoise:
         share, narrow, offset, wide = (
             np.interp(logs, self.knots, values) for values in (self.shares, self.narrow, self.offsets, self.wide)
         )
-        majority = (samples + 1) / 2  # so many of the samples must be disturbed for the median to be
+        majority = (samples + 1) / 2  # samples that must be disturbed for the median to be disturbed
         share, wrong = share**majority, WRONG_SHARE ** np.sqrt(samples) + CHANGED * (1 - 2.0**-ages)
         wrong = wrong * (logs.shape[-1] >= CONTRADICTED)
         none = np.zeros_like(share)

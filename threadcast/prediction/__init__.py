@@ -1,7 +1,7 @@
-"""Forecasts of how long operations take, in process or from a prediction service, behind one interface.
+"""Forecasts how long operations take, by a model in this process or by a prediction service, behind one interface.
 
-`Predictor` is the interface, `LocalPredictor` asks a model in this process, `RemotePredictor` a service over HTTP,
-`FirstOf` the first of several that answers; `roofline` forecasts without any model.
+`Predictor` is the interface. `LocalPredictor` asks a model in this process, `RemotePredictor` a service over HTTP.
+`FirstOf` asks several predictors until one answers. `roofline` forecasts without any model.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, so that importing one module does not bring the HTTP client along."""
+    """Return a public name, imported at its first use, so that importing one module does not load the HTTP client."""
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Reads the prediction service's answers, and refuses whatever does not follow the format exactly."""
+"""Reads the prediction service's answers, and refuses answers that do not follow the format exactly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from threadcast.core.curve_codec import case_documents, from_answer
 from threadcast.core.errors import FormatError, ServiceError
 
 HEAD_BYTES, CASE_BYTES, KEY_BYTES, POINT_BYTES = 4096, 64, 256, 128
-"""Room that an answer needs at most: for its envelope, for a case, for an op's key, and for one point (three numbers
-of at most 24 digits each, the name of its source, separators)."""
+"""Most bytes in an answer for its envelope, for a case, for an op's key, and for one point of a curve (three numbers of
+at most 24 digits each, the name of the point's source, separators)."""
 
 MAX_MODEL_NAME = 200
-"""Characters; an answer with a longer model name is refused."""
+"""Most characters of a model name; an answer with a longer one is refused."""
 
 
 def max_answer_bytes(ops: int, cases: int) -> int:
@@ -24,10 +24,10 @@ def max_answer_bytes(ops: int, cases: int) -> int:
 
 
 def read_curves(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], machine: Machine) -> CurveTable:
-    """Return the table in an answer of `POST /v1/predictions` to these op keys, cases and machine.
+    """Return the curves in an answer of `POST /v1/predictions` about these op keys, cases and machine.
 
-    ServiceError unless it is JSON, answers exactly this question, and every point is finite, at least 0 and
-    enclosed by its interval.
+    ServiceError unless the answer is JSON, is about exactly these, and every predicted time is finite, at least 0 and
+    within its interval.
     """
     try:
         document = json.loads(content.decode(), parse_constant=_no_constant)

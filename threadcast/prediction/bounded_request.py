@@ -1,4 +1,4 @@
-"""HTTP requests that return to their caller by a deadline over everything: name look-up, connecting, reading."""
+"""HTTP requests that end by a deadline over all their parts: name look-up, connecting, sending, reading."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from threadcast.prediction.http_answer import Answer, read_answer
 T = TypeVar("T")
 
 DEADLINE_HEADER = "X-Deadline-S"
-"""Header that tells the service after how many seconds the client stops waiting."""
+"""Header of a request with the seconds after which the client stops waiting."""
 
 MAX_EXCHANGES = 64
-"""Most requests of a client at once. A thread that looks up a name cannot be ended, so this bounds their number."""
+"""Most requests of a client at once. A thread in a name look-up cannot be ended; this bounds the number of threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A POST of JSON to `path`, whose answer needs at most `max_answer_bytes`.
+    """A POST of JSON to `path`, whose answer has at most `max_answer_bytes`.
 
-    `safe`: it changes nothing there, so that it may be repeated. `etag`: of an answer that is held already, so that the
-    service may answer that it still holds.
+    `safe`: the request changes nothing at the service, so that it may be repeated. `etag`: the entity tag of an answer
+    that the client has already; the service may then answer that nothing has changed.
     """
 
     path: str
@@ -50,13 +50,16 @@ class Request:
 
 
 class BoundedClient:
-    """Posts JSON to one service; each exchange ends, for its caller, by its deadline.
+    """Posts JSON to the service at `url`; each request returns to its caller by its deadline.
 
-    A socket's time-out bounds one read, so a server that sends a byte now and then outlasts any of them. Here a
-    thread of its own does the exchange (name lookup, connect, TLS, request, answer, parsing) while the caller waits
-    on a clock; when that runs out, the socket is shut down, which ends the thread. One connection an exchange: the
-    caller asks seldom and for much. Redirects are not followed, so `key` goes to this service alone. Certificates are
-    checked, by `ssl_context` where one is given. Safe to use from threads and after a fork.
+    A socket's time-out bounds only one read, so a server that sends a byte now and then never runs into it. Here a
+    thread of its own does each exchange (name look-up, connecting, TLS, request, answer, parsing), while the caller
+    waits at most until the deadline. Then the socket is shut down, which ends the thread. Each exchange has a
+    connection of its own: callers ask seldom, and for much at a time.
+
+    Redirects are not followed, so `key` goes to this service alone. Certificates are checked, by `ssl_context` where
+    one is given. InvalidInput for a `url` that is not http(s) or holds a name or password. Safe to use from threads and
+    after a fork.
     """
 
     def __init__(self, url: str, *, key: Secret | None = None, ssl_context: ssl.SSLContext | None = None) -> None:
@@ -82,9 +85,9 @@ class BoundedClient:
     def post(self, request: Request, read: Callable[[Answer], T], *, deadline_s: float) -> T:
         """Make the request and return `read(answer)`, all within `deadline_s` seconds from now.
 
-        Raises DeadlineExceeded when time is up, NotAsked when the request is not made, ServiceUnavailable when there is
-        no whole HTTP answer, ServiceRefused when its status is not 200 (or 304, with an etag), ServiceError when it is
-        too long or `read` raises one.
+        Raises DeadlineExceeded when time is up; NotAsked where the request is not made (too many at once, or closed);
+        ServiceUnavailable where there is no complete HTTP answer; ServiceRefused where the answer's status is not 200
+        (or 304, with an etag); ServiceError where the answer is too long or damaged, or where `read` raises it.
         """
         exchange = _Exchange(self._connect, self._prefix, request, self._key, time.monotonic() + deadline_s)
         self._admit(exchange)
@@ -105,7 +108,7 @@ class BoundedClient:
             exchange.abort()
 
     def close(self) -> None:
-        """Abort the requests in progress, whose callers get ServiceUnavailable, and accept no more."""
+        """Abort all current requests, whose callers get ServiceUnavailable, and accept no more."""
         self._closed = True
         for exchange in self._live:
             exchange.abort()
@@ -203,7 +206,7 @@ class _Exchange:
         return headers
 
     def abort(self) -> None:
-        """Shut the socket down, so that the thread that waits for it returns."""
+        """Shut down the socket, so that the thread that waits for it ends."""
         with self._lock:
             self._aborted = True
             if self._socket is not None:
@@ -211,7 +214,7 @@ class _Exchange:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def let_go(self) -> None:
-        """Close this process's copy of a connection that its parent keeps using."""
+        """Close a forked child's copy of a connection, which its parent keeps using."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 os.close(self._socket.detach())

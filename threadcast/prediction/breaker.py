@@ -1,4 +1,4 @@
-"""A circuit breaker: after several failures a service is not asked for a while, then by one caller first."""
+"""A circuit breaker: after several failures the service is not asked for a while; then one caller tries it first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ LIMIT = 3
 """Failures in a row after which the breaker opens."""
 
 FIRST_OPEN_S, LONGEST_OPEN_S = 1.0, 60.0
-"""Seconds that it stays open the first time, doubled each further time, and their limit; at random half to all."""
+"""Most seconds that the breaker stays open the first time, doubled each further time, and the limit of this doubling.
+The actual time is random, from half of that to all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """Failures in a row, times that the breaker opened since the last success, and the ends of two waits.
+    """The state of a breaker. `failures` in a row; `opened`: how often it has opened since the last success.
 
-    It is open until `open_until_s`; until `probe_until_s` one caller tries whether the service works again. Both in
-    seconds of the breaker's clock.
+    The breaker is open until `open_until_s`. After that, until `probe_until_s`, one caller tries whether the service
+    works again. Both are in seconds of the breaker's clock.
     """
 
     failures: int = 0
@@ -40,8 +41,8 @@ class BreakerState:
     def failed(self, now_s: float, *, retry_after_s: float | None, open_s: float) -> BreakerState:
         """Return the state after a failed request.
 
-        The breaker opens for `retry_after_s` if the service asked for that, and after LIMIT failures for `open_s`. The
-        failure of a request that began before it opened counts, but does not keep it open longer.
+        The breaker opens for `retry_after_s` seconds if the service asked for that, and after LIMIT failures for
+        `open_s` seconds. If it is open already, the failure counts, but `open_s` does not keep it open longer.
         """
         failures, opened, until_s = self.failures + 1, self.opened, self.open_until_s
         if retry_after_s is not None:
@@ -52,10 +53,10 @@ class BreakerState:
 
 
 class Breaker:
-    """Guards one service. Call `enter` before each request and then `succeeded` or `failed`. Safe to use from threads.
+    """Guards one service: call `enter` before each request, and `succeeded` or `failed` after it.
 
-    A probe that never reports, since its thread or the process that forked this one has it, is forgotten at its
-    deadline.
+    Safe to use from threads. A trial request that never reports (its thread has died, or belongs to the process that
+    forked this one) is forgotten at its deadline.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, random: Random | None = None) -> None:
@@ -64,11 +65,11 @@ class Breaker:
 
     @property
     def phase(self) -> Literal["closed", "open", "half-open"]:
-        """Return the current state."""
+        """The current phase: "closed" (every caller may ask), "open" (none may) or "half-open" (one may try)."""
         return self._state.phase(self._clock())
 
     def enter(self, until_s: float) -> None:
-        """Return where the service may be asked until `until_s`; NotAsked where it may not."""
+        """Return if the service may be asked; else raise NotAsked. `until_s`: the request's deadline by the clock."""
         with self._lock:
             now_s, state = self._clock(), self._state
             phase = state.phase(now_s)
@@ -84,12 +85,12 @@ class Breaker:
             raise NotAsked("the service has failed, and somebody else is trying it now")
 
     def succeeded(self) -> None:
-        """Close the breaker, after a request that succeeded."""
+        """Record a request that succeeded; the breaker closes."""
         with self._lock:
             self._state = BreakerState()
 
     def failed(self, *, retry_after_s: float | None = None) -> None:
-        """Count a failed request; the breaker may open."""
+        """Record a failed request; the breaker may open. `retry_after_s`: seconds that the service asked to wait."""
         with self._lock:
             most_s = min(FIRST_OPEN_S * 2.0 ** min(self._state.opened, 16), LONGEST_OPEN_S)
             open_s = self._random.uniform(most_s / 2, most_s)

@@ -10,7 +10,7 @@ from threadcast.models.base import Measurements
 from threadcast.prediction.predictor import LocalPredictor, Predictor
 
 ROOFLINE = "roofline (nominal)"
-"""`table.model` of a guess from the machine's cores alone."""
+"""`table.model` of a forecast that is computed from the machine's cores alone."""
 
 
 class FirstOf:
@@ -26,7 +26,7 @@ class FirstOf:
         self._predictors = tuple(predictors)
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row for each op; the first ModelError where none of them can predict."""
+        """Return one row for each op over `cases` (None: all); the first ModelError where no predictor can predict."""
         first: ModelError | None = None
         for predictor in self._predictors:
             try:
@@ -39,7 +39,7 @@ class FirstOf:
 def roofline(
     machine: Machine, observed: Mapping[str, Sequence[Measurement]] | Measurements | None = None
 ) -> LocalPredictor:
-    """Return a predictor that always answers, roughly: `models.nominal_roofline`, and the points in `observed`."""
+    """Return a predictor that always answers, but roughly: `models.nominal_roofline`, and the points in `observed`."""
     from threadcast.models.nominal_roofline import NominalRoofline
 
     return LocalPredictor(NominalRoofline(machine), machine, {} if observed is None else observed, version=ROOFLINE)

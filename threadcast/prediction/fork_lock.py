@@ -9,9 +9,9 @@ from types import TracebackType
 
 
 class ForkLock:
-    """A lock for `with`, opened in a child process: its holder there is a thread that the fork did not copy.
+    """A lock for `with` that is free in a forked child, even if a thread of the parent held it during the fork.
 
-    So what it guards must be whole at every moment, as one attribute that is replaced is.
+    Therefore the data that it guards must be consistent at every moment; exchange a single attribute, for example.
     """
 
     __slots__ = ("__weakref__", "_lock")
@@ -29,7 +29,7 @@ class ForkLock:
         self._lock.release()
 
     def reopen(self) -> None:
-        """Free the lock whoever holds it; for a child process."""
+        """Free the lock, whichever thread holds it; only for a child process."""
         self._lock = threading.Lock()
 
 

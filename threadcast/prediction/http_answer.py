@@ -1,4 +1,4 @@
-"""Reads an HTTP answer that cannot be trusted: it may be too long, compressed, cut off or of another type."""
+"""Reads HTTP answers that cannot be trusted: they may be too long, compressed, cut off or of another type."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from threadcast.core.secret import Secret
 from threadcast.prediction.retries import retry_after_s
 
 SHOWN_CHARACTERS = 200
-"""Characters of a refusal that the error repeats."""
+"""Characters of a refusal's text that the error repeats."""
 
 _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]{0,256}"')
-"""Entity tags as RFC 9110, 8.8.3 has them; others, and longer ones, are ignored."""
+"""Entity tags by RFC 9110, 8.8.3; others, and longer ones, are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the service; `content` is None where nothing has changed since the answer of that `etag`."""
+    """An answer of the service. `content` is None where nothing has changed since the answer with this `etag`."""
 
     content: bytes | None
     etag: str | None = None

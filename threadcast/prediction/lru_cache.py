@@ -1,4 +1,4 @@
-"""A bounded cache that drops what was not used for longest."""
+"""A bounded cache that drops the value that was used least recently."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """At most `most` values by key: reading or writing one makes it the last to be dropped.
+    """Holds at most `most` values by key, and drops the one that was read or written least recently.
 
-    Safe to use from threads and in forked processes, which `cachetools` is not without a lock around every use. A child
-    that was forked in the middle of a change finds the cache as it was before or after it.
+    Safe to use from threads and in forked processes; `cachetools` would need a lock around every use. A child that is
+    forked during a change finds the cache as it was before or after the change.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,7 +28,7 @@ class LruCache(Generic[Key, Value]):
         return len(self._values)
 
     def get(self, key: Key) -> Value | None:
-        """The value of `key`; None where there is none (any more)."""
+        """Return the value of `key`; None where there is none, or no longer one."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -36,7 +36,7 @@ class LruCache(Generic[Key, Value]):
             return self._values[key]
 
     def get_many(self, keys: Iterable[Key]) -> dict[Key, Value]:
-        """The values of those `keys` that have one."""
+        """Return the values of those `keys` that have one, by key."""
         with self._lock:
             found = {key: self._values[key] for key in keys if key in self._values}
             for key in found:
@@ -44,7 +44,7 @@ class LruCache(Generic[Key, Value]):
             return found
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep `value` under `key`, in place of a former one."""
+        """Store `value` under `key`, replacing an earlier value."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -52,7 +52,7 @@ class LruCache(Generic[Key, Value]):
                 self._values.popitem(last=False)
 
     def drop(self, unwanted: Callable[[Key], bool]) -> None:
-        """Drop the values whose keys `unwanted` says so of."""
+        """Drop the values of all keys for which `unwanted` returns true."""
         with self._lock:
             for key in [key for key in self._values if unwanted(key)]:
                 del self._values[key]

@@ -1,4 +1,4 @@
-"""The interface by which schedulers get curves, and its implementation by a model in this process."""
+"""The interface from which schedulers get curves, and its implementation by a model in this process."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from threadcast.prediction.curve_cache import CurveCache
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Gives the curves of ops at the cases of one machine."""
+    """Predicts the curves of ops at the cases of one machine."""
 
     machine: Machine
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row for each op over `cases` (None: all of the machine's), or raise, within the deadline."""
+        """Return a table with one row for each op over `cases` (None: all of the machine's). ModelError without one."""
         ...
 
 
 class LocalPredictor:
     """Predicts curves with a model in this process, from the measurements of each op.
 
-    `observed`: measurements by op key, or a store, in which each op is looked up when it is first asked for;
-    measurements of other machines are ignored. `version`: the model's name in the registry ("name@version"; default:
-    the model's own name), which becomes `table.model`. Curves are cached by op key: call `forget` when there are new
-    measurements. Safe to use from threads. Raises ModelError where the model cannot predict.
+    `observed`: measurements by op key, or a store in which each op is looked up when its curve is first asked for;
+    measurements of other machines are ignored. `version` becomes `table.model`: the model's name in the registry
+    ("name@version"; by default the model's own name). Curves are cached by op key; call `forget` when there are new
+    measurements. Safe to use from threads. `curves` raises ModelError where the model cannot predict.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class LocalPredictor:
         self._cache = CurveCache(machine.cases())
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row for each op over `cases` (None: all of the machine's); InvalidInput for an unknown case."""
+        """Return a table with one row for each op over `cases` (None: all of the machine's).
+
+        InvalidInput for a case that the machine does not have, ModelError where the model cannot predict.
+        """
         keys = [op.key for op in ops]
         wanted = self._cache.missing(keys)
         if wanted:
@@ -56,7 +59,7 @@ class LocalPredictor:
         return (table if ops else CurveTable.empty(self.machine.cases(), model=self.version)).at_cases(cases)
 
     def forget(self) -> None:
-        """Drop the cached curves, so that the next call predicts from the measurements that there are then."""
+        """Drop the cached curves, so that the next call predicts from the measurements known by then."""
         self._cache.clear()
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:

@@ -1,4 +1,4 @@
-"""Requests for curves in the service's format: in parts, and conditional where the same was asked before."""
+"""Builds requests for curves in the service's format: in parts, and conditional if they were made before."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from threadcast.prediction.lru_cache import LruCache
 PATH = "/v1/predictions"
 
 PART_OPS, PART_POINTS = 5_000, 500_000
-"""Ops and points (ops times cases) of one request: a quarter of what a service allows by default."""
+"""Most ops and most points (ops times cases) of a request: a quarter of what a service allows by default."""
 
 REMEMBERED = 64
-"""Tagged answers that are remembered."""
+"""Most entity tags of answers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedAnswer:
-    """The entity tag of an answer, by which the service can be asked whether it has changed, and the model in it."""
+    """The entity tag of an answer, by which a later request asks whether it has changed, and the answer's model."""
 
     etag: str
     model: str
 
 
 class Questions:
-    """Questions to `model` (None: the service's default) for whole curves on one machine. Safe to use from threads."""
+    """Builds questions to `model` (None: the service's default) for whole curves on one machine. Thread-safe."""
 
     def __init__(self, machine: Machine, model: str | None) -> None:
         self._machine, self._cases, self._model = machine, machine.cases(), model
@@ -54,19 +54,19 @@ class Questions:
         return json.dumps(question, separators=(",", ":")).encode()
 
     def request(self, body: bytes, ops: int, *, etag: str | None = None) -> Request:
-        """Return the request, which may be repeated, as a prediction changes nothing at the service."""
+        """Return the request with this body for `ops` ops; safe to repeat, as predictions change nothing."""
         return Request(PATH, body, max_answer_bytes(ops, len(self._cases)), safe=True, etag=etag)
 
     def last_answer(self, body: bytes) -> TaggedAnswer | None:
-        """Return the latest answer to this question; None where it had no tag or is no longer remembered."""
+        """Return tag and model of the latest answer to this body; None if it had no tag or is not remembered."""
         return self._tagged.get(_digest(body))
 
     def remember(self, body: bytes, answer: TaggedAnswer) -> None:
-        """Remember the answer to this question; the one that was used least recently is forgotten."""
+        """Remember tag and model of the answer to this body; of too many, the least recently used is forgotten."""
         self._tagged.put(_digest(body), answer)
 
     def reader(self, ops: Sequence[Op]) -> Callable[[Answer], tuple[CurveTable | None, str | None]]:
-        """Return a function that reads an answer about these ops: the table (None: nothing has changed) and its tag."""
+        """Return a function that reads an answer about these ops into (table, tag); table None: nothing has changed."""
         keys = [op.key for op in ops]
 
         def read(answer: Answer) -> tuple[CurveTable | None, str | None]:

@@ -1,4 +1,4 @@
-"""A background thread that renews curves, so that no caller waits for that."""
+"""A background thread that renews old curves, so that no caller waits for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from threadcast.prediction.fork_lock import ForkLock
 
 
 class Refresher:
-    """Calls `work` with the ops wanted, in one thread at most, which starts when there is something to do and ends when
-    there is no more.
+    """Calls `work` with the ops passed to `want`, in a background thread.
 
-    Ops wanted while it works are its next call's. After a fork the child starts a thread of its own when it wants
-    something. A daemon: it keeps no process from ending.
+    There is at most one such thread; it starts when there is work and ends when there is none. Ops that are wanted
+    while `work` runs are passed to its next call. A forked child starts a thread of its own when needed. The thread is
+    a daemon, so it does not keep the process from ending.
     """
 
     def __init__(self, work: Callable[[Sequence[Op]], None]) -> None:
@@ -39,7 +39,7 @@ class Refresher:
                 self._thread = thread
 
     def close(self, *, timeout_s: float) -> None:
-        """Start no further work, and wait for the call in progress."""
+        """Start no further call of `work`, and wait at most `timeout_s` seconds for the current one."""
         with self._lock:
             self._closed, self._wanted, thread = True, {}, self._thread
         if thread is not None and thread is not threading.current_thread():

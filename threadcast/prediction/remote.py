@@ -1,4 +1,4 @@
-"""Curves from a prediction service, by a deadline: from the service, the cache or a fallback."""
+"""Curves from a prediction service by a deadline; in its absence from a cache or a fallback."""
 
 from __future__ import annotations
 
@@ -27,52 +27,57 @@ FALLBACK_MARK = " (local fallback)"
 """Suffix of `table.model` where the fallback answered."""
 
 FALLBACK_SHARE = 0.2
-"""Share of the deadline that is left to the fallback's computing."""
+"""Share of the deadline that is reserved for the fallback."""
 
 FRESH_S = 60.0
-"""Age up to which curves are answered without asking the service whether they still hold. A convention: a model or
-new measurements reach every scheduler in about a minute, at one small request a minute."""
+"""Age in seconds up to which cached curves are returned without asking the service whether they still hold. With this
+value a new model or new measurements reach every scheduler in about a minute, at one small request a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """Counts of a RemotePredictor's answers (tables) by where they came from, and about the latest one."""
+    """How many tables a RemotePredictor has returned, by their origin, and facts about the latest one."""
 
     fetched: int = 0
-    """Answers for which the service was asked successfully."""
+    """Tables for which the service was asked successfully."""
     cached: int = 0
-    """Answers from the cache, without asking the service."""
+    """Tables from the cache, without asking the service."""
     stale: int = 0
-    """Of these, those whose curves were older than `fresh_s` or of the model before."""
+    """Tables, counted in `cached` too, with a curve older than `fresh_s` or of an earlier model version."""
     fallbacks: int = 0
-    """Answers of the fallback, because the service gave none that could be used."""
+    """Tables of the fallback, because the service gave no usable answer."""
     refreshed: int = 0
-    """Successful requests in the background, for curves that had become old."""
+    """Successful requests of the background thread, for curves that had become old."""
     source_of_curves: str = ""
-    """Of the latest answer: "service", "cache", "stale cache" or "fallback"; empty where there was none."""
+    """Origin of the latest table: "service", "cache", "stale cache" or "fallback"; empty where there is none."""
     model: str = ""
-    """`table.model` of the latest answer."""
+    """`table.model` of the latest table."""
     age_s: float = 0.0
-    """Seconds since the service gave the oldest curve of the latest answer."""
+    """Age in seconds of the oldest curve in the latest table, since the service has sent or confirmed it."""
     last_error: ServiceError | None = None
-    """Why the latest request failed; None when it did not."""
+    """The error of the latest request; None if it succeeded."""
 
 
 class RemotePredictor:
-    """Asks the service at `url` for curves on `machine`, and `fallback` when that gives no usable answer in time.
+    """Predicts curves on `machine` by the service at `url`, or by `fallback` if the service gives no answer in time.
 
-    `deadline_s` bounds each call in total, however many requests it takes: name lookup, connecting, TLS, an answer that
-    trickles in, waiting before another attempt. A fifth of it is left for the fallback. Whole curves are kept by op key
-    and model version. Those older than `fresh_s` are answered at once all the same, and asked for anew by a helper
-    thread. While the service keeps failing it is left alone and the fallback answers at once. An answer that is not
-    exactly what was asked for (shape, order, finite times) is refused. A table comes whole from one model version of
-    the service or whole from the fallback, and `table.model` and `status` say which.
+    `deadline_s` bounds each call of `curves` in seconds, over all its requests: name look-up, connecting, TLS, slow
+    answers, waits between attempts. A fifth of it is reserved for the fallback. While the service keeps failing, it is
+    not asked and the fallback answers at once.
 
-    Where `fallback` cannot answer, or there is none, a roofline of the machine does, which can always; without
-    `last_resort` ServiceError and its kinds are raised then. `model` is the alias or "name@version" asked for; None:
-    the service's default. The machine is sent in full, so the service need not have met it. `key` is sent to this
-    service alone and never shown. Safe to use from threads, which share the curves and never wait for one another's
-    requests, and in forked processes. `close` ends what it has under way.
+    Whole curves are cached by op key and model version. Cached curves older than `fresh_s` seconds are returned too,
+    and renewed by a background thread. An answer that is not exactly what was asked for (shape, order, finite times) is
+    refused. All of a table comes from one model version of the service, or all of it from the fallback; `table.model`
+    and `status` say from which.
+
+    Where `fallback` cannot answer or is None, a roofline of the machine does, which always can. With
+    `last_resort=False` ServiceError or a subclass is raised instead. `model` is the alias or "name@version" to ask
+    (None: the service's default). The machine is sent in full, so the service need not know it. `key` is sent to this
+    service alone and never shown. `ssl_context` checks the service's certificate.
+
+    Safe in forked processes and from threads, which share the cached curves and never wait for each other's requests.
+    InvalidInput for numbers outside their range, and for a fallback of another machine. `close` ends requests and
+    thread.
     """
 
     def __init__(
@@ -113,7 +118,7 @@ class RemotePredictor:
     def from_settings(
         cls, settings: Settings, machine: Machine, *, fallback: Predictor | None = None, model: str | None = None
     ) -> Self:
-        """Return a predictor by the settings `predictor.*`; InvalidInput for no `predictor.url` or a bad key."""
+        """Return a predictor by the settings `predictor.*`; InvalidInput without `predictor.url` or for a bad key."""
         url, key, file = (settings[f"predictor.{name}"] for name in ("url", "key", "key_file"))
         if url is None:
             raise InvalidInput("predictor.url is not set; it names the service")
@@ -126,7 +131,7 @@ class RemotePredictor:
 
     @property
     def status(self) -> RemoteStatus:
-        """Return what happened so far."""
+        """Counts of the tables returned so far, and facts about the latest one."""
         return self._status
 
     def __enter__(self) -> Self:
@@ -138,12 +143,15 @@ class RemotePredictor:
         self.close()
 
     def close(self) -> None:
-        """Abort requests in progress and end the background thread; cached curves are still returned."""
+        """Abort current requests and end the background thread; cached curves are still returned afterwards."""
         self._client.close()
         self._refresher.close(timeout_s=self.deadline_s)
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row an op over `cases` (None: all of the machine's); InvalidInput for a case it does not have."""
+        """Return a table with one row for each op over `cases` (None: all of the machine's), within `deadline_s`.
+
+        InvalidInput for a case that the machine does not have. ServiceError only without `last_resort`.
+        """
         CurveTable.empty(self._cases).at_cases(cases)  # a wrong case is the caller's error, not the service's
         if not ops:
             return CurveTable.empty(self._cases, model=self._curves.model).at_cases(cases)
@@ -163,7 +171,7 @@ class RemotePredictor:
         return table.at_cases(cases)
 
     def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
-        """Fetch the curves that are not cached, again if a newer model answered than before, and return all of them."""
+        """Fetch the curves that are not cached, and return all. Ask once more if the service has changed its model."""
         keys = [op.key for op in ops]
         for _ in range(2):
             self._fetch([ops[i] for i in self._curves.missing(keys)], until_s)

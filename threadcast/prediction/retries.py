@@ -1,4 +1,4 @@
-"""Which failed requests are worth repeating, and how long to wait before that."""
+"""Decides whether a failed request is worth repeating, and how long to wait before that."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from random import Random
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused, ServiceUnavailable
 
 ATTEMPTS = 3
-"""Most attempts of one call."""
+"""Most attempts in one call."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
-"""Bounds of the random wait before the second attempt, doubled for each further one, and its limit. A convention: a
-service that restarts a worker is back in less, and callers wait about a second in all."""
+"""Most seconds of the random wait before the second attempt, doubled for each further one, and the limit of this
+doubling. A service that restarts a worker is back in less, and callers wait about a second in all."""
 
 LONGEST_RETRY_AFTER_S = 60.0
-"""Longest Retry-After that is respected: a service that asks for a day is asked again after a minute."""
+"""Most seconds of a Retry-After that are respected: a service that asks for a day is asked again after a minute."""
 
 PASSING = frozenset({429, 502, 503, 504})
 """HTTP statuses after which another attempt can succeed."""
 
 
 def wait_s(failed: int, error: ServiceError, random: Random) -> float | None:
-    """Seconds to wait after the `failed`-th attempt (from 1) ended in `error`; None: another one would not help.
+    """Return the seconds to wait after attempt number `failed` (from 1) ended in `error`; None: do not try again.
 
-    Drawn evenly from 0 to a limit that doubles ("full jitter", Brooker 2015), so that clients of one service that
-    failed them all do not come back all at once; on top of its Retry-After where it gave one.
+    The wait is uniformly random between 0 and a limit that doubles ("full jitter", Brooker 2015), so that the clients
+    of a service do not all return at once after it failed. A Retry-After of the service is added.
     """
     passing = isinstance(error, ServiceUnavailable) or (isinstance(error, ServiceRefused) and error.status in PASSING)
     if failed >= ATTEMPTS or not passing or isinstance(error, NotAsked | DeadlineExceeded):
@@ -37,9 +37,10 @@ def wait_s(failed: int, error: ServiceError, random: Random) -> float | None:
 
 
 def retry_after_s(header: str | None, *, now_s: float | None = None) -> float | None:
-    """Seconds that a Retry-After asks to wait, as a number or a date, at most LONGEST_RETRY_AFTER_S; None if neither.
+    """Return the seconds that a Retry-After header asks to wait, at most LONGEST_RETRY_AFTER_S; None if invalid.
 
-    `now_s` is the time since 1970 that a date is compared with (None: this machine's). Source: RFC 9110, 10.2.3.
+    The header holds a number or a date. `now_s` is the time in seconds since 1970 to compare a date with (None: this
+    machine's clock). Source: RFC 9110, 10.2.3.
     """
     if header is None:
         return None

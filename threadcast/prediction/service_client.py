@@ -1,4 +1,4 @@
-"""Requests to a service with several attempts, a circuit breaker, and one deadline over all attempts."""
+"""Asks a service with several attempts, a circuit breaker, and one deadline over all attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threadcast.prediction.retries import wait_s
 T = TypeVar("T")
 
 ITS_OWN_FAULT = frozenset({400, 404, 405, 409, 413, 415, 422})
-"""HTTP statuses that blame the request: the service itself works."""
+"""HTTP statuses that mean that the request is wrong and the service itself works."""
 
 
 class ServiceClient:
@@ -41,9 +41,9 @@ class ServiceClient:
         return self._breaker.phase
 
     def ask(self, request: Request, read: Callable[[Answer], T], *, until_s: float) -> T:
-        """Return `read(answer)` before `until_s` (of the clock); only a request that is `safe` is repeated.
+        """Return `read(answer)` before `until_s`, in seconds of the clock; only a `safe` request is repeated.
 
-        Raises what the last attempt raised: ServiceError and its kinds.
+        Raises the error of the last attempt, ServiceError or a subclass; NotAsked while the breaker is open.
         """
         self._breaker.enter(until_s)
         attempt = 1
@@ -65,7 +65,7 @@ class ServiceClient:
                 return answer
 
     def close(self) -> None:
-        """Abort the requests in progress."""
+        """Abort all current requests, and accept no more."""
         self._http.close()
 
     def _attempt(self, request: Request, read: Callable[[Answer], T], until_s: float) -> T:

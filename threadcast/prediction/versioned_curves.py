@@ -1,4 +1,4 @@
-"""Curves of a service by op key and model version, with their age."""
+"""A cache of a service's curves by op key and model version, with their age."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from threadcast.prediction.fork_lock import ForkLock
 
 @dataclass(frozen=True, slots=True)
 class AgedCurves:
-    """Cached curves of one model version, the age of the oldest, and the positions of those to ask for anew.
+    """Cached curves of one model version. `age_s` is the age of the oldest curve in seconds.
 
-    These are the curves that are older than allowed, and all of them where a newer version has answered since.
+    `stale` are the positions of curves to ask for anew: those that are too old; all where a newer version has answered
+    since.
     """
 
     table: CurveTable
@@ -37,12 +38,11 @@ class _Version:
 
 
 class VersionedCurves:
-    """A cache of the curves of the two latest model versions; a table never mixes two.
+    """A cache of the curves of the two latest model versions; a table never mixes two versions.
 
-    Curves of the older version are given, as stale, until those of the newer one have come.
-
-    Curves count as fresh for `fresh_s` seconds of `clock` and are kept as long as this object: an old curve is better
-    than a guess. Safe to use from threads and after a fork.
+    Curves of the older version are returned, as stale, until those of the newer version have arrived. Curves count as
+    fresh for `fresh_s` seconds of `clock`. Older ones are not dropped, because an old curve is better than a guess.
+    Safe to use from threads and after a fork.
     """
 
     def __init__(self, cases: Sequence[Case], *, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +57,7 @@ class VersionedCurves:
         return self._versions[0].held.table.model
 
     def get(self, keys: Sequence[str]) -> AgedCurves | None:
-        """One row a key, in order; None if neither version has all of them."""
+        """Return the curves of these keys, one row each, in order; None if neither version has all of them."""
         now_s = self._clock()
         newer, older = self._versions
         kept = newer.get(keys, now_s, self._fresh_s)
@@ -66,11 +66,11 @@ class VersionedCurves:
         return kept
 
     def missing(self, keys: Sequence[str]) -> list[int]:
-        """Position of the first appearance of each key of which the newer version has no curve."""
+        """Return the position in `keys` of the first appearance of each key without a curve of the newer version."""
         return self._versions[0].held.missing(keys)
 
     def add(self, keys: Sequence[str], table: CurveTable) -> None:
-        """Keep row i of `table`, which is now what the service answers, as the curve of the i-th key."""
+        """Store row i of `table`, an answer of the service that has just arrived, as the curve of the i-th key."""
         with self._lock:
             newer, older = self._versions
             if table.model != newer.held.table.model:
@@ -80,12 +80,12 @@ class VersionedCurves:
             self._versions = (_Version(newer.held.updated(keys, table), since_s), older)
 
     def has(self, model: str, keys: Sequence[str]) -> bool:
-        """Whether `model` answered last, and all these are kept of it."""
+        """Return whether `model` answered last and has curves of all these keys here."""
         held = self._versions[0].held
         return held.table.model == model and not held.missing(keys)
 
     def confirm(self, keys: Sequence[str], model: str) -> None:
-        """The service says that `model` would answer these keys as before: they are fresh."""
+        """Mark these curves of `model` as fresh: the service has confirmed that they have not changed."""
         with self._lock:
             newer, older = self._versions
             if newer.held.table.model == model and not newer.held.missing(keys):

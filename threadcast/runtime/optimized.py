@@ -32,12 +32,15 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
-from threadcast.runtime.watch import Seen, Watch
+from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
 
 MAX_SIGNATURES = 8
-"""Most kinds of arguments (shapes, types, modes) that are captured and planned; calls of further kinds run in PyTorch
-as before."""
+"""Most kinds of arguments (shapes, types, modes) that have a plan at a time; calls of further kinds run in PyTorch as
+before, until `CALLS_IN_A_ROW` of one kind have come."""
+CALLS_IN_A_ROW = 100
+"""Calls of one further kind in a row, after which it is planned in place of the kind that was used least recently. A
+number that changes in every call, as one that is annealed, never gets there; once it stays the same it does."""
 
 
 class Optimized:
@@ -83,6 +86,10 @@ class Optimized:
         """Key and value of the last call's entry: comparing with them is quicker than looking them up."""
         settings = Settings.read()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
+        self._used: dict[Any, int] = {}
+        """The kinds of calls by when they were last begun to be used, as a number that increases."""
+        self._further: tuple[Any, int] = (None, 0)
+        """The kind of the last calls where there is no place for it, and how many calls of it came in a row."""
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
@@ -115,16 +122,17 @@ class Optimized:
         if self._unsupported is not None:
             return Fallback(self._unsupported)
         leaves, structure = _flattened(arguments)
-        seen = self._seen(self._watch) if self._watch is not None else None
-        reason = self._fallback(leaves, seen)
+        observed = self._observed(self._watch) if self._watch is not None else None
+        reason = self._fallback(leaves, observed)
         if reason is not None:
             return Fallback(reason)
         described = _described(leaves), structure
-        settings = seen.settings if seen is not None else None
+        settings = observed.settings if observed is not None else None
         held = self._watch.storages if self._watch else frozenset()
         key = described, _overlaps(leaves, held), settings, torch.get_default_dtype()
         if self._last is not None and self._last[0] == key:
             self._last = key, self._last[1]  # settings that are the same object compare at once
+            self._further = None, 0
             if self.cores.whole:
                 return self._last[1]
             return self._with_other_cores(self._last[1]) or FIRST_CALL
@@ -133,7 +141,7 @@ class Optimized:
             if found is not None:
                 return found
         if key not in self._tunings:
-            if len(self._tunings) >= MAX_SIGNATURES:
+            if len(self._tunings) >= MAX_SIGNATURES and not self._makes_place(key):
                 return Fallback(f"more than {MAX_SIGNATURES} kinds of calls came: {differences(key, self._tunings)}")
             tuning = self._tuning(arguments, described)
             if isinstance(tuning, FirstCall):
@@ -142,7 +150,23 @@ class Optimized:
             if isinstance(tuning, Tuning):
                 self.cores.pass_to(tuning.resize)
         self._last = key, self._tunings[key]
+        self._used[key] = max(self._used.values(), default=0) + 1
+        self._further = None, 0
         return self._tunings[key]
+
+    def _makes_place(self, key: Any) -> bool:
+        """Whether the kind `key` has come so often in a row that the one used least recently was dropped for it."""
+        further, calls = self._further
+        self._further = key, calls + 1 if further == key else 1
+        if self._further[1] < CALLS_IN_A_ROW:
+            return False
+        oldest = min(self._tunings, key=self._used.__getitem__)
+        dropped = self._tunings.pop(oldest)
+        del self._used[oldest]
+        if isinstance(dropped, Tuning):
+            dropped.close()
+        self._last = None
+        return True
 
     @property
     def reports(self) -> list[Report]:
@@ -163,6 +187,7 @@ class Optimized:
                 if isinstance(tuning, Tuning):
                     tuning.close()
             self._tunings.clear()
+            self._used.clear()
             self._last = None
             self._format.set(MemoryFormat.AS_GIVEN)
 
@@ -216,18 +241,18 @@ class Optimized:
         self._renew_watch()  # capturing makes an optimizer's missing state
         return captured
 
-    def _seen(self, watch: Watch) -> Seen:
+    def _observed(self, watch: Watch) -> Observation:
         """The state of model and optimizer. Where tensors were replaced, drops all graphs, which hold the old ones."""
-        seen = watch.look()
-        if seen.moved:
+        observed = watch.observe()
+        if observed.changed:
             self.close()
             self._format.reset()
             watch.renew()
-            now = watch.look()
-            seen = replace(now, unsteady=seen.unsteady or now.unsteady)
-        return seen
+            now = watch.observe()
+            observed = replace(now, unsteady=observed.unsteady or now.unsteady)
+        return observed
 
-    def _fallback(self, leaves: list[Any], seen: Seen | None) -> str | None:
+    def _fallback(self, leaves: list[Any], observed: Observation | None) -> str | None:
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
@@ -237,11 +262,11 @@ class Optimized:
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             return f"an argument is a {type(strange).__name__}, neither a tensor nor a constant"
-        if seen is not None and seen.unsteady is not None:
-            return seen.unsteady
-        if seen is None or seen.hooked is None:
+        if observed is not None and observed.unsteady is not None:
+            return observed.unsteady
+        if observed is None or observed.hooked is None:
             return None
-        return f"{seen.hooked} has hooks, which a captured step does not call"
+        return f"{observed.hooked} has hooks, which a captured step does not call"
 
     def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:

@@ -1,4 +1,4 @@
-"""From predicted curves to a plan, with the distance that it can at most have from the best one."""
+"""Makes a plan from predicted curves, with a bound on how far the plan can be from the best one."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ from threadcast.scheduler.search.robust import percentiles_s, pessimistic, resam
 from threadcast.scheduler.simulation.simulator import Simulation
 
 SEARCH = "search"
-"""The policy name of plans that the search found."""
+"""The policy name of plans that the planner's own search finds."""
 
 AUTO = ("critical_path", "strategies_1_3", "strategies_1_2_3", "strategies", "manual_grid")
-"""Policies whose plans "auto" compares with the search's: those that use hyper-threads, and what a user finds by hand,
-so that the plan is by prediction never worse than the framework's default."""
+"""Policies whose plans "auto" always compares with the search's: policies that use hyper-threads, and the settings that
+a user finds by hand. So the plan is, by prediction, never worse than the framework's default."""
 
 ALSO = (
     "ios", "mcpa", "cpa", "sequential", "strategies_1", "strategies_1_2", "fifo", "lp_rounding", "heft",
 )  # fmt: skip
-"""Policies that "auto" tries too while time is left, the most promising and quickest first."""
+"""Policies that "auto" also tries while time is left, the most promising and quickest first."""
 
 COMPARED_OPS = 2_000
-"""Ops up to which "auto" tries policies: those of `AUTO` take a quarter second for each thousand."""
+"""Most ops of a graph for which "auto" tries policies: those of `AUTO` take 0.25 s for each thousand ops."""
 
 IOS_OPS, IOS_CANDIDATES = 250, 5_000
-"""Ops up to which IOS is one of them, and the candidates that it then looks at: on DCGAN (144 ops) 0.35 s, with 20,000
-1.2 s for a plan that is 0.1 % shorter; with 2,000 it is 1 to 9 % longer."""
+"""Most ops of a graph for which "auto" tries IOS, and the candidate stages that IOS then looks at. On DCGAN (144 ops)
+this takes 0.35 s. 20,000 candidates take 1.2 s for a plan that is 0.1 % shorter; 2,000 give one that is 1 to 9 %
+longer."""
 
 OPTIONS: dict[str, dict[str, Any]] = {"manual_grid": {"oversubscribed": False}, "ios": {"candidates": IOS_CANDIDATES}}
-"""What "auto" sets of these policies: time slices are dearer than the simulator takes them for."""
+"""Options that "auto" passes to these policies. Oversubscription is left out, because time slices cost more than the
+simulator predicts."""
 
 COMPARING = 0.2
-"""Share of the budget that the search leaves to other policies."""
+"""Share of the time budget that the search leaves to other policies."""
 
 BUDGET_S = 2.0
-"""Seconds after which the search ends; it mostly needs less."""
+"""Default time budget in seconds; the search mostly ends earlier."""
 
 
 def plan(
@@ -60,19 +62,26 @@ def plan(
     seed: int = 0,
     **options: Any,
 ) -> Plan:
-    """Return how to run `problem`, as a plan: cores, threads, order, times, lower bound and gap.
+    """Return a plan for `problem`: the cores, threads, start and finish of each op, a lower bound and the gap to it.
 
-    `policy` "auto" takes the shortest of "search" and, for graphs of at most COMPARED_OPS ops, the policies of `AUTO`
-    and `ALSO`, none with more threads than the cores have; the name of a policy, what it does in simulation. The
-    search ends after `budget_s`; if that does not cut it short, equal arguments give equal plans. In what is left of
-    the budget CP-SAT, where OR-Tools is installed, raises the bound and improves the plan of a small graph
+    `policy` is one of these:
+
+    - "search": the planner's own search.
+    - "auto": the shortest of the search's plan and, for graphs of at most COMPARED_OPS ops, the plans of the policies
+      in `AUTO` and `ALSO`. None of them gives a core more threads than it has hardware threads.
+    - the name of a policy: the plan is what this policy does in simulation. `options` are passed to it.
+
+    The search ends after `budget_s` seconds. If that does not cut it short, equal arguments give equal plans. Where
+    OR-Tools is installed, CP-SAT uses the rest of the budget to raise the bound and improve the plan of a small graph
     (`cp_sat.close_gap`). Curves with wide intervals are denoised first (`denoising`); the plan's times are those of the
     given curves.
 
-    With `interference`, plans are compared by what they take under it. `robust` compares them by the 90th percentile of
-    what they take on curves resampled from the forecasts' intervals, there without interference and with one op at a
-    time on a core. These and `seed` are the search's; `options` go to the policy that is named. NotFound for an unknown
-    policy, InvalidInput for an option that it has not.
+    With `interference`, plans are compared by their makespan under it. With `robust`, by the 90th percentile of their
+    makespan over curves resampled from the forecasts' intervals; there ops do not slow each other down, and run one at
+    a time on a core. `robust`, `budget_s` and `seed` only apply to "search" and "auto".
+
+    NotFound for an unknown policy. InvalidInput for an option that the policy does not have, and for numbers outside
+    their range.
     """
     check_name(policy, "auto", SEARCH)
     if policy not in ("auto", SEARCH):
@@ -95,7 +104,7 @@ def plan(
 
 
 def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
-    """Return the plan of each of these policies, named as they are registered, in their order."""
+    """Return the plans of the policies with these registered names, in the same order."""
     bound_s = lower_bounds(problem).best_s if policies else 0.0
     return [_plan_of_policy(problem, name, bound_s, interference, {}) for name in policies]
 
@@ -109,10 +118,10 @@ class _Candidate(NamedTuple):
 
 
 class _PlanSearch:
-    """Looks for the best plan of a problem within a budget; `run` it once.
+    """Looks for the best plan of a problem within a time budget; call `run` once.
 
-    `bound_s`: the lower bound on any schedule; `whole_cores_bound_s`: a bound, no lower, on schedules with one op at a
-    time on a core, from CP-SAT where it was asked.
+    `bound_s` is the lower bound on any schedule. `whole_cores_bound_s` is a bound on schedules with one op at a time on
+    a core; it is at least as high, and higher where CP-SAT has raised it.
     """
 
     def __init__(
@@ -125,7 +134,7 @@ class _PlanSearch:
         self._budget_s, self._deadline_s = budget_s, time.monotonic() + budget_s
 
     def run(self, *, compare: bool) -> _Candidate:
-        """Return the best plan found; `compare` has other policies tried too, where the graph is small enough."""
+        """Return the best plan found. With `compare`, other policies are tried too if the graph is small enough."""
         problem = self.problem
         compare = compare and len(problem.graph) <= COMPARED_OPS
         self.bound_s = self.whole_cores_bound_s = lower_bounds(problem).best_s
@@ -145,7 +154,7 @@ class _PlanSearch:
         return candidates[min(range(len(costs)), key=costs.__getitem__)]
 
     def _search(self, searched: Problem, bound_s: float, end_s: float) -> Iterator[_Candidate]:
-        """The shortest plans for the curves of `searched`, on their real cores, at the times of `self.problem`."""
+        """The shortest plans for the curves of `searched`, on real cores, with the times of `self.problem`."""
         from threadcast.scheduler.search.shortest import shortest
 
         same, interference = searched is self.problem, self._interference
@@ -155,7 +164,7 @@ class _PlanSearch:
             yield candidate if same and interference is None else _replayed(self.problem, candidate, interference)
 
     def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
-        """Plans of other policies, each shorter, by more than rounding, than `best_s` and than those before it."""
+        """Plans of other policies; each is shorter than `best_s` and than those before it by more than rounding."""
         problem, interference = self.problem, self._interference
         for name in (*AUTO, *ALSO):
             late = name in ALSO and time.monotonic() >= self._deadline_s
@@ -168,7 +177,7 @@ class _PlanSearch:
                 best_s = min(best_s, run.now_s)
 
     def _improved_by_cp_sat(self, candidate: _Candidate) -> list[_Candidate]:
-        """CP-SAT's plan from a plan of whole cores on, if it is shorter; keeps the bound that CP-SAT proves."""
+        """CP-SAT's plan, found from a plan without shared cores, if shorter; records the bound that CP-SAT proves."""
         from threadcast.scheduler.search.cp_sat import close_gap
 
         hint = Plan(len(self.problem.machine), SEARCH, candidate.ops, self.bound_s)
@@ -184,7 +193,7 @@ class _PlanSearch:
         return [improved] if improved.makespan_s < candidate.makespan_s * (1 - ROUNDING) else []
 
     def _costs(self, candidates: Sequence[_Candidate]) -> list[float]:
-        """What plans are compared by; less is better."""
+        """The seconds by which plans are compared; less is better."""
         if not self._robust:
             return [candidate.makespan_s for candidate in candidates]
         if not candidates:
@@ -215,7 +224,7 @@ def _simulated(
 
 
 def _replayed(problem: Problem, candidate: _Candidate, interference: Interference | None) -> _Candidate:
-    """The candidate at the problem's times and under `interference`; every op keeps its cores and its turn on them."""
+    """The candidate with the problem's times and under `interference`; ops keep their cores and their order on them."""
     if interference is None and not any_shares_cores(candidate.ops):
         from threadcast.scheduler.search.replay import replayed  # brings numba along
 

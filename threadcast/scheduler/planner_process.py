@@ -1,11 +1,13 @@
-"""Plans made in a process of their own, which can be ended at any moment and keeps its memory to itself.
+"""Makes plans in another process, which can be ended at any moment and has its own memory.
 
-A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The libraries of
-the planner (Numba's compiler, HiGHS, OR-Tools) take some 250 MB, and seconds to start, so one process makes many plans.
+A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The planner's
+libraries (Numba's compiler, HiGHS, OR-Tools) take about 250 MB of memory and some seconds to start, so one process
+makes many plans.
 
-`PlannerProcess` is the caller's end; this module run as a script is the other. Problem and plan travel in a file in
-memory that both have open. A byte on the script's standard input says that there is a problem, one on its standard
-output that there is an answer. The script ends with its standard input, and with the process that started it.
+`PlannerProcess` is the caller's end; this module, run as a script, is the other end. Problem and plan are passed in an
+in-memory file that both have open. A byte on the script's standard input means that there is a problem, a byte on its
+standard output that there is an answer. The script ends when its standard input is closed, or when the process that
+started it ends.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ _NICEST = 19
 
 
 class PlannerEnded(ExecutionError):
-    """The process ended without an answer, by a signal or for want of memory."""
+    """The planner's process ended without an answer, for example by a signal or because memory ran out."""
 
 
 class PlannerProcess:
-    """A process that makes one plan at a time. For one thread at a time; `close` it in the end.
+    """A process that makes one plan at a time. Use it from one thread at a time, and `close` it in the end.
 
-    The process ends when the thread that made it does, so make it in a thread that lives as long. `background`: it uses
-    only the time that nobody else wants of the cores. `stderr`: where its messages go; `subprocess.DEVNULL`, or None
-    for the caller's own standard error.
+    The process ends when the thread that created it ends, so create it in a thread that lives long enough.
+    `background`: the process has the lowest priority, and uses CPU time that no other process wants. `stderr` is where
+    its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error.
     """
 
     def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
@@ -64,16 +66,16 @@ class PlannerProcess:
         return self._process.pid
 
     def ask(self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None) -> None:
-        """Have a plan made, as `planner.plan(problem, policy=policy, **options)`; returns at once."""
+        """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once."""
         _write(self._message, _problem_bytes(problem, policy, options or {}))
         with suppress(BrokenPipeError):  # the process has ended, as `result` says
             os.write(self._questions.fileno(), b"?")
 
     def result(self, timeout_s: float = 0.0) -> Plan | None:
-        """The plan asked for last; None where it is not made within `timeout_s` seconds.
+        """Return the plan of the last `ask`; None where it is not made within `timeout_s` seconds.
 
         InvalidInput where the planner refuses the policy or the options, PlannerEnded where the process ended,
-        ExecutionError where planning failed otherwise.
+        ExecutionError where planning failed in another way.
         """
         answered = select.poll()
         answered.register(self._answers, select.POLLIN)
@@ -89,7 +91,7 @@ class PlannerProcess:
         return Plan.from_json(answer["plan"])
 
     def close(self) -> None:
-        """End the process, whatever it is doing; closing again does nothing."""
+        """End the process at once, even during planning; closing again does nothing."""
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()
@@ -130,7 +132,7 @@ def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
 
 
 def _answer(message: bytes) -> dict[str, Any]:
-    """The plan's document, or why there is none."""
+    """The plan as JSON, or the reason why there is none."""
     from threadcast.scheduler.planner import plan
 
     options: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Predictions, plans and decisions over HTTP."""
+"""The HTTP service: predictions, plans, decisions, stored measurements and registered models, with web pages."""

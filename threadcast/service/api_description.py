@@ -1,4 +1,4 @@
-"""Completes the OpenAPI description that APIFlask generates: shared documents, headers, problems, keys."""
+"""Completes the OpenAPI description that APIFlask generates: shared schemas, headers, problems, keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from threadcast.service import formats, problems
 
 PARAMETERS = "x-parameters"
-"""Extension in which a route describes the headers that it reads and the variables of its path."""
+"""Name of the extension in which a route describes the headers that it reads and the variables of its path."""
 
 
 _KEY = {
@@ -18,7 +18,7 @@ _KEY = {
 
 
 def complete(spec: Any) -> Any:
-    """Return the description with shared documents, parameters, and problems as an answer of every operation."""
+    """Return the description with shared schemas and parameters, and a problem as an answer of every operation."""
     spec["components"].setdefault("schemas", {}).update(formats.COMPONENTS)
     spec["components"]["securitySchemes"] = {"key": _KEY}
     spec["security"] = [{}, {"key": []}]
@@ -37,7 +37,7 @@ def complete(spec: Any) -> Any:
 
 
 def _without_null(parameter: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameter without null, which pydantic allows for one that may be left out."""
+    """Return the parameter without the type null, which pydantic adds where a parameter may be left out."""
     choices = [choice for choice in parameter["schema"].get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) != 1:
         return parameter

@@ -48,16 +48,17 @@ class Service(APIFlask):
     json_provider_class = StrictJson
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """`func` as it is: none of ours is a coroutine, which Flask would look for a dozen times a request."""
+        """`func` unchanged: no handler here is a coroutine, and Flask would check for that a dozen times a request."""
         return func
 
 
 def create_app(settings: ServiceSettings) -> Service:
-    """Return the application over the store and the models that `settings` name.
+    """Return the application for the store and the models that `settings` name.
 
-    The store is opened (and made, where there is none); models are loaded when first asked for. Make it after a
-    fork: database connections and thread pools do not survive one. StoreError when the store cannot be opened,
-    ConfigError for a key file that is none. Close it with `app.extensions["threadcast"].store.close()`.
+    The store is opened, and created where there is none; models are loaded when they are first needed. Create the
+    application after a fork: database connections and thread pools do not survive one. StoreError when the store cannot
+    be opened, ConfigError for a file that is not a key file. Close it with
+    `app.extensions["threadcast"].store.close()`.
     """
     app = Service(__name__, title="threadcast", version=__version__, docs_path=None, json_errors=False)
     app.config.update(
@@ -79,11 +80,11 @@ def create_app(settings: ServiceSettings) -> Service:
         measured, PolicyCache(settings.max_contexts), ReadinessProbe(), stored,
         CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
     )  # fmt: skip
-    request_marks.install(app)  # what is installed first sees an answer last
+    request_marks.install(app)  # the part that is installed first handles an answer last
     conditional.install(app)
     metrics.install(app, measured, max_in_flight=settings.max_in_flight)
     host_header.install(app)
-    app.before_request(accept_form)  # before whatever looks at bodies and at keys
+    app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
     auth.install(app, settings)
     app.before_request(require_json)

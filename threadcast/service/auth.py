@@ -14,12 +14,12 @@ from threadcast.service.problems import Problem
 from threadcast.service.settings import ServiceSettings
 
 OPEN = frozenset({"operations.live", "operations.ready", "static"})
-"""Endpoints that need no key: health checks come from programs without one."""
+"""Endpoints that need no key: health checks come from programs that have none."""
 
 SCOPES = {
     "predictions.predict": "read", "plans.make_plan": "read", "decisions.decide": "read", "measurements.add": "ingest",
 }  # fmt: skip
-"""Endpoints that accept POST from keys without the scope admin."""
+"""For each endpoint that accepts POST from keys without the scope admin, the scope that it needs."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -29,7 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 def scope_of(endpoint: str | None, method: str) -> str | None:
-    """Return the scope that a request needs: admin for unlisted ones that change things. None where it needs no key."""
+    """Return the scope that a request needs; None where it needs no key.
+
+    Requests that change something need admin, unless `SCOPES` lists their endpoint.
+    """
     if endpoint in OPEN:
         return None
     if endpoint in SCOPES:
@@ -38,13 +41,16 @@ def scope_of(endpoint: str | None, method: str) -> str | None:
 
 
 def owned(idempotency_key: str) -> str:
-    """Return the idempotency key as it is stored: with the client's name, so that two clients can use the same."""
+    """Return the idempotency key as it is stored: with the API key's name, so that two clients can use the same one."""
     key: Key | None = g.get("key")
     return idempotency_key if key is None else f"{key.name}\n{idempotency_key}"
 
 
 def install(app: APIFlask, settings: ServiceSettings) -> None:
-    """Make `app` refuse requests without a key that allows them; ConfigError for a wrong key file."""
+    """Make `app` refuse requests without an API key that allows them; ConfigError for a wrong key file.
+
+    Without a key file, and with `settings.local_only`, it refuses requests that name another host than this machine.
+    """
     keys = None if settings.keys is None else KeyFile(settings.keys)
 
     def authorise() -> None:
@@ -86,7 +92,10 @@ def _key(keys: KeyFile) -> Key:
 
 
 def _token() -> str:
-    """Return the key in the request. A browser's password is for reading only: other sites can make it send that."""
+    """Return the API key in the request, "" where there is none.
+
+    A password that a browser sends counts for reading only, because other sites can make the browser send it.
+    """
     sent = request.authorization
     if sent is None:
         return ""

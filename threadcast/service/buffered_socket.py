@@ -1,4 +1,4 @@
-"""What a thread reads and writes in place of the client's socket: a complete request, and a complete answer."""
+"""A request parser and a socket for threads that never wait for a client: both work on bytes in memory."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from gunicorn.http.parser import RequestParser
 
 JOINED_BYTES = 64 << 10
-"""Answers up to this length are copied into one piece, so that head and body travel in one packet."""
+"""Answers up to this length are copied into one piece, so that head and body are sent in one packet."""
 
 
 class BufferedRequestParser(RequestParser):  # type: ignore[misc]
-    """gunicorn's parser of bytes that have arrived; it never reads the socket, where a slow client would block it.
+    """gunicorn's parser for bytes that have arrived already; it never reads the socket, on which it might wait.
 
-    The worker hands bytes over by `unreader.unread`.
+    The worker gives it the bytes with `unreader.unread`.
     """
 
     def __init__(self, cfg: Any, address: Any) -> None:
         super().__init__(cfg, (), address)
 
     def finish_body(self, deadline: float | None = None, max_bytes: int | None = None) -> bool:
-        """Drop the rest of the body. All of it is in memory, so gunicorn's limits of time and bytes do not apply."""
+        """Drop the rest of the body. All of it is in memory, so gunicorn's limits on time and bytes do not apply."""
         return bool(super().finish_body())
 
 
 class BufferedSocket:
-    """A client's socket whose `sendall` only keeps the data; `flush` sends it."""
+    """A client's socket whose `sendall` only stores the data; `flush` sends them."""
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client
@@ -38,11 +38,11 @@ class BufferedSocket:
         return getattr(self._client, name)
 
     def sendall(self, data: bytes) -> None:
-        """Keep `data` for `flush`."""
+        """Store `data` until `flush`."""
         self._parts.append(memoryview(data))
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what was kept, for `timeout_s` seconds at most; return whether all of it is sent.
+        """Send the stored data, for `timeout_s` seconds at most; return whether all of them are sent.
 
         OSError when the client has closed the connection.
         """

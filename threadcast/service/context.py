@@ -1,4 +1,4 @@
-"""What request handlers share: the settings, the store, the models, the caches and the metrics of one process."""
+"""The objects that request handlers share: settings, store, models, caches and metrics of one process."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class Context:
     curve_responses: CurveResponseCache
 
     def predictor(self, machine: Machine, model: str | None = None) -> LocalPredictor:
-        """Return a predictor from the measurements stored now; NotFound when there is no such model."""
+        """Return a predictor that uses the model and the stored measurements; NotFound when there is no such model."""
         loaded, version = self.models.get(model)
         return self.predictor_with(loaded, machine, version)
 
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
-        """Return a predictor with a model and its version that `models.get` returned."""
+        """Return a predictor with a loaded model and its version, as `models.get` returns them."""
         return LocalPredictor(loaded, machine, self.stored, version=version)
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
-        """As `predictor`; for an unknown model a Problem that points to /model, or says that there is no default."""
+        """As `predictor`, but raise a Problem for an unknown model: 404 at /model, or 503 if it is the default."""
         return self.predictor_with(*self.model_asked_for(model, machine))
 
     def model_asked_for(
         self, model: str | None, machine: Machine, *, where: Where = "body"
     ) -> tuple[PerformanceModel, Machine, str]:
-        """Return what `predictor_with` takes; Problem as `predictor_asked_for`."""
+        """Return the arguments of `predictor_with`; raises a Problem as `predictor_asked_for` does."""
         try:
             loaded, version = self.models.get(model)
         except NotFound as error:

@@ -1,4 +1,4 @@
-"""Responses of `GET /v1/curves/{op}` that were sent before, kept until more is measured of their ops."""
+"""A cache of responses of `GET /v1/curves/{op}`, each of which is valid until its op is measured again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadcast.store import Store
 
 
 class CurveId(NamedTuple):
-    """What a curve follows from, beside the measurements."""
+    """Everything that determines a curve, beside the measurements."""
 
     machine: str
     """Fingerprint."""
@@ -30,10 +30,11 @@ class CurveResponse(NamedTuple):
 
 
 class CurveResponseCache:
-    """The `most` responses used last. Safe to use from threads.
+    """The `most` responses that were used last. Safe to use from threads.
 
-    A response is dropped once any process has stored a measurement of its op: each `get` asks `last_measurement`, the
-    number of the newest measurement in `store`, and drops what the measurements since the last `get` concern.
+    A response is dropped once any process has stored a measurement of its op: each `get` calls `last_measurement`,
+    which returns the number of the newest measurement in `store`, and drops the responses of ops that were measured
+    since the last `get`.
     """
 
     def __init__(self, store: Store, last_measurement: Callable[[], int], most: int) -> None:
@@ -41,17 +42,20 @@ class CurveResponseCache:
         self._lock = threading.Lock()
         self._responses: LruCache[CurveId, CurveResponse] = LruCache(most)
         self._valid_for = last_measurement()
-        """The newest measurement that the responses take into account."""
+        """Number of the newest measurement that the responses take into account."""
 
     def get(self, curve: CurveId) -> tuple[CurveResponse | None, int]:
-        """The response, if it is kept, and the number of the newest measurement, which `put` asks for."""
+        """The cached response or None, and the number of the newest measurement, which is an argument of `put`."""
         last = self._last_measurement()
         if last != self._valid_for:
             self._drop_outdated(last)
         return self._responses.get(curve), last
 
     def put(self, curve: CurveId, response: CurveResponse, last_measurement: int) -> None:
-        """Keep a response that was computed after `get` returned `last_measurement`, unless more was stored since."""
+        """Store a response that was computed after `get` returned `last_measurement`.
+
+        It is not stored if a newer measurement has been seen since.
+        """
         with self._lock:
             if last_measurement == self._valid_for:
                 self._responses.put(curve, response)

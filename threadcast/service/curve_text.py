@@ -15,13 +15,16 @@ from threadcast.core.curve import Floats
 from threadcast.core.curve_codec import SOURCE_NAMES, case_documents, to_answer
 
 ROWS = 1_000
-"""Rows of a table written in one call of orjson, which holds the interpreter lock for a few milliseconds."""
+"""Rows of a table that one call of orjson writes; it holds the interpreter lock for a few milliseconds."""
 
 _NAMES = [orjson.dumps(name) for name in SOURCE_NAMES]
 
 
 def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
-    """The members of `head` and of the table's answer (`core.curve_codec`) as one JSON object. Floats are exact."""
+    """One JSON object, as text, with the members of `head` and those of the table's answer form (`core.curve_codec`).
+
+    Floats are written so that reading returns them exactly.
+    """
     return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
 
 

@@ -17,7 +17,7 @@ from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 
 MAX_NAME = 200
-"""Characters of a name in the query."""
+"""Most characters of a name in the query."""
 
 blueprint = APIBlueprint("curves", __name__, url_prefix="/v1")
 

@@ -16,7 +16,7 @@ from threadcast.prediction.predictor import Predictor
 from threadcast.service.problems import Problem
 
 HEADER = "X-Deadline-S"
-"""Seconds that the client waits for the answer. The setting `deadline_s` applies where this is longer or not sent."""
+"""Request header with the seconds that the client waits for the answer; the setting `deadline_s` is the most."""
 
 OPS_AT_ONCE = 512
 """Ops that are predicted between two checks of the time."""
@@ -29,7 +29,7 @@ class TimeIsUp(BaseException):
 
 
 def too_late(limit_s: float) -> Problem:
-    """Return the problem with which a request that takes longer than `limit_s` is answered: 503, to be tried later."""
+    """Return the problem for a request that took longer than `limit_s`: status 503, to be tried again later."""
     return Problem(
         503, f"this was not done within {limit_s:g} s and was stopped; ask for less, or later",
         headers={"Retry-After": str(RETRY_S)},
@@ -37,14 +37,14 @@ def too_late(limit_s: float) -> Problem:
 
 
 class Deadline:
-    """The end of the time that a request may take: `limit_s` seconds from now."""
+    """The moment at which a request's time is up: `limit_s` seconds after this object was created."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._until_s = time.monotonic() + limit_s
 
     def remaining_s(self) -> float:
-        """Return the seconds that are left; raise `too_late` where there are none."""
+        """Return the seconds that are left; raise the problem of `too_late` where none are."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise too_late(self.limit_s)
@@ -52,7 +52,10 @@ class Deadline:
 
 
 def deadline(most_s: float) -> Deadline:
-    """Return the deadline of the current request, counted from the first call; Problem 422 for a wrong header."""
+    """Return the deadline of the current request, counted from the first call for it.
+
+    It is `most_s` seconds, or fewer where the request's header says so; Problem 422 for a wrong header.
+    """
     if "deadline" not in g:
         sent = request.headers.get(HEADER)
         try:
@@ -69,7 +72,7 @@ def deadline(most_s: float) -> Deadline:
 def curves_in_time(
     predictor: Predictor, ops: Sequence[Op], cases: Sequence[Case] | None, until: Deadline
 ) -> CurveTable:
-    """What `predictor.curves` gives, `OPS_AT_ONCE` at a time; a problem as soon as time is up."""
+    """The result of `predictor.curves`, computed for `OPS_AT_ONCE` ops at a time; a problem as soon as time is up."""
     parts = []
     for start in range(0, len(ops), OPS_AT_ONCE):
         until.remaining_s()
@@ -79,9 +82,9 @@ def curves_in_time(
 
 @contextmanager
 def stopped_in_time(until: Deadline) -> Iterator[None]:
-    """Stop the block between two of its bytecodes when time is up, and raise `too_late`.
+    """Stop the block between two of its bytecodes when time is up, and raise the problem of `too_late`.
 
-    Only for pure computation: a lock or a connection that it holds at that moment would stay held.
+    The block must be pure computation: a lock or a connection that it holds at that moment would stay held.
     """
     here, lock, over = threading.get_ident(), threading.Lock(), False
 

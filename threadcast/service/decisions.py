@@ -92,7 +92,7 @@ def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:
         if launch.hardware_thread or given.issuperset(launch.cores):
             try:
                 occupancy.take(launch)
-            except IllegalLaunch:  # the policy's teams are not what the caller runs on
+            except IllegalLaunch:  # the caller's cores are not those of the policy's teams
                 continue
             predicted_s = times.on(launch.op, launch.cores, launch.threads)
             source = sources.of(launch.op, launch.cores, launch.threads)
@@ -120,7 +120,7 @@ def _follow(asked: DecisionRequest) -> dict[str, Any]:
 
 
 def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
-    """Return the free cores that launches may use, in the order of the machine; all where the request names none."""
+    """Return the free cores that launches may use, in the order of `free`; all of them where the request names none."""
     if asked.idle is None:
         return tuple(free)
     for i, core in enumerate(asked.idle):

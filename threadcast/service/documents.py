@@ -1,4 +1,4 @@
-"""Reads the documents in requests as objects of `core`; errors point to the wrong member."""
+"""Converts the documents in requests to objects of `core`; errors point to the wrong member."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _CASE_MEMBERS = frozenset({"threads", "affinity"})
 
 @contextmanager
 def reading(pointer: str) -> Iterator[None]:
-    """Turn an InvalidInput of the block that has no pointer into a FormatError at `pointer`."""
+    """Turn an InvalidInput or OverflowError of the block into a FormatError at `pointer`.
+
+    A FormatError passes through.
+    """
     try:
         yield
     except FormatError:
@@ -30,7 +33,10 @@ def reading(pointer: str) -> Iterator[None]:
 
 
 def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machine", where: Where = "body") -> Machine:
-    """Return the machine of a document or a stored fingerprint; for None the only machine in the store."""
+    """Return the machine in a document, or the stored one with a fingerprint; for None the only machine in the store.
+
+    FormatError for a wrong document; Problem for an unknown fingerprint, or None where the store has not one machine.
+    """
     if isinstance(value, dict):
         cores = value.get("cores")
         if isinstance(cores, list) and len(cores) > MAX_CORES:
@@ -57,7 +63,7 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
 def read_ops(
     values: Sequence[Any], stored: StoredDocuments, limits: ServiceSettings, *, pointer: str = "/ops"
 ) -> list[Op]:
-    """Return the ops of documents and of keys of stored ops."""
+    """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key."""
     if not 1 <= len(values) <= limits.max_ops:
         raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
     known = stored.ops({value for value in values if isinstance(value, str)})
@@ -88,14 +94,14 @@ def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Ca
 
 
 def refuse_unknown(entry: Mapping[str, Any], allowed: Set[str], pointer: str) -> None:
-    """Raise FormatError for members that are not `allowed`, which are mostly misspelt ones."""
+    """Raise FormatError for members that are not `allowed`; most such members are misspelt."""
     for name in entry:
         if name not in allowed:
             raise FormatError(f"unknown member {name[:40]!r}; known: {', '.join(sorted(allowed))}", pointer=pointer)
 
 
 def read_case(value: Any, pointer: str) -> Case:
-    """Return the case in `{"threads", "affinity"?}`."""
+    """Return the case in an object with the member `threads` and, if it is not compact, `affinity`."""
     threads = member(value, "threads", int, pointer=pointer)
     affinity = member(value, "affinity", str, pointer=pointer, default="compact")
     if affinity not in list(Affinity):
@@ -130,7 +136,7 @@ def _check_size(ops: int, limits: ServiceSettings, pointer: str) -> None:
 
 @contextmanager
 def below(pointer: str) -> Iterator[None]:
-    """Put `pointer` before the pointer of a FormatError: it is where the document that the block reads begins."""
+    """Put `pointer` before the pointer of a FormatError of the block, which reads the document at `pointer`."""
     try:
         yield
     except FormatError as error:

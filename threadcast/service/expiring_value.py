@@ -1,8 +1,8 @@
 """A value that is computed again when it is older than a few milliseconds.
 
-For what other processes may change: the store's newest measurement, the moves of an alias. Asking for these before
-every answer costs more than many an answer: it waits for the disk cache or the database, and lets other threads of the
-interpreter go first.
+It is for values that other processes may change: the store's newest measurement, the moves of an alias. Reading these
+before every answer can cost more than the answer: the thread waits for the disk cache or the database, and other
+threads of the interpreter get their turn first.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_AGE_S = 0.005
-"""Seconds for which a value is believed. A service expires at once what it changes itself."""
+"""Seconds for which a value is used. A service calls `expire` for values that it changes itself."""
 
 
 class ExpiringValue(Generic[T]):
-    """What `compute` returned at most `MAX_AGE_S` ago. Call it to get the value. Safe to use from threads."""
+    """A value that `compute` returned at most `MAX_AGE_S` ago. Call this object to get it. Safe to use from threads."""
 
     def __init__(self, compute: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._compute, self._clock = compute, clock
@@ -31,5 +31,5 @@ class ExpiringValue(Generic[T]):
         return computed[1]
 
     def expire(self) -> None:
-        """Compute the value again the next time that it is asked for."""
+        """Have the value computed again at the next call."""
         self._computed = None

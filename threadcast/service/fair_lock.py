@@ -1,9 +1,9 @@
 """A lock that threads get in the order in which they asked for it.
 
-Eight threads that all want Python's interpreter take it from one another at every system call, and requests that take
-0.2 ms are answered at half the rate of a single thread. Under this lock each request is worked at without a break. A
-holder that waits for something else must not block the others: nobody waits longer than a timeout, and takes the
-lock over then. So one slow request delays one other by the timeout, and not all.
+Eight threads that all need Python's interpreter take it from one another at every system call, and requests of 0.2 ms
+are answered at half the rate of a single thread. Under this lock each request is handled without a break. A holder that
+waits for something else must not block the others: a thread waits for a timeout at most, and then takes the lock over.
+So one slow request delays one other request by the timeout, and not all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 
 class FairLock:
-    """First come, first served; a waiting thread takes the lock over after its timeout. Safe to use from threads."""
+    """A lock for which threads wait in a queue; a waiting thread takes it over after its timeout."""
 
     def __init__(self) -> None:
         self._state = threading.Lock()
@@ -29,7 +29,7 @@ class FairLock:
     def held(self, timeout_s: float) -> Iterator[None]:
         """Wait for the lock, `timeout_s` seconds at most, and hold it while the block runs.
 
-        Another thread may hold it too, before the block ends, once its own timeout is over.
+        Once the timeout of another thread is over, that thread may run its own block before this one ends.
         """
         ticket = self._acquire(timeout_s)
         try:

@@ -1,7 +1,7 @@
-"""JSON schemas of the documents that requests and answers carry, for the OpenAPI description.
+"""JSON schemas of the documents in requests and answers, for the OpenAPI description.
 
-Threadcast's own readers in `core` decide what is valid; the tests hold these schemas against what the readers take
-and against what the service answers.
+Threadcast's own readers in `core` decide what is valid. Tests compare these schemas with the documents that the readers
+accept, and with the answers of the service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threadcast.core.tensor import DTYPE_BYTES
 from threadcast.models.measured import LONGEST_S, SHORTEST_S
 
 REF = "x-component"
-"""In place of "$ref" until the description is complete: pydantic would resolve that, and knows only its own schemas."""
+"""Key that replaces "$ref" until the description is complete: pydantic would resolve "$ref" among its own schemas."""
 
 _SECONDS = {"type": "number", "minimum": 0, "description": "seconds"}
 _SAMPLE = {"type": "number", "minimum": SHORTEST_S, "maximum": LONGEST_S, "description": "seconds"}

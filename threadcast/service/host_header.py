@@ -1,4 +1,4 @@
-"""Which host a request names, in its Host header and in a target of absolute form (RFC 9112, 3.2)."""
+"""Checks the host that a request names, in its Host header and in a target of absolute form (RFC 9112, 3.2)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from flask import request
 from threadcast.service.problems import Problem
 
 DEFAULT_PORTS = {"http": "80", "https": "443"}
-"""Ports that a URL of each scheme means when it names none. Targets of other schemes are not this service's."""
+"""Default port of URLs by scheme. This service does not answer targets of other schemes."""
 
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]+")
 """Characters of a host and a port (RFC 3986, 3.2), without the comma by which WSGI joins several headers."""
 
 
 def install(app: APIFlask) -> None:
-    """Let `app` refuse, before anything else is done, requests that do not name one host."""
+    """Make `app` refuse requests that do not name one host, before their body and key are read."""
     app.before_request(require_one_host)
 
 
 def require_one_host() -> None:
-    """Raise Problem 400 unless exactly one host is named, 421 where the target names another one than Host does.
+    """Raise Problem 400 unless exactly one host is named, 421 where the target names another host than Host does.
 
-    HTTP/1.0 may leave Host out; the address that the connection came to stands for it then.
+    HTTP/1.0 may leave Host out; then the address that the connection came to is used.
     """
     environ = request.environ
     host = environ.get("HTTP_HOST")
@@ -43,7 +43,7 @@ def require_one_host() -> None:
 
 
 def _with_port(host: str, default: str) -> str:
-    """The host in lower case with its port: names that compare equal are the same place."""
+    """The host in lower case with its port, so that equal texts mean the same place."""
     name, colon, port = host.rpartition(":")
     if not colon or "]" in port:  # no port, or the end of an IPv6 address
         name, port = host, ""

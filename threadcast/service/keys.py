@@ -25,10 +25,10 @@ from threadcast.core.json_reading import check_schema, member, parse
 SCHEMA = "threadcast.keys/1"
 Scope = Literal["read", "ingest", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""What a key may allow: asking; storing measurements; everything, as moving aliases."""
+"""The scopes of a key: read allows requests that change nothing, ingest storing measurements, admin everything."""
 
 PREFIX = "tc_"
-"""Begins every key, so that scanners find keys in logs and repositories."""
+"""Prefix of every key, so that scanners find keys in logs and repositories."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -36,7 +36,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it is stored: with its digest, without the key itself."""
+    """A key as it is stored: its name, scopes, digest and time of creation, without the key itself."""
 
     name: str
     scopes: tuple[str, ...]
@@ -59,9 +59,9 @@ class Key:
 
 
 class KeyFile:
-    """The keys in a file, read again whenever it has changed. Safe to use from threads.
+    """The keys in a file, which is read again whenever it has changed. Safe to use from threads.
 
-    A file that is missing or damaged is a ConfigError and lets nobody in.
+    For a file that is missing or damaged every method raises ConfigError, so that no request is allowed.
     """
 
     def __init__(self, path: Path) -> None:

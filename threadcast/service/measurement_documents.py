@@ -60,7 +60,10 @@ class References:
 
 
 def read_dense(entries: Sequence[Any], references: References, *, pointer: str = "/measurements") -> list[Measurement]:
-    """Read entries that each have an array of seconds, and for each counter an array of counts, one a sample."""
+    """The measurements in dense entries: each has an array of seconds, and for each counter an array of counts.
+
+    The arrays have one element for each sample. FormatError, with a pointer below `pointer`, for anything wrong.
+    """
     measured = []
     for i, entry in enumerate(entries):
         where = f"{pointer}/{i}"
@@ -84,7 +87,10 @@ def read_dense(entries: Sequence[Any], references: References, *, pointer: str =
 
 
 def read_long(rows: Sequence[Any], references: References, *, pointer: str = "/rows") -> list[Measurement]:
-    """Measurements from rows of one sample each; rows of one machine, op and case are put in order of `repeat`."""
+    """The measurements in rows of one sample each; samples of one machine, op and case are sorted by `repeat`.
+
+    FormatError, with a pointer below `pointer`, for anything wrong.
+    """
     found: dict[tuple[Machine, Op, Case], dict[int, Sample]] = {}
     for i, row in enumerate(rows):
         where = f"{pointer}/{i}"
@@ -138,7 +144,7 @@ def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def count_samples(dense: Sequence[Any] | None, rows: Sequence[Any] | None) -> int:
-    """Return the number of samples in a request, before any of them is checked."""
+    """Return the number of samples in the entries of a request, none of which has been checked yet."""
     listed = (entry.get("seconds") for entry in dense or () if isinstance(entry, dict))
     return len(rows or ()) + sum(len(seconds) for seconds in listed if isinstance(seconds, list))
 
@@ -150,7 +156,7 @@ def _numbers(values: Sequence[Any], pointer: str) -> list[float]:
 
 
 def _time(value: Any, pointer: str) -> float:
-    """Return the seconds of a sample; FormatError for times that no op takes, which would spoil a model of it."""
+    """Return the seconds of a sample; FormatError for times that no op takes, which would spoil a model's fit."""
     seconds = finite(value, pointer=pointer)
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise FormatError(f"{seconds:g} s: ops take from {SHORTEST_S:g} to {LONGEST_S:g} s", pointer=pointer)

@@ -33,7 +33,7 @@ from threadcast.store.receipts import Receipt
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_KEY = 255
-"""Characters of an idempotency key."""
+"""Most characters of an idempotency key."""
 
 blueprint = APIBlueprint("measurements", __name__, url_prefix="/v1")
 

@@ -14,17 +14,17 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from threadcast.service.problems import Problem
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Seconds; from a cached curve to the plan of a large graph."""
+"""Bounds of the histogram of seconds: from those of a cached curve to those of the plan of a large graph."""
 
 RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.05, 1.11, 1.25, 1.5, 2.0, 4.0)
-"""Measured over predicted time: factors symmetric about 1."""
+"""Bounds of the histogram of measured over predicted time: factors that are symmetric about 1."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED = "(no route)"
 
 
 class Metrics:
-    """The metrics of one app. Several worker processes collect theirs in `multiprocess_dir`."""
+    """The metrics of one app. Where there are several worker processes, all write theirs to `multiprocess_dir`."""
 
     def __init__(self, *, multiprocess_dir: str | None = None) -> None:
         self._multiprocess_dir = multiprocess_dir
@@ -71,7 +71,7 @@ class Metrics:
         self.requests.labels(UNMATCHED, method if method in _METHODS else "other", status).inc()
 
     def observe(self, ratios: Mapping[str, Sequence[float]]) -> None:
-        """Record ratios of measured to predicted seconds, by model."""
+        """Record ratios of measured to predicted seconds; `ratios` are by model version."""
         for model, found in ratios.items():
             for ratio in found:
                 self.ratios.labels(model).observe(ratio)

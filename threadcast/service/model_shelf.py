@@ -16,13 +16,13 @@ from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
 
 MOST_LOADED = 8
-"""Versions kept in memory besides those that aliases stand for."""
+"""Number of versions in memory besides those that aliases stand for."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Standing(NamedTuple):
-    """The model that an alias stands for in this process, after so many moves of the alias."""
+    """The model that an alias stands for in this process; `moves` is the alias's number of moves when it was loaded."""
 
     model: PerformanceModel
     version: str
@@ -32,9 +32,10 @@ class _Standing(NamedTuple):
 class ModelShelf:
     """Loaded models of one registry. Safe to use from threads.
 
-    A version never changes, so it is loaded once. Aliases are checked every few milliseconds. When one has moved, its
-    new version is loaded in the background while the old one goes on answering. Where the new one cannot be loaded, the
-    old one stays and `failed` is called with the alias; else `moved` is called with the alias and the version.
+    A version never changes, so it is loaded once. Aliases are checked every few milliseconds. When an alias has moved,
+    its new version is loaded in the background, and requests use the old one until then. If the new version cannot be
+    loaded, the old one stays in use and `failed` is called with the alias; else `moved` is called with the alias and
+    the version.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ModelShelf:
         self._standing: dict[str, _Standing] = {}
         self._moves: dict[str, ExpiringValue[int]] = {}
         self._attempted: dict[str, int] = {}
-        """By alias, the number of its moves when loading its version was last tried."""
+        """By alias, its number of moves when loading its version was last tried."""
 
     def get(self, reference: str | None = None) -> tuple[PerformanceModel, str]:
         """Return the model of an alias or "name@number" (None: the default), and its "name@number".
@@ -72,7 +73,10 @@ class ModelShelf:
         return standing.model, standing.version
 
     def follow(self, alias: str) -> tuple[PerformanceModel, str]:
-        """Load the version that the alias stands for in the registry and use it from the return on; raises as `get`."""
+        """Load the version that the alias stands for in the registry and use it from now on.
+
+        Returns and raises as `get`.
+        """
         moves = self.registry.moves(alias)
         version = self.registry.resolve(alias)
         model = self._load(version)

@@ -1,4 +1,4 @@
-"""/v1/models: which models are registered, and which of them an alias stands for."""
+"""/v1/models: the registered models, and the aliases and their moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threadcast.service.problems import Problem
 from threadcast.service.schemas import AliasMove
 
 RESERVED = "aliases"
-"""What no alias may be called, since the path of that name is taken."""
+"""The name that no alias may have, since it is a path of its own."""
 
 blueprint = APIBlueprint("models", __name__, url_prefix="/v1/models")
 

@@ -1,4 +1,4 @@
-"""Measured over predicted time of new measurements, by which drift is found."""
+"""Measured over predicted seconds of new measurements, a metric that shows drift."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def observed_over_predicted(measured: Sequence[Measurement], here: Context) -> dict[str, list[float]]:
     """Return measured over predicted seconds of the first `MOST_OPS` ops, by the "name@number" of the default model.
 
-    Empty where the model cannot predict: the measurements are stored all the same.
+    It is empty where there is no such model or it cannot predict; that does not keep measurements from being stored.
     """
     with suppress(ThreadcastError):
         model, version = here.models.get()

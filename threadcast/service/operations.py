@@ -1,4 +1,4 @@
-"""Routes for those who operate the service: health checks, limits and metrics."""
+"""Routes to operate the service: health checks, limits and metrics."""
 
 from __future__ import annotations
 

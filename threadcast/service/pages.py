@@ -11,7 +11,7 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Of every answer. A page may load files of this service only, and has no inline scripts or styles."""
+"""Headers of every answer. A page may load files of this service only, and has no inline scripts or styles."""
 
 blueprint = APIBlueprint("pages", __name__, enable_openapi=False)
 

@@ -1,6 +1,6 @@
 """The bytes of one HTTP/1 request as they arrive: whether it is complete, and whether it must be refused.
 
-Pure decisions: nothing here reads, writes or asks for the time.
+This module only decides: it does not read from or write to sockets, and does not read the clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_HEAD_BYTES = 32 << 10
 
 _LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]+)[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
 _LENGTH_DIGITS = 19
-"""Digits of a Content-Length that are read: any number with more is beyond every limit."""
+"""Number of digits of a Content-Length that are read: any longer number is beyond every limit."""
 
 _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _EXPECT_CONTINUE = re.compile(rb"^expect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
@@ -35,7 +35,7 @@ class PartialRequest:
     due_s: float
     max_body_bytes: int
     buffer: bytearray = field(default_factory=bytearray)
-    """Head and body; may go on with the beginning of the next request."""
+    """Head and body; the beginning of the next request may follow them."""
     total_bytes: int | None = None
     """Length of head and body; None until the head has arrived."""
     _expects_continue: bool = False
@@ -71,7 +71,7 @@ class PartialRequest:
         return bytes(self.buffer[: self.total_bytes]), bytes(self.buffer[self.total_bytes :])
 
     def expects_continue(self) -> bool:
-        """Whether the client waits for "100 Continue" before it sends the body. True once; then it counts as sent."""
+        """Whether to send the client "100 Continue", for which it waits before it sends the body; True only once."""
         expects, self._expects_continue = self._expects_continue, False
         return expects
 

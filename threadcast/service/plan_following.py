@@ -12,9 +12,10 @@ def next_launches(
 ) -> list[Placement]:
     """The placements of `plan` to start now, in planned order; their times are the plan's.
 
-    A ready op starts when all of its cores are idle (for one beside another op: when that hardware thread is) and no
-    ready op with an earlier planned start still waits for one of them. Ops that are not ready hold nothing back,
-    so a late op delays only those behind it, and something always starts when nothing runs.
+    A ready op starts when all of its cores are idle and no ready op with an earlier planned start still waits for one
+    of them. An op on a further hardware thread of cores needs that hardware thread to be idle. Ops that are not ready
+    hold nothing back, so a late op delays only ops that wait for it, and when nothing runs some ready op always
+    starts.
     """
     occupied = {(core, op.hardware_thread) for op in running for core in op.cores}
     free = set(idle)

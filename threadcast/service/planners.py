@@ -1,4 +1,4 @@
-"""The planner processes of a service process: each plan within its request's deadline, and only so many at once."""
+"""The planner processes of a service process: they plan within a request's deadline, a limited number at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threadcast.service.deadlines import Deadline, too_late
 
 
 class Planners:
-    """A pool of planner processes, started when there is something to plan. Safe to use from threads."""
+    """A pool of planner processes, which are started when there is something to plan. Safe to use from threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,7 +23,7 @@ class Planners:
         self._busy: set[PlannerProcess] = set()
 
     def plan(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int) -> Plan:
-        """Return the plan, made by one of at most `most` processes; a Problem as soon as time is up.
+        """Return the plan of `problem`, which one of at most `most` processes makes; a Problem as soon as time is up.
 
         FormatError where the planner refuses the policy or its options.
         """
@@ -36,7 +36,7 @@ class Planners:
             raise FormatError(str(error), pointer="/options" if options else "/policy") from error
 
     def close(self) -> None:
-        """End all processes; the next plan starts one anew."""
+        """End all processes; the next call of `plan` starts a new one."""
         with self._changed:
             ending, self._idle = [*self._idle, *self._busy], []
         for planner in ending:

@@ -19,7 +19,10 @@ MAX_OPTION = 4_096
 
 
 def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
-    """Return the problem: the graph with its own or else predicted curves, on the cores that the request names."""
+    """Return the planning problem: the graph with its own or else predicted curves, on the cores of the request.
+
+    FormatError or Problem where the request is wrong, with a pointer to the wrong member.
+    """
     graph = read_graph(graph_or_name, here.store, here.settings)
     if not len(graph):
         raise FormatError("the graph has no ops to plan", pointer="/graph/ops")
@@ -71,7 +74,10 @@ def read_policy(name: str, options: Mapping[str, Any], problem: Problem) -> Poli
 
 
 def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...] = ()) -> None:
-    """Raise FormatError for a name that is not registered nor among `more`, and for options that are not numbers."""
+    """Raise FormatError for a policy that is neither registered nor among `more`, and for options of a wrong type.
+
+    Options are null, booleans, numbers up to `MAX_OPTION`, or arrays of these.
+    """
     known = (*more, *names())
     if name not in known:
         raise FormatError(f"no policy is called {name[:80]!r}; known are {', '.join(known)}", pointer="/policy")
@@ -88,7 +94,10 @@ def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...]
 
 
 def refused_options(error: TypeError | ValueError, options: Mapping[str, Any]) -> FormatError:
-    """Return the error for the client when a policy refuses its options; raises a TypeError without options again."""
+    """Return the FormatError for the client where a policy refuses its options.
+
+    A TypeError without options is a fault of the program and is raised again.
+    """
     if isinstance(error, TypeError) and not options:
         raise error
     return FormatError(f"{error}", pointer="/options" if options else "/policy")

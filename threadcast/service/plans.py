@@ -26,7 +26,7 @@ from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PlanRequest
 
 AUTO = "auto"
-"""The name under which the planner chooses among the policies."""
+"""The policy name with which the planner itself chooses among the policies."""
 
 blueprint = APIBlueprint("plans", __name__, url_prefix="/v1")
 
@@ -81,7 +81,7 @@ def described(plan: Plan, problem: PlanProblem) -> dict[str, Any]:
     for op in document["ops"]:
         try:
             op["source"] = sources.of(positions[op["id"]], tuple(op["cores"]), op["threads"])
-        except PlanError:  # a time that a policy reckoned, of a case that the curve does not have
+        except PlanError:  # the policy computed the time, for a case that the curve lacks
             op["source"] = "extrapolated"
     return document
 

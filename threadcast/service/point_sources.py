@@ -16,7 +16,10 @@ class PointSources:
         self._column = {case: i for i, case in enumerate(problem.curves.cases)}
 
     def of(self, op: int, cores: tuple[int, ...], threads: int) -> str:
-        """Return the source of the time that `problem.times.on` returns; PlanError where that raises it."""
+        """Return the source of the time that `problem.times.on` returns for an op; PlanError where that raises it.
+
+        `op` is a position in the problem's graph.
+        """
         curves = self._problem.curves
         seconds = self._problem.times.on(op, cores, threads)
         count = min(threads, len(cores))

@@ -1,4 +1,4 @@
-"""Policies made for a graph, kept so that a runtime can ask for every decision without sending the graph again."""
+"""A cache of policies for graphs, so that a runtime can request every decision without sending the graph again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threadcast.scheduler.policies import Policy
 
 
 class PolicyCache:
-    """The `most` policies used last, by names that cannot be guessed. Safe to use from threads.
+    """The `most` policies that were used last, by names that cannot be guessed. Safe to use from threads.
 
     Each service process has its own: another process of the same service does not know the names of this one.
     """
@@ -18,11 +18,11 @@ class PolicyCache:
         self._policies: LruCache[str, Policy] = LruCache(most)
 
     def add(self, policy: Policy) -> str:
-        """Keep `policy` and return its name."""
+        """Store `policy` and return its new name."""
         name = secrets.token_urlsafe(12)
         self._policies.put(name, policy)
         return name
 
     def get(self, name: str) -> Policy | None:
-        """The policy of this name; None where there is none (any more)."""
+        """The policy of this name; None where there is none, or it was dropped."""
         return self._policies.get(name)

@@ -1,4 +1,4 @@
-"""Every error as `application/problem+json` (RFC 9457), with a JSON pointer to the field that is wrong."""
+"""Answers errors with `application/problem+json` (RFC 9457), with a JSON pointer to the wrong field."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):
-    """Raised to answer a request with this status; `pointer` is a JSON pointer into `where`."""
+    """An error that is answered with this HTTP status; `pointer` is a JSON pointer into `where`."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ def answer(
 ) -> Response:
     """Return the problem document as a response.
 
-    `errors` lists all that is wrong (detail, pointer) where more than one thing was found; `reference` is written
-    beside the traceback in the server's log.
+    `errors` are all findings, with the members `detail` and `pointer`; the answer has them where there is more than
+    one. `reference` is a text that is written beside the traceback in the server's log.
     """
     described = document(status, detail, pointer, where)
     if len(errors) > 1:
@@ -95,7 +95,7 @@ def answer(
 
 
 def message(status: int, detail: str) -> bytes:
-    """A whole HTTP/1.1 message with a problem document, after which the connection ends; sent without Flask."""
+    """A whole HTTP/1.1 message with a problem document, to be sent without Flask; the connection is closed after it."""
     content = json.dumps(document(status, detail)).encode()
     retry = "Retry-After: 1\r\n" if status == 503 else ""
     head = (
@@ -139,14 +139,14 @@ def _threadcast(error: ThreadcastError) -> Response:
 
 
 def unexpected(error: Exception, status: int = 500, what: str = "the service failed") -> Response:
-    """Log `error`, and return an answer that tells only the reference under which the log has it."""
+    """Log `error`, and return an answer without it, which names only the reference under which the log has it."""
     reference = request_id()
     _log.error("%s %s failed (reference %s)", request.method, request.path, reference, exc_info=error)
     return answer(status, f"{what}; the server's log has the reason under {reference}", reference=reference)
 
 
 def _refused_input(error: HTTPError) -> Response:
-    """Return the answer to an error of APIFlask's, with all that pydantic found."""
+    """Return the answer to an input error of APIFlask, with all findings of pydantic."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return answer(error.status_code, str(error.message))

@@ -1,4 +1,4 @@
-"""The readiness probe: a prediction that a service must be able to make before it says that it is ready."""
+"""The readiness probe: a prediction that a service must be able to make before it reports that it is ready."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ UNMEASURED = (
 
 
 class ReadinessProbe:
-    """Predicts one op with the store and the default model: a measured op on its machine, once there is one.
+    """Predicts one op with the store and the default model: a measured op on its machine, where there is one.
 
-    The op that it predicted last is tried first, since finding one reads the store.
+    The op that was predicted last is tried first, because finding another one reads the store.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Op, Machine] | None = None
 
     def predict(self, store: Store, predictor_of: PredictorOf) -> str:
-        """Predict, and return the "name@number" of the model.
+        """Predict one op, and return the "name@number" of the model.
 
-        Takes the first measured op on the first machine that the model knows. Raises whatever goes wrong, but for
-        a model that can tell nothing while nothing is measured.
+        It predicts the first measured op on the first machine that the model knows. Any error is raised, except a
+        ModelError while nothing is measured.
         """
         refused: ModelError | None = None
         for chosen in self._candidates(store):

@@ -1,4 +1,4 @@
-"""The headers of every answer that identify the request and say how long the parts of the work took."""
+"""The headers of every answer that identify the request and give the times of the parts of its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REQUEST_ID = "X-Request-Id"
 SERVER_TIMING = "Server-Timing"
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
-"""Ids that a client may choose: they cannot forge a line of a log."""
+"""Pattern of the ids that a client may choose; such an id cannot forge a line of a log."""
 
 
 def request_id() -> str:
@@ -29,7 +29,7 @@ def request_id() -> str:
 
 @contextmanager
 def timed(phase: str) -> Iterator[None]:
-    """Add the time of the block to this phase of the current request."""
+    """Add the time of the block to the time of the phase of this name in the current request."""
     started = time.perf_counter()
     try:
         yield

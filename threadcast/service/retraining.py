@@ -1,7 +1,7 @@
 """Retrains the default model in a process beside the service: on schedule, or when measurements drift.
 
-The alias moves to a candidate only if that is better on ops that it has not learned from (`models.retraining`).
-Services notice that as they notice every move of an alias.
+The alias moves to a candidate only if the candidate is better on ops that it has not learned from
+(`models.retraining`). Services notice this move as they notice every move of an alias.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ MIN_RATIOS = 20
 """Fewest new measurements from which drift is computed."""
 
 NICE = 10
-"""Priority of training (nice(2)): serving goes first."""
+"""Nice value of the training process (nice(2)): answering requests goes first."""
 
 _log = logging.getLogger("threadcast.retraining")
 
 
 @dataclass(slots=True)
 class Retrainer:
-    """Decides when to retrain `alias`, and does it. 0 turns `every_s` or `drift_limit` off."""
+    """Decides when to retrain the model of `alias`, and retrains it.
+
+    It does so `every_s` seconds after the last training, and where measured times are off the forecasts by the factor
+    `drift_limit`; 0 turns either off.
+    """
 
     store: Store
     registry: ModelRegistry
@@ -49,7 +53,7 @@ class Retrainer:
     every_s: float
     drift_limit: float
     trained_s: float
-    """When the last training was, on the clock of `step`."""
+    """Time of the last training in seconds, on the clock of `step`."""
     trained_to: int = field(init=False)
     """`Store.last_measurement` at the last training."""
     looked_to: int = field(init=False)
@@ -58,7 +62,10 @@ class Retrainer:
         self.trained_to = self.looked_to = self.store.last_measurement()
 
     def step(self, now_s: float) -> str | None:
-        """Retrain if it is time and there are new measurements; return the new version of the alias if it moved."""
+        """Retrain if it is time and there are new measurements; return the alias's new version, None if it stays.
+
+        `now_s` is the present time in seconds, on any clock that only grows.
+        """
         last = self.store.last_measurement()
         if last == self.trained_to or not (self._is_time(now_s) or self._drifts(last)):
             return None
@@ -66,7 +73,7 @@ class Retrainer:
         return self.retrain()
 
     def retrain(self) -> str | None:
-        """Train a candidate; if it is better, register it, move the alias to it and return its version."""
+        """Train a candidate; if it is better, register it, move the alias to it and return its version, else None."""
         version = self.registry.resolve(self.alias)
         measured = self.store.measurements()
         verdict = compete(self.registry.load(version), measured)
@@ -124,7 +131,7 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
 
 
 def main(asked: dict[str, str]) -> NoReturn:
-    """Retrain whenever `Retrainer.step` finds that it is time; ends with the server."""
+    """Retrain whenever `Retrainer.step` finds that it is time; the process ends with the server."""
     os.nice(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends this process
     with Store.open(asked["store"]) as store:

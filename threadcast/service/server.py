@@ -44,18 +44,18 @@ KEEP_ALIVE_S = 5
 """Seconds that an idle connection stays open."""
 
 COLLECT_AFTER = 50_000
-"""Objects created between two runs of Python's cycle collector. With its default of 700 a request of 10,000 ops, which
-has no cycles, is searched hundreds of times: 0.4 s of 1.4."""
+"""Objects created between two runs of Python's cycle collector. With its default of 700 the collector searches a
+request of 10,000 ops, which has no cycles, hundreds of times: 0.4 s of its 1.4 s."""
 
 CONNECTIONS = 512
-"""Connections of each worker process, well below the 1,024 files that a process may commonly have open."""
+"""Most connections of each worker process, well below the 1,024 files that a process may commonly have open."""
 
 
 def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = False) -> socket.socket:
     """Return a socket that listens on `host`:`port` (0: a free port).
 
-    InvalidInput for an address that others can reach, unless `allow_public` or the service has `keys`.
-    ServiceError when the address cannot be had.
+    InvalidInput for an address that other machines can reach, unless `allow_public` or the service has `keys`.
+    ServiceError when the address cannot be used.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -114,7 +114,7 @@ def serve(
 
 
 class _Gunicorn(BaseApplication):  # type: ignore[misc]
-    """The application for gunicorn: its settings, and what its arbiter and workers call."""
+    """The application for gunicorn: its settings, and the functions that gunicorn's arbiter and workers call."""
 
     def __init__(self, settings: ServiceSettings, options: dict[str, Any], ready: Callable[[], None]) -> None:
         self._settings, self._options, self._ready = settings, options, ready
@@ -135,7 +135,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         _Arbiter(self).run()
 
     def load(self) -> Any:
-        """Return the app, in a worker, once its readiness probe has passed; else print one line and end the server."""
+        """Return the app of a worker once its readiness probe has passed; else print one line and end the server."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are models to reload
         from threadpoolctl import threadpool_limits
 
@@ -180,7 +180,7 @@ def _refuse(why: str | None) -> NoReturn:
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
-    """gunicorn's parent process. While it stops because one worker failed, it ignores that further workers fail."""
+    """gunicorn's parent process. While it stops because one worker failed, it ignores failures of other workers."""
 
     _halting = False
 

@@ -17,9 +17,9 @@ def _default(name: str) -> Any:
 class ServiceSettings:
     """Settings of one service process; `core.settings` has their units, meanings and defaults.
 
-    `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model`
-    the alias or "name@version" for requests that name none. `local_only` refuses requests whose Host is not this
-    machine: a web page elsewhere can make a browser send them here (DNS rebinding). ConfigError for a wrong limit.
+    `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model` the
+    alias or "name@version" for requests that name none. `local_only` refuses requests whose Host is not this machine; a
+    page of another site can make a browser send such requests (DNS rebinding). ConfigError for a wrong limit.
     """
 
     store: str | Path

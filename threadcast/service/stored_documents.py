@@ -1,4 +1,7 @@
-"""What requests ask the store for again and again, kept in memory: reading it anew takes longer than an answer."""
+"""A cache of the stored ops and machines that requests need again and again.
+
+Reading them takes longer than an answer.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from threadcast.service.expiring_value import ExpiringValue
 from threadcast.store import Store
 
 MOST_OPS = 20_000
-"""Ops in memory; about 2 KB each."""
+"""Number of ops in memory; about 2 KB each."""
 
 
 class StoredDocuments:
     """Machines, ops and measurements of a store, read once where they cannot change. Safe to use from threads.
 
-    A stored op or machine never changes, and machines come with measurements only: new ones are looked for when
-    `last_measurement`, the number of the store's newest measurement, has grown.
+    A stored op or machine never changes, and a machine is commonly stored with its first measurement. So machines are
+    read again only when `last_measurement`, the number of the store's newest measurement, has grown.
     """
 
     def __init__(self, store: Store) -> None:
@@ -42,7 +45,7 @@ class StoredDocuments:
         return self._machines
 
     def measurements(self, *, machine: str, keys: Collection[str]) -> list[Measurement]:
-        """As `Store.measurements`. The store is not asked about ops that were never measured, as most new ones are."""
+        """As `Store.measurements`, but the store is not queried for ops that were never measured, as most new ops."""
         last = self.last_measurement()
         if last != self._measured_ops_read_at:
             newer = self._store.ops_measured_since(self._measured_ops_read_at)

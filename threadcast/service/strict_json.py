@@ -14,7 +14,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from threadcast.service.problems import Problem
 
 _SUSPICIOUS = re.compile(rb"\\u[dD][89a-fA-F]|[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
-"""Matches all text that may have a lone surrogate or a number that overflows; only that is checked further."""
+"""Matches every text that may have a lone surrogate or a number that overflows; only such texts are checked further."""
 
 
 class StrictJson(JSONProvider):
@@ -43,10 +43,13 @@ class StrictJson(JSONProvider):
 
 
 class JsonRequest(Request):
-    """A request whose unreadable JSON becomes a problem that says where it broke."""
+    """A request that answers a body that is not JSON with a problem, which says what is wrong with it."""
 
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
-        """The body; 413 where werkzeug would cut one of unknown length short at the limit and go on with that."""
+        """The body.
+
+        Status 413 for one of unknown length that reaches the limit, which werkzeug would only cut short.
+        """
         data = super().get_data(*args, **kwargs)
         limit = self.max_content_length
         if self.content_length is None and limit is not None and len(data) >= limit:
@@ -54,12 +57,15 @@ class JsonRequest(Request):
         return data
 
     def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
-        """Refuse the body."""
+        """Raise Problem 400 with the reason."""
         raise Problem(400, f"the body is not JSON: {e}") from e
 
 
 def require_json() -> None:
-    """Refuse a body of another type before anything looks at it; for `before_request`. Pages send forms."""
+    """Raise Problem 415 for a body of another type, before it is read; for `before_request`.
+
+    Requests of dashboard pages are not checked, because these send forms.
+    """
     if request.blueprint == "dashboard":
         return
     if request.method in ("POST", "PUT", "PATCH") and request.routing_exception is None:

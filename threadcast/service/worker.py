@@ -1,9 +1,10 @@
-"""gunicorn's threaded worker, except that a thread is given to complete requests only.
+"""gunicorn's threaded worker, except that only complete requests are given to threads.
 
-gunicorn's own gives a thread to a connection once its first byte has arrived; the thread then waits for the rest. So as
-many clients as there are threads, each sending a byte now and then, keep everybody else from being served. Here the
-main loop collects the bytes of requests without waiting for any client, refuses requests that are too long, too slow or
-too many, and sends the rest of answers that a client is slow to read. A connection is, at each moment, in one state:
+gunicorn's own worker gives a connection to a thread once its first byte has arrived; the thread then waits for the
+rest. So as many clients as there are threads, each sending a byte now and then, block all other clients. Here the main
+loop collects the bytes of requests without waiting for any client, refuses requests that are too long, too slow or too
+many, and sends the rest of answers that a client is slow to read. A connection is always in one of these states:
+
 
     receiving   the main loop collects a request's bytes               until `receive_s`, then 408
     answering   a thread has the complete request
@@ -11,9 +12,9 @@ too many, and sends the rest of answers that a client is slow to read. A connect
     idle        kept for the next request, by gunicorn                 until its `keepalive`, then closed
     lingering   all is sent; what still arrives is dropped             until the client closes, or `LINGER_S`
 
-A client that was answered mostly asks again at once. While no other request waits for a thread, the thread waits
-`NEXT_REQUEST_S` for that and answers it too. That saves two changes of thread, each of which costs more than a curve
-from the cache.
+A client that got its answer often sends the next request at once. While no other request waits for a thread, the thread
+waits `NEXT_REQUEST_S` for that request and answers it too. This saves two changes of thread, each of which costs more
+than a curve from the cache.
 """
 
 from __future__ import annotations
@@ -41,37 +42,43 @@ SEND_NOW_S = 0.5
 """Seconds for which a thread sends an answer; after that the main loop sends the rest."""
 
 LINGER_S = 2.0
-"""Longest time in `lingering`: where a socket is closed at once, the client may lose the end of its answer."""
+"""Longest time in `lingering`, in seconds: if a socket is closed at once, the client may lose the end of its answer."""
 
 NEXT_REQUEST_S = 0.002
 """Seconds for which a thread waits for the next request of the client that it has just answered."""
 
 NEXT_REQUEST_BYTES = 64 << 10
-"""Most bytes that the thread reads then; longer requests arrive by the main loop."""
+"""Most bytes that the thread reads of that next request; the main loop receives longer ones."""
 
 LOCK_WAIT_S = 0.02
-"""Seconds that a request waits for the one before it; see `fair_lock`."""
+"""Most seconds that a request waits for the one before it; see `fair_lock`."""
 
 SCAN_S = 0.25
-"""Seconds between looks for clients that are too slow."""
+"""Seconds between two checks for clients that are too slow."""
 
 READ_BYTES = 256 << 10
-"""Most bytes that are read of one client before others have their turn."""
+"""Most bytes that are read from one client before others have their turn."""
 
 BODIES_IN_MEMORY = 4
-"""Incomplete requests together may be as long as so many of the longest bodies; what comes beyond that is refused."""
+"""All incomplete requests together may be as long as so many of the longest bodies.
+
+Beyond that requests are refused.
+"""
 
 SMALL_BYTES = 64 << 10
-"""Requests up to this length are received even then."""
+"""Requests up to this length are not refused for that reason."""
 
 RECEIVING_SHARE = 0.75
-"""Share of the connections that may be receiving or lingering; beyond it the oldest is closed for a new one."""
+"""Share of the connections that may be receiving or lingering; beyond it the oldest of them is closed for a new one."""
 
 _STATUS = {errors.LimitRequestLine: 414, errors.LimitRequestHeaders: 431, errors.ExpectationFailed: 417}
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """See the module. `server` sets `receive_s` and `max_body_bytes` before the first connection comes."""
+    """The worker that the module describes.
+
+    `server` sets `receive_s` and `max_body_bytes` before the first connection.
+    """
 
     receive_s = 10.0
     max_body_bytes = 32 << 20
@@ -86,13 +93,13 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._sending: dict[TConn, float] = {}
         """With the time at which they are closed."""
         self._unsent: dict[TConn, BufferedSocket] = {}
-        """Answers of which a thread could not send all."""
+        """Answers that a thread could not send completely."""
         self._next_bytes: dict[TConn, bytes] = {}
-        """What clients sent behind the request that is being answered."""
+        """The bytes that clients sent after the request that is being answered."""
         self._watched: set[TConn] = set()
         """Connections that are registered with the poller; gunicorn registers idle ones itself."""
         self._received_bytes = 0
-        """Of all incomplete requests."""
+        """Bytes of all incomplete requests together."""
         self._scanned_s = 0.0
 
     # gunicorn's main loop calls these.
@@ -118,7 +125,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._receive(conn, b"")
 
     def finish_request(self, conn: TConn, fs: Any) -> None:
-        """Go on with a connection whose request a thread has answered: `fs` holds whether to keep it open."""
+        """Go on with a connection whose request a thread has answered.
+
+        The result of `fs` is whether to keep it open.
+        """
         if conn in self._unsent:
             self._send_rest(conn, fs)
             return
@@ -132,7 +142,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             super().finish_request(conn, fs)
 
     def murder_pending(self) -> None:
-        """Refuse requests that are late, and close connections whose time is over."""
+        """Refuse requests that arrive too slowly, and close connections whose time is over."""
         now_s = self.clock()
         if now_s - self._scanned_s < SCAN_S:
             return
@@ -149,7 +159,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     # Threads call these.
 
     def handle(self, conn: TConn) -> Any:
-        """Answer a complete request, and those that come right after it; return whether to keep the connection."""
+        """Answer a complete request, and requests that follow at once; return whether to keep the connection."""
         keep = self._answer(conn)
         while keep and conn not in self._unsent and self._next_request_arrives(conn):
             keep = self._answer(conn)
@@ -182,7 +192,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         return bool(keep)
 
     def _next_request_arrives(self, conn: TConn) -> bool:
-        """Whether a complete request arrives at once. Part of one, or more, is left to `finish_request`."""
+        """Whether exactly one complete request arrives at once; any other bytes are left to `finish_request`."""
         if not self.alive or conn in self._next_bytes or self.tpool._work_queue.qsize():
             return False
         try:
@@ -198,10 +208,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._next_bytes[conn] = data
         return False
 
-    # From state to state; the main loop only.
+    # These change a connection's state; only the main loop calls them.
 
     def _receive(self, conn: TConn, data: bytes) -> None:
-        """Begin a request, with `data` that has arrived already or else with what the socket holds."""
+        """Begin to receive a request, with `data` that have arrived already, or else with the bytes in the socket."""
         request = self._receiving[conn] = PartialRequest(self.clock() + self.receive_s, self.max_body_bytes)
         if data:
             self._add(conn, request, data)
@@ -258,7 +268,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._linger(conn)
 
     def _send_rest(self, conn: TConn, fs: Any) -> None:
-        """Send the rest of an answer as the client reads it. The oldest of more such clients than threads is closed."""
+        """Send the rest of an answer as the client reads it.
+
+        If there are more such connections than threads, the oldest is closed.
+        """
         self._sending[conn] = self.clock() + SEND_S
         self._watch(conn, selectors.EVENT_WRITE, partial(self._on_writable, conn, fs))
         if len(self._sending) > self.cfg.threads:
@@ -294,7 +307,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def _forget(self, conn: TConn) -> None:
-        """Take a connection out of whatever state it is in."""
+        """Remove a connection from the state that it is in."""
         request = self._receiving.pop(conn, None)
         if request is not None:
             self._received_bytes -= len(request.buffer)
@@ -305,7 +318,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._unwatch(conn)
 
     def _make_room(self) -> None:
-        """Close the oldest connection that only takes up room, where there are too many for a new one."""
+        """Close the oldest waiting connection where there are too many connections for a new one."""
         if len(self._receiving) + len(self._lingering) > RECEIVING_SHARE * self.worker_connections:
             self._close(next(iter(self._lingering or self._receiving)))
         if self.nr_conns >= self.worker_connections and self.keepalived_conns:
@@ -327,6 +340,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
 
 def _send_refusal(client: socket.socket, refusal: Refusal) -> None:
-    """Send what fits into the socket's buffer, without waiting: the connection ends with it."""
+    """Send the refusal, or the part of it that fits into the socket's buffer, without waiting.
+
+    The connection then ends.
+    """
     with contextlib.suppress(OSError):
         client.send(message(refusal.status, refusal.detail))

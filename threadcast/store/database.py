@@ -158,7 +158,7 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except DataError as error:  # as PostgreSQL calls text with a NUL, and numbers that it has no place for
+        except DataError as error:  # PostgreSQL's error for text with a NUL, and numbers that are too large
             raise InvalidInput(f"the store cannot keep or look for this: {_reason(error)}") from error
         except SQLAlchemyError as error:
             raise StoreError(f"{self.name}: {_reason(error)}") from error
@@ -196,7 +196,7 @@ def _connect(url: URL) -> Engine:
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # else Python's module runs schema changes outside of transactions
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")  # what was committed outlives the machine's end, too
+    connection.execute("PRAGMA synchronous = FULL")  # committed data survive a crash of the machine, too
 
 
 def _begin_sqlite(connection: Connection) -> None:

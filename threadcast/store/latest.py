@@ -38,7 +38,7 @@ class Latest:
     def _read(self) -> int:
         if self._connection is None:
             self._connection = self._engine.raw_connection()
-            if self._engine.dialect.name != "sqlite":  # where the pool has it do so already
+            if self._engine.dialect.name != "sqlite":  # those of SQLite commit by themselves already
                 self._connection.driver_connection.autocommit = True
         cursor = self._connection.cursor()
         try:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from threadcast.core.errors import StoreError
 
 _MAGIC = b"SQLite format 3\x00"
-_HEADER_BYTES = 100  # https://sqlite.org/fileformat.html, section 1.3, whence the offsets below too
+_HEADER_BYTES = 100  # https://sqlite.org/fileformat.html, section 1.3, as for the offsets below
 
 
 def require_store(path: Path, *, version_table: str) -> None:
@@ -63,7 +63,7 @@ def _check_header(path: Path, *, has_wal: bool) -> None:
     page_bytes = _number(header, 16, 2) or 1
     expected = pages * (65536 if page_bytes == 1 else page_bytes)
     pages_valid = _number(header, 24, 4) == _number(header, 92, 4)
-    if size < _HEADER_BYTES or (pages_valid and size < expected and not has_wal):  # else in the WAL
+    if size < _HEADER_BYTES or (pages_valid and size < expected and not has_wal):  # else they are in the WAL
         lost = f"{size} bytes of {expected}" if size >= _HEADER_BYTES else f"{size} bytes"
         raise StoreError(f"{path} is truncated ({lost}); restore it from a copy, or delete it to start a new store")
 
@@ -86,7 +86,7 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
             if not path.exists():
                 os.link(draft, path)
     except FileExistsError:
-        if not path.exists():  # it was the parent that is no directory
+        if not path.exists():  # the error is that the parent is not a directory
             raise StoreError(f"{path} cannot be created: {path.parent} is not a directory") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be created: {error.strerror}; choose another place with --store") from error

@@ -217,7 +217,7 @@ class Store:
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
 
     def machines(self) -> list[Machine]:
-        """Every machine with measurements, in the order of first appearance."""
+        """Every machine that measurements or runs were stored of, in the order of first appearance."""
         table = schema.machines
         return list(self._read_all(select(table.c.id, table.c.document), Machine).values())
 

@@ -153,7 +153,7 @@ import torch
 from threadcast.capture.capture import capture_forward
 from threadcast.core import Placement, Plan, read_machine
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.MODULE import ENGINE as Engine
+from threadcast.runtime.engines.MODULE import ENGINE as Engine
 
 captured = capture_forward(lambda x: [(x * i).sum() for i in range(20)], torch.ones(1 << 17))
 machine = read_machine()

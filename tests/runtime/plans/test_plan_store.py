@@ -18,7 +18,7 @@ from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.machine import DRIFT_STEPS
+from threadcast.runtime.tuning.drift import DRIFT_STEPS
 from threadcast.runtime.tuning.tuning import Tuning
 
 

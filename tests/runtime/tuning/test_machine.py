@@ -14,6 +14,7 @@ from threadcast.core import Case
 from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
+from threadcast.runtime.tuning.drift import DRIFT_LIMIT, DRIFT_STEPS
 from threadcast.runtime.tuning.instructions import (
     Capture,
     ContenderStep,
@@ -29,7 +30,7 @@ from threadcast.runtime.tuning.instructions import (
     Store,
     UsePlan,
 )  # fmt: skip
-from threadcast.runtime.tuning.machine import DRIFT_LIMIT, DRIFT_STEPS, TuningMachine
+from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
 

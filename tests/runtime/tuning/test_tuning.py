@@ -19,7 +19,7 @@ from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
-from threadcast.runtime.tuning.machine import DRIFT_STEPS
+from threadcast.runtime.tuning.drift import DRIFT_STEPS
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.tuning import Tuning
 

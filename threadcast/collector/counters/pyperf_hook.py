@@ -34,7 +34,7 @@ class CountersHook(HookBase):  # type: ignore[misc]
                 raise HookError(f"no event can be counted: {reasons}")
 
     def __enter__(self) -> None:
-        self._group = CounterGroup()  # anew, so that threads made meanwhile are counted
+        self._group = CounterGroup()  # a new one, so that threads started since are counted
         self._group.__enter__()
         self._group.start()
 

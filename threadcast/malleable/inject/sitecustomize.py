@@ -1,7 +1,7 @@
-"""Attaches the Python that starts with this folder on its path (`threadcast exec`) once it computes.
+"""Attaches a Python process that starts with this folder on its path (`threadcast exec`), once the process computes.
 
-Launchers, which only wait for the processes that they start, are not attached. This runs before anything else in every
-Python, so it imports nothing of threadcast before it attaches. At its end it runs the sitecustomize that it replaces.
+Launchers, which only wait for the processes that they start, are not attached. This module runs first in every such
+Python, so it imports nothing of threadcast until it attaches. At its end it runs the sitecustomize that it replaces.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _HELPERS = (
 )  # fmt: skip
 _LOOK_S = 0.1
 _STEERED = ("torch", "numpy", "scipy")
-"""A process that has imported one of these computes with threads that follow its cores, or soon will."""
+"""Libraries whose thread counts are set. A process that has imported one of them is attached: it computes, or will."""
 _SHARE, _SPAN_S, _SPANS = 0.2, 1.0, 3
-"""CPU time, as a share of the time that passes, and in how many spans on end, from which on any process computes: to
-start takes some too, and others may leave it little."""
+"""Any other process is attached once it has used `_SHARE` of a CPU in `_SPANS` successive spans of `_SPAN_S` seconds.
+Several spans, because starting takes CPU time too; a low share, because other processes may leave it little."""
 
 _waiting = False
 
 
 def _is_helper() -> bool:
-    """Whether this process helps an attached parent, whose cores it then shares: it is not attached itself."""
+    """Whether this process helps an attached parent and shares its cores; such a process is not attached itself."""
     return any(name in part for part in sys.orig_argv for name in _HELPERS)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from statistics import median
 
 from threadcast.core import Case
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
+from threadcast.runtime.tuning.drift import Drift
 from threadcast.runtime.tuning.guard import Guard
 from threadcast.runtime.tuning.instructions import (
     Capture,
@@ -35,11 +35,6 @@ from threadcast.runtime.tuning.instructions import (
 )  # fmt: skip
 from threadcast.runtime.tuning.plan_search import PlanSearch
 from threadcast.runtime.tuning.states import Moves, State
-
-DRIFT_STEPS = 50
-"""Number of steps whose median is compared with the seconds that a step took at first."""
-DRIFT_LIMIT = 1.25
-"""Ratio to the seconds that a step took at first, above which the contenders are compared again."""
 
 
 class TuningMachine:
@@ -79,9 +74,7 @@ class TuningMachine:
         self._step_s: dict[Variant, float] = {}
         self._to_open: deque[ContenderId] = deque()
         self._guard = Guard()
-        self._expected_s: float | None = None
-        """Seconds that a step took at first after settling; None until that is measured."""
-        self._recent_s: list[float] = []
+        self._drift = Drift()
         self._alone = ContenderStep(DEFAULT)
         """What runs steps while nothing is searched or compared."""
 
@@ -281,26 +274,19 @@ class TuningMachine:
 
     def _run_alone(self, contender: ContenderId, *, expected_s: float | None) -> Instructions:
         self.best, self._alone = contender, ContenderStep(contender)
-        self._expected_s = expected_s
-        self._recent_s.clear()
+        self._drift = Drift(expected_s)
         return (Settle(contender),)
 
     def _observe_alone(self, seconds: float, *, all_cores: bool) -> Instructions:
-        if not all_cores:
-            self._recent_s.clear()
+        pace = self._drift.observe(seconds, all_cores=all_cores)
+        if pace is None:
             return ()
-        self._recent_s.append(seconds)
-        if len(self._recent_s) < DRIFT_STEPS:
-            return ()
-        now_s = median(self._recent_s)
-        self._recent_s.clear()
-        if self._expected_s is None:
-            self._expected_s = now_s
+        if pace.first_s is None:
             variant = self.best.variant
-            return () if variant is None else (Store(variant, now_s),)
-        if now_s <= DRIFT_LIMIT * self._expected_s:
+            return () if variant is None else (Store(variant, pace.step_s),)
+        if not pace.slower:
             return ()
-        reason = f"a step takes {now_s:.3g} s, at first {self._expected_s:.3g} s"
+        reason = f"a step takes {pace.step_s:.3g} s, at first {pace.first_s:.3g} s"
         if self.state is State.RESUMED:
             return self._search_anew(reason)
         plans = map(plan_of, self.variants)

@@ -53,6 +53,7 @@ from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
+from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.verification.shadow import Ran, Shadowed, checked_step
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.this_process import this_process
@@ -121,7 +122,7 @@ class Tuning:
             for engine in self._engines.values():
                 engine.rest()
         self._last = runner
-        timed = _TimedRun(self._run_of(runner), self._clock)
+        timed = TimedRun(self._run_of(runner), self._clock)
         difference = None
         if self._needs_check(runner, arguments):
             assert self._shadowed is not None
@@ -426,17 +427,3 @@ def _plan_of(runner: Runner) -> ContenderId | SearchStep:
     if isinstance(runner, ContenderStep):
         return runner.contender
     return SearchStep(runner.variant, runner.step.by) if isinstance(runner.step, Meanwhile) else runner
-
-
-class _TimedRun:
-    """Runs a step, and records when it began and how many seconds it took."""
-
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
-        self._run, self._clock = run, clock
-        self.started_s = self.seconds = 0.0
-
-    def __call__(self, *arguments: Any) -> Any:
-        self.started_s = self._clock()
-        result, seconds = self._run(*arguments)
-        self.seconds = self._clock() - self.started_s if seconds is None else seconds
-        return result

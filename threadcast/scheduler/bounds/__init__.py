@@ -1,1 +1,1 @@
-"""What no schedule can beat, and what scheduling can gain at most."""
+"""Lower bounds on the makespan of any schedule, and upper bounds on what scheduling can gain."""

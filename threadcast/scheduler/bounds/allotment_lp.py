@@ -1,4 +1,4 @@
-"""The allotment LP: the shortest makespan that neither a path nor all work forbids, widths being mixtures."""
+"""The allotment LP: a lower bound on the makespan from paths and total work, where widths may be mixtures of widths."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from threadcast.scheduler.problem.levels import earliest_starts, levels
 from threadcast.scheduler.problem.times import Floats
 
 EXACT_OPS = 2_000
-"""Ops up to which the LP itself is solved. HiGHS took 0.02 s for 218 ops, 0.6 s for 4,000 and 5,400, 2 s for 14,000 and
-11 s for 16,000 of a layered graph; flows (`allotment_flow`) need about 0.7 s for any of the large ones."""
+"""Most ops for which the LP itself is solved. HiGHS took 0.02 s for 218 ops, 0.6 s for 4,000 and 5,400, 2 s for 14,000
+and 11 s for 16,000 of a layered graph; flows (`flow_dual`) need about 0.7 s for any of the large graphs."""
 
 SHAVED = 1e-9
 """Share by which a bound is lowered, so that sums in another order (1e-16 a term) never put it above a schedule."""
@@ -26,10 +26,10 @@ SHAVED = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relaxed:
-    """A lower bound from the LP, and the seconds of each op on its envelope that go with it.
+    """A lower bound from the LP in seconds, and (n_ops,) seconds of the ops that belong to it.
 
-    `exact`: whether the bound is the LP's optimum and `seconds` a solution; else the bound is below the optimum and
-    some path in `seconds` or all work may exceed it.
+    `exact`: whether the bound is the LP's optimum and `seconds` its solution. If not, the bound is below the optimum,
+    and with these `seconds` a path or the work per core may exceed it.
     """
 
     bound_s: float
@@ -41,11 +41,11 @@ class Relaxed:
 def relax(problem: Problem, *, exact_ops: int = EXACT_OPS) -> Relaxed:
     """Return the bound of the allotment LP on the makespan of `problem`.
 
-    Minimise C such that every path and all core-seconds over the cores are at most C, each op at a point of its
-    `Envelopes`. Solved as it stands up to `exact_ops` ops where SciPy is installed, else bounded from below by flows.
-    Either way the bound is computed from a flow, so that it holds whatever a solver's tolerances. Source: Lepere,
-    Trystram and Woeginger 2002; Jansen and Zhang 2006, section 3; mixtures on convex envelopes instead of their
-    monotonous work, since curves here are jagged.
+    The LP minimises C such that every path takes at most C, and all core-seconds over the number of cores are at most
+    C; each op is at a point of its `Envelopes`. Where SciPy is installed, the LP is solved for up to `exact_ops` ops;
+    otherwise its optimum is bounded from below by flows. The bound is always computed from a flow, so that it holds
+    whatever a solver's tolerances are. Source: Lepere, Trystram and Woeginger 2002; Jansen and Zhang 2006, section 3.
+    They assume monotonous work; here curves are jagged, so convex envelopes are used instead.
     """
     envelopes = Envelopes.of(problem.times)
     at_once = _without_conflict(problem, envelopes)
@@ -61,10 +61,10 @@ def relax(problem: Problem, *, exact_ops: int = EXACT_OPS) -> Relaxed:
 
 
 def _without_conflict(problem: Problem, envelopes: Envelopes) -> Relaxed | None:
-    """The solution where the larger of critical path and area can be had: it is the optimum then.
+    """The solution if the larger of critical path and area can be reached, and so is the optimum; else None.
 
-    Each op gets as many times its fastest seconds as the bound has the longest path through it: no path becomes
-    longer than the bound.
+    Each op's fastest seconds are multiplied by the bound over the longest path through the op. Then no path is longer
+    than the bound.
     """
     graph, row = problem.graph, np.arange(len(envelopes))
     fastest_s = envelopes.seconds[row, envelopes.last]
@@ -81,10 +81,10 @@ def _without_conflict(problem: Problem, envelopes: Envelopes) -> Relaxed | None:
 
 
 def _solved(problem: Problem, envelopes: Envelopes) -> tuple[Flow, Floats] | None:
-    """An optimal flow and an optimal point, up to the solver's tolerances; None where it gives up.
+    """An optimal flow and optimal (n_ops,) seconds, up to the solver's tolerances; None where it gives up.
 
-    Variables: start and finish of each op, the seconds that it saves between each two corners, C; in units in which
-    the better simple bound is 1.
+    Variables: start and finish of each op, the seconds that it saves between each two corners, and C; in units of the
+    larger of the ops' longest frugal time and the area.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -129,7 +129,7 @@ def _solved(problem: Problem, envelopes: Envelopes) -> tuple[Flow, Floats] | Non
 
 
 def _conserved(graph: OpGraph, through: Floats, along: Floats, successors: CompressedRows) -> Flow:
-    """The flow of about these weights that is one exactly: what arrives at an op goes on in the shares of `along`."""
+    """An exact flow of about these weights: what arrives at an op goes to its successors in the shares of `along`."""
     source, target = successors.rows, successors.indices
     n = len(graph)
     leaving = np.bincount(source, along, minlength=n)

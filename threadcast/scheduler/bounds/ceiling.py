@@ -1,4 +1,4 @@
-"""The report of what scheduling a graph can gain at most, and why not more."""
+"""The report of how much scheduling a graph can gain at most, and what limits the gain."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 from threadcast.core.figures import duration, significant
 
 SCALES = 1.2
-"""Speed-up from the fewest to the most threads that an op's curve offers, from which on it counts as scaling: below it
-all further cores together add less than a fifth of the first one's work. Chosen, not tuned."""
+"""An op counts as scaling if the most threads that its curve offers are at least this many times as fast as the fewest.
+Below, all further cores together add less than a fifth of the first one's work. A chosen value, not a tuned one."""
 
 HELPFUL_GAIN = 1.05
-"""Gain from which on scheduling is said to help: less drowns in the errors of forecasts. Chosen, not tuned."""
+"""Smallest gain for which scheduling is said to help; forecasts are not precise enough for less. Chosen, not tuned."""
 
 
 class Limit(StrEnum):
-    """What keeps schedules from being shorter."""
+    """The reason why schedules cannot be shorter."""
 
     CRITICAL_PATH = "critical path"
-    """Ops wait for each other, whatever the cores."""
+    """Ops wait for each other, however many cores there are."""
     UNSCALED = "ops do not scale"
-    """The critical path too, and most of it is in ops to which threads do not help."""
+    """The critical path is the limit, and most of it is in ops that do not become faster with more threads."""
     CORES = "cores"
     """There is more work than cores can do at once."""
     TOO_SMALL = "too small"
-    """Ops are so short that handing them over takes back what a schedule gains."""
+    """Ops are so short that handing them to other cores costs as much as a schedule gains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How short schedules of one graph can be, in seconds.
+    """How short schedules of a graph can be, in seconds.
 
-    `work_s`, `path_s`: the sum of all ops and the longest path, each op on the fewest threads it offers.
-    `fastest_work_s`, `fastest_path_s`: with every op at its own fastest count; the sum is what one op after the
-    other takes so. `uniform_s`: one op after the other at `uniform_width`, the best single count. `bound_s`: no
-    schedule is shorter. `unscaled_share`: part of `fastest_work_s` in ops of a speed-up below `SCALES`.
+    `work_s` and `path_s`: the sum of all ops' times and the longest path, with each op at the fewest threads that it
+    offers. `fastest_work_s` and `fastest_path_s`: the same with each op at its fastest count. `uniform_s`: all ops one
+    after the other at `uniform_width`, the best single thread count. `bound_s`: no schedule is shorter.
+    `unscaled_share`: the part of `fastest_work_s` in ops whose speed-up is below `SCALES`.
     """
 
     ops: int
@@ -70,7 +70,7 @@ class Reach:
         return _ratio(self.fastest_work_s, self.bound_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures, the derived ones too, as JSON values."""
+        """Return all figures, including the derived ones, as JSON values."""
         return {
             **asdict(self), "parallelism": self.parallelism, "fastest_parallelism": self.fastest_parallelism,
             "at_most": self.at_most, "side_by_side_at_most": self.side_by_side_at_most,
@@ -79,10 +79,11 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An op on which the bound depends: without the op's time the bound is `falls_s` lower.
+    """An op on which the bound depends: if the op took no time, the bound would be `falls_s` seconds lower.
 
-    The bound is the larger of critical path and area here, not the relaxation's. `narrow_s`: its seconds on the fewest
-    threads; `fastest_s`, `threads`: its fastest. `on_path`: whether it lies on a longest path.
+    The bound here is the larger of critical path and area, not the LP's. `narrow_s`: the op's seconds on its fewest
+    threads. `fastest_s` and `threads`: its fastest time, and the count for it. `on_path`: whether it lies on a longest
+    path.
     """
 
     id: str
@@ -96,11 +97,12 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What scheduling can gain at most and why not more.
+    """How much scheduling can gain at most, and what limits the gain.
 
-    `without_split`: the same for the backward pass as one op an operator; None where that is not known.
-    `path_unscaled_share`: part of the critical path in ops that do not scale. `helps`: whether any schedule can gain
-    `HELPFUL_GAIN` over the best single thread count and more than handing ops over costs.
+    `without_split`: the same figures if the backward pass of each operator were one op; None where not known.
+    `path_unscaled_share`: the part of the critical path in ops that do not scale. `holders`: the ops on which the bound
+    depends most. `helps`: whether a schedule can gain at least `HELPFUL_GAIN` over the best single thread count, and
+    more than handing ops to other cores costs.
     """
 
     reach: Reach
@@ -112,7 +114,7 @@ class Ceiling:
 
     @property
     def side_by_side_helps(self) -> bool:
-        """Whether running ops beside each other can, beyond giving each its own thread count."""
+        """Whether running ops side by side can gain more than giving each op its own best thread count."""
         return self.helps and self.reach.side_by_side_at_most >= HELPFUL_GAIN
 
     def verdict(self) -> str:

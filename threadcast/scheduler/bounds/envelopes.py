@@ -1,4 +1,4 @@
-"""How long an op takes and how much it works where its width may be a mixture of the offered ones."""
+"""Time and work of an op whose width may be a mixture of the widths that it offers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from threadcast.scheduler.problem.times import Floats, Integers, Times
 class Envelopes:
     """The lower convex envelope of (seconds, core-seconds) of each op, from its most frugal to its fastest width.
 
-    Only widths at corners of the envelope are kept; whatever mixture of widths an op runs on, it does not lie
-    below. `seconds`, `work`: (n_ops, n_corners) float64, seconds falling and core-seconds rising along a row; rows
-    with fewer corners repeat their last one. `position`: same shape, positions in `Times.counts`. `last`: (n_ops,)
-    column of the last corner of its own. `prices`: (n_ops, n_corners - 1), the core-seconds that each second less
-    costs from a corner to the next, rising along a row and infinite past `last`: at a second's price between two of
-    them the corner between them is the cheapest.
+    Only widths at corners of the envelope are kept; no mixture of widths lies below the envelope.
+
+    `seconds`, `work`: (n_ops, n_corners) float64, seconds falling and core-seconds rising along a row; rows with fewer
+    corners repeat their last one. `position`: same shape, positions in `Times.counts`. `last`: (n_ops,) column of each
+    op's last corner. `prices`: (n_ops, n_corners - 1), the core-seconds that it costs to save one second, from a corner
+    to the next; rising along a row, infinite after `last`. If a second is worth a price between two of them, the corner
+    between them is the cheapest.
     """
 
     seconds: Floats
@@ -29,7 +30,7 @@ class Envelopes:
 
     @classmethod
     def of(cls, times: Times) -> Envelopes:
-        """Return the envelopes of these times; ops with equal rows, of which networks have many, cost once."""
+        """Return the envelopes of these times. Equal rows, of which networks have many, are computed once."""
         rows: dict[bytes, int] = {}
         inverse = np.array([rows.setdefault(row.tobytes(), len(rows)) for row in times.seconds], dtype=np.int64)
         first = np.full(len(rows), -1, dtype=np.int64)
@@ -47,11 +48,11 @@ class Envelopes:
         return len(self.seconds)
 
     def least_cost(self, second_price: Floats) -> Floats:
-        """(n_ops,) the least that each op can cost where a second costs `second_price` and a core-second 1."""
+        """Return (n_ops,) least costs of the ops if a second costs `second_price` (n_ops,) and a core-second 1."""
         return np.asarray((second_price[:, None] * self.seconds + self.work).min(axis=1))
 
     def work_at(self, seconds: Floats) -> Floats:
-        """(n_ops,) core-seconds on the envelope at these seconds, which lie between each op's fastest and slowest."""
+        """Return (n_ops,) core-seconds on the envelope at these seconds, between each op's fastest and slowest."""
         row = np.arange(len(self))
         right = self.column(seconds)
         left = np.maximum(right - 1, 0)
@@ -61,13 +62,13 @@ class Envelopes:
         return np.asarray(low + share * (high - low))
 
     def column(self, seconds: Floats) -> Integers:
-        """(n_ops,) column of the slowest corner that takes at most `seconds`; of the fastest where none does."""
+        """Return (n_ops,) columns of the slowest corner that takes at most `seconds`; of the fastest if none does."""
         slower = self.seconds > seconds[:, None]
         return np.asarray(np.minimum(slower.sum(axis=1), self.last), dtype=np.int64)
 
 
 def _corners(seconds: Floats, work: Floats) -> tuple[Integers, Integers]:
-    """The corners of all rows at once: from the frugal end, always on to the faster point of the least price."""
+    """The corners of all rows at once: from the most frugal point on, always to the faster point of least price."""
     row = np.arange(len(seconds))
     frugal = work == work.min(axis=1, keepdims=True)
     at = np.where(frugal, seconds, np.inf).argmin(axis=1)

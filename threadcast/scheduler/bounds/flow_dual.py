@@ -15,15 +15,15 @@ from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.problem.times import Floats
 
 PASSES_TIMES_OPS = 640_000
-"""Passes over the graph times ops: 0.6 to 0.9 s of one core. On networks of 1,000 to 14,000 ops and on layered graphs
-of 2,000 to 16,000 ops the bound was then within 0.2 % of the LP's optimum, on one network (14,000 ops, 68 cores) 0.8 %;
-five times the passes gained 0.1 %."""
+"""Number of passes over the graph, times its ops: takes 0.6 to 0.9 s of one core. On networks of 1,000 to 14,000 ops
+and on layered graphs of 2,000 to 16,000 ops the bound was then within 0.2 % of the LP's optimum, on one network (14,000
+ops, 68 cores) within 0.8 %; five times as many passes gained 0.1 %."""
 
 PASSES = (20, 300)
-"""At least and at most so many: 20 are 2 s for 100,000 ops; on small graphs the bound stands still after 300."""
+"""Fewest and most passes: 20 take 2 s for 100,000 ops; on small graphs the bound does not rise after 300."""
 
 TRIED = (0.7, 1.4)
-"""Weights of a new path, over that of an average path of the flow. Six weights were hardly better, one was worse."""
+"""Weights to try for a new path, relative to an average path of the flow. Six were hardly better, one was worse."""
 
 SCALED = (0.5, 0.85, 1.2, 2.0)
 """Factors on the whole flow that are tried at every `SCALE_EVERY`th pass."""
@@ -42,19 +42,20 @@ class Flow:
     value: float
 
     def bound_s(self, envelopes: Envelopes, cores: int) -> float:
-        """A lower bound on the LP, and so on any schedule, whatever the flow.
+        """Return a lower bound in seconds on the LP, and so on any schedule. It holds for every flow.
 
-        For a makespan C every path takes at most C and all work at most cores x C; the sum of these, weighted, is at
-        most (cores + value) x C and at least the sum of each op's least cost where a second costs `through`.
+        In a schedule of makespan C, every path takes at most C, and all work is at most cores x C. The weighted sum of
+        paths and work is therefore at most (cores + value) x C. It is at least the sum of the ops' least costs, if a
+        second costs `through` and a core-second 1.
         """
         return float(envelopes.least_cost(self.through).sum()) / (cores + self.value)
 
     def scaled(self, factor: float) -> Flow:
-        """The same paths with `factor` times their weights."""
+        """Return the same paths with their weights multiplied by `factor`."""
         return Flow(self.through * factor, self.value * factor)
 
     def with_path(self, path: list[int], weight: float, *, keep: float) -> Flow:
-        """`keep` times this flow and `weight` on `path`."""
+        """Return this flow multiplied by `keep`, with `weight` added on `path`."""
         through = self.through * keep
         through[path] += weight
         return Flow(through, self.value * keep + weight)
@@ -63,9 +64,9 @@ class Flow:
 def best_flow(problem: Problem, envelopes: Envelopes) -> tuple[float, Flow]:
     """Return a bound in seconds and its flow, by conditional-gradient ascent; always the same for a problem.
 
-    Each pass takes the longest path in the seconds that answer the flow (`answer_s`) and mixes it in. The bound is
-    concave in the flow, and every pass has a valid one. Source of the method: Frank and Wolfe 1956, on the dual of
-    the LP of `allotment_lp`.
+    Each pass computes the ops' cheapest seconds for the flow (`answer_s`), and adds the longest path in these to the
+    flow. The bound is concave in the flow, and valid after every pass. Source of the method: Frank and Wolfe 1956, here
+    applied to the dual of the LP of `allotment_lp`.
     """
     cores, level_of = len(problem.machine), _levels_of(problem.graph)
     flow = Flow(np.zeros(len(envelopes)), 0.0)
@@ -87,10 +88,10 @@ def best_flow(problem: Problem, envelopes: Envelopes) -> tuple[float, Flow]:
 
 
 def answer_s(envelopes: Envelopes, second_price: Floats) -> Floats:
-    """(n_ops,) seconds that are about the cheapest where a second costs `second_price` and a core-second 1.
+    """Return (n_ops,) seconds that are about the cheapest if a second costs `second_price` and a core-second 1.
 
-    The cheapest jump from corner to corner of the envelope as the price rises; these go in straight lines through the
-    middle of each jump, which lets the ascent settle.
+    The exactly cheapest seconds jump from corner to corner of the envelope as the price rises. These move in straight
+    lines through the middle of each jump instead, so that the ascent converges.
     """
     row, last = np.arange(len(envelopes)), envelopes.last
     nothing = np.zeros((len(row), 1))
@@ -110,9 +111,9 @@ def answer_s(envelopes: Envelopes, second_price: Floats) -> Floats:
 
 
 def longest_path(graph: OpGraph, level: Floats) -> list[int]:
-    """Return the ops of the longest path, from its first to its last; among equals the lowest positions.
+    """Return the ops of the longest path in order; among equals those of lowest position.
 
-    `level`: (n_ops,) each op's longest path to the end (`levels`).
+    `level`: (n_ops,) each op's longest path to the end, as `levels` returns it.
     """
     known = level.tolist()
     op = int(level.argmax())
@@ -124,7 +125,7 @@ def longest_path(graph: OpGraph, level: Floats) -> list[int]:
 
 
 def _levels_of(graph: OpGraph) -> Callable[[Floats], Floats]:
-    """`levels` for many (n_ops,) seconds of one graph, compiled where numba is installed: 14,000 ops in a tenth."""
+    """`levels` of one graph for many (n_ops,) seconds; compiled where numba is installed, ten times as fast then."""
     from threadcast.scheduler.kernels.compiled import COMPILED  # numba is imported only where so much is to be done
 
     if not COMPILED:

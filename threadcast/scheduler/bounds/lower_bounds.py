@@ -1,4 +1,4 @@
-"""What no schedule can beat."""
+"""Lower bounds on the makespan, which no schedule can beat."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from threadcast.scheduler.problem.levels import levels
 class Bounds:
     """Lower bounds on the makespan of any schedule of a problem, in seconds.
 
-    `critical_path_s`: the longest path with every op in its fastest case. `area_s`: the core-seconds of every op
-    in its most frugal case, over the cores. `allotment_lp_s`: what balances both (`allotment_lp.relax`), None where
-    it was not asked for. They hold with one op at a time on a core; where ops share cores, divide by the throughput
-    that sharing gains (`Interference.core_throughput`).
+    `critical_path_s`: the longest path with every op in its fastest case. `area_s`: the core-seconds of all ops in
+    their most frugal cases, over the number of cores. `allotment_lp_s`: a bound that balances both
+    (`allotment_lp.relax`), None where it was not computed. They hold for one op at a time on a core. Where ops share
+    cores, divide them by the throughput that sharing gains (`Interference.core_throughput`).
     """
 
     critical_path_s: float
@@ -27,14 +27,14 @@ class Bounds:
 
     @property
     def best_s(self) -> float:
-        """The highest, that is the best one."""
+        """The highest of the bounds, which is the best one."""
         return max(self.critical_path_s, self.area_s, self.allotment_lp_s or 0.0)
 
 
 def lower_bounds(problem: Problem, *, lp: bool = True) -> Bounds:
     """Return the bounds of `problem` over the cases that fit its machine.
 
-    Without `lp` in milliseconds; with it in up to 0.8 s of one core for graphs of up to 16,000 ops.
+    Without `lp` this takes milliseconds; with it, up to 0.8 s of one core for graphs of up to 16,000 ops.
     """
     times = problem.times
     fastest_s = times.seconds.min(axis=1)

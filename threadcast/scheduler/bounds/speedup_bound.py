@@ -1,7 +1,7 @@
-"""What scheduling can gain at most, said before anything is planned.
+"""Computes how much scheduling can gain at most, before anything is planned.
 
-All figures hold for schedules that put one op at a time on a core; hyper-threads add up to
-`Interference.core_throughput`.
+All figures hold for schedules with one op at a time on a core; hyper-threads can gain a factor of up to
+`Interference.core_throughput` more.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from threadcast.scheduler.problem.levels import Floats, earliest_starts, levels,
 from threadcast.scheduler.problem.uniform_width import best_width
 
 LISTED = 10
-"""Ops in `Ceiling.holders` at most."""
+"""Most ops in `Ceiling.holders`."""
 
 
 def ceiling(problem: Problem, *, unsplit: Problem | None = None, costs: EngineCosts = NATIVE_ENGINE) -> Ceiling:
-    """Return what scheduling `problem` can gain at most.
+    """Return the report of how much scheduling `problem` can gain at most.
 
-    `unsplit` is the same step without the split backward pass (`merged_backward.without_split`). `costs` are those of
-    the engine that would run it. Takes about as long as two lower bounds.
+    `unsplit` is the same step with its backward pass not split (`merged_backward.without_split`), None to leave that
+    out. `costs` are those of the engine that would run the step. Takes about as long as two calls of `lower_bounds`.
     """
     bounds, scales = lower_bounds(problem), _scales(problem)
     reach = _reach(problem, bounds, scales)
@@ -62,7 +62,7 @@ def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_]) -> Reach
 
 
 def _scales(problem: Problem) -> NDArray[np.bool_]:
-    """(n_ops,) whether the most threads that an op offers make it `SCALES` times as fast as the fewest."""
+    """(n_ops,) whether an op is at least `SCALES` times as fast at the most threads that it offers as at the fewest."""
     times = problem.times
     return np.asarray(times.at(times.within(1)) >= SCALES * times.at(times.within(len(problem.machine))))
 

@@ -1,7 +1,7 @@
-"""Pairs of ops that were observed to slow each other down, so that later plans do not run them at the same time.
+"""Finds pairs of ops that slow each other down, so that later plans do not run them at the same time.
 
 Source: Liu et al. 2018, III-D, discussion: cases of unexpected loss by interference can be recorded and avoided in
-later steps. How a loss is found and blamed on a pair is ours.
+later steps. The method by which a loss is found and attributed to a pair is our own.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from threadcast.core.corun import CoRunTable, Keys
 from threadcast.core.errors import InvalidInput
 
 SLOWER = 1.5
-"""Times as long as alone from which on a pair is bad. Forecasts are commonly within a fifth, and sharing memory
-bandwidth costs less than this on most machines; what costs more is better avoided than modelled."""
+"""Slow-down (time side by side over time alone) from which on a pair is bad. Forecasts are mostly within a fifth, and
+sharing memory bandwidth costs less than this on most machines; a larger slow-down is better avoided than modelled."""
 
 LEAST_S = 20e-6
-"""Ops of less time are not judged: noting times, waking threads and the scheduler's ticks move them as much."""
+"""Shortest op in seconds that is judged: recording times, waking threads and the kernel's ticks change shorter ones."""
 
 FEWEST_TIMES = 5
-"""Times that a pair must have run side by side: a single step may have been disturbed by anything."""
+"""How often a pair must have run side by side at least; a single step may have been disturbed by anything."""
 
 ALONE, ALONE_SHARE = 3, 0.1
-"""Ops that ran alone, needed to tell how far forecasts are off, and the part of its time in which one may have had
-another beside it."""
+"""Fewest ops that ran alone, from which it is computed how far forecasts are off; and the part of its time in which
+such an op may have had another op beside it."""
 
 LARGEST = 20.0
-"""Slow-down assumed where the loss is as long as the time side by side, or longer."""
+"""Slow-down that is assumed where the lost time is at least as long as the time side by side."""
 
 
 def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[str, float]) -> dict[Keys, float]:
-    """Return by how much ops ran slower beside others, by their keys; at least 1.
+    """Return slow-downs of ops beside others, by pairs of op keys (the slowed op, the other op); each at least 1.
 
-    `lone_s` is each op's predicted time alone on the cores that it had, by id. Of every op the one is blamed that ran
-    beside it longest, if that was half of its time or more, and was not on its cores: with slow-down s in the o
-    seconds side by side, o / s of work was done in them and the rest at the pace of the step's ops in general. A
-    pair's slow-down is the median over all times that it was observed; fewer than FEWEST_TIMES say nothing.
+    `lone_s` is each op's predicted time alone on the cores that it had, by id. A loss of an op is attributed to the op
+    that ran beside it longest on other cores, if that was for at least half of its time. With a slow-down s during o
+    seconds side by side, o / s seconds of work were done in them; the rest was done at the general pace of the step's
+    ops. A pair's slow-down is the median over all times that it was observed; pairs observed fewer than FEWEST_TIMES
+    times are left out. InvalidInput for ops of the traces that are not in the graph or have no predicted time.
     """
     key = {op_id: op.key for op_id, op in zip(graph.ids, graph.ops)}
     observed: dict[Keys, list[float]] = defaultdict(list)
@@ -60,7 +61,7 @@ def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[
 
 
 def learned(table: CoRunTable, observed: Mapping[Keys, float], *, slower: float = SLOWER) -> CoRunTable:
-    """Return the table with the pairs observed that are at least `slower`, without those observed that are not."""
+    """Return the table with its bad pairs updated: an observed pair is bad if its slow-down is at least `slower`."""
     kept = {pair: by for pair, by in table.bad_pairs.items() if pair not in observed}
     return replace(table, bad_pairs={**kept, **{pair: by for pair, by in observed.items() if by >= slower}})
 
@@ -84,7 +85,7 @@ def _pace(ops: Sequence[Placement], beside: Mapping[str, tuple[str, float]], lon
 
 
 def _longest_beside(ops: Sequence[Placement]) -> dict[str, tuple[str, float]]:
-    """By op id: who ran beside it longest on other cores, and for how many seconds."""
+    """By op id: the id of the op that ran beside it longest on other cores, and for how many seconds."""
     found: dict[str, tuple[str, float]] = {}
     open_: list[Placement] = []
     for at in ops:  # in order of start

@@ -14,7 +14,7 @@ from threadcast.scheduler.interference.core_sharing import CoreSharing, KnownFac
 from threadcast.scheduler.problem import Problem, Running
 
 LARGEST = 20.0
-"""A slow-down by disjoint cores is taken for at most this: beyond it is not contention but something broken."""
+"""Largest slow-down on disjoint cores that is assumed; contention does not explain more."""
 
 LEAST = 1.02
 """A class's slow-down up to this counts as none: medians are timed to within 2 % (`profile.tolerance`)."""
@@ -23,9 +23,9 @@ LEAST = 1.02
 class SlowdownMatrix(NamedTuple):
     """The slow-downs of ops that run on cores of their own, as arrays for compiled loops.
 
-    An op of label a beside others takes min(`largest`, 1 + sum over the others of `per_core[a, b]` times the other's
-    cores, at most `most_cores` of them, + `whole[a, b]`) times as long as alone. `label`: (n_ops,) int32; `per_core`
-    and `whole`: (n_labels, n_labels) float64. Without labels nothing slows down.
+    An op of label a takes min(`largest`, 1 + sum) times as long beside others as alone. The sum is over the other
+    running ops: for an op of label b on n cores, `per_core[a, b]` x min(n, `most_cores`) + `whole[a, b]`. `label`:
+    (n_ops,) int32; `per_core` and `whole`: (n_labels, n_labels) float64. Without labels no op slows down.
     """
 
     label: NDArray[np.int32]
@@ -41,17 +41,17 @@ class SlowdownMatrix(NamedTuple):
 
 
 class ClassInterference:
-    """Core sharing, and on disjoint cores the slow-downs of a `CoRunTable`.
+    """Slow-downs by core sharing (`CoreSharing`) and, on disjoint cores, by a `CoRunTable`.
 
     An op beside others takes
 
         sharing x min(LARGEST, 1 + sum over the others of (s - 1) x min(1, their cores / table.cores))
 
-    times as long as alone. `s` is what the table has of the two ops as a bad pair, else of their classes where that is
-    above LEAST, else 1; a bad pair's counts in full, whatever its cores. Others on some of the op's own cores
-    count in `sharing` (`CoreSharing`) only. So two ops that load the memory add up, as do their demands on it, and
-    a narrow one loads it less than the half machine on which classes were measured. Left out: that an op on fewer
-    cores than those may lose more, or less, than it did on them.
+    times as long as alone. `s` is the table's slow-down of the two ops if they are a bad pair; else that of their
+    classes if it is above LEAST; else 1. A bad pair's slow-down counts in full for any number of cores. Ops that share
+    cores with the op count only in `sharing`. So the effects of two ops that load the memory add up, and an op on few
+    cores has less effect than on the half machine on which classes were measured. Not modelled: an op on fewer cores
+    than these may itself lose more, or less.
     """
 
     def __init__(self, problem: Problem, table: CoRunTable) -> None:
@@ -83,9 +83,9 @@ class ClassInterference:
         return SlowdownMatrix(np.array(self._labels, dtype=np.int32), per_core, whole, self._half, LARGEST)
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
-        """In time linear in the running ops: numbers of ops and of cores are summed up by class and by label.
+        """Compute the slow-downs in time linear in the running ops: ops and cores are summed by class and by label.
 
-        They are whole numbers, so no sum depends on the order in which the ops come, not even in its last bit.
+        These are sums of integers, so no result depends on the order of the ops, not even in its last bit.
         """
         label = [self._labels[at.op] for at in running]
         of = [self._class_of[one] for one in label]
@@ -113,7 +113,7 @@ class ClassInterference:
         return factors
 
     def _shared(self, running: Sequence[Running]) -> tuple[Sequence[float], Sequence[Collection[int]]]:
-        """Each op's slow-down by sharing cores, and itself with the ops on cores of its own."""
+        """Each op's slow-down by sharing cores, and the indices of the ops on its cores, its own included."""
         threads = sum([at.threads for at in running])
         if threads == len(set().union(*[at.cores for at in running])):  # one to a core, as nearly always
             return [1.0] * len(running), [(i,) for i in range(len(running))]

@@ -1,7 +1,7 @@
-"""How much ops that run at the same time slow each other down.
+"""How much ops that run at the same time slow each other down: the interface, and a model of shared cores.
 
-A curve is an op's time alone on its cores. `Interference` turns it into its time beside others; the simulator asks
-again whenever an op starts or finishes and rescales what is left of each op.
+A curve is an op's time alone on its cores. `Interference` gives the factor to its time beside others. The simulator
+asks for new factors whenever an op starts or finishes, and rescales the remaining time of each op.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ if TYPE_CHECKING:
     from threadcast.scheduler.problem import Running
 
 SMT_THROUGHPUT = 1.03
-"""Work of a core with two busy hardware threads over its work with one: two convolution gradients of 41.1 s in
-turn take 39.9 s side by side on the same 68 cores (Liu et al. 2018, Table III)."""
+"""Throughput of a core with two busy hardware threads over that with one: two convolution gradients take 41.1 s one
+after the other and 39.9 s side by side on the same 68 cores (Liu et al. 2018, Table III)."""
 
 KNOWN = 10_000
-"""Sets of running ops whose factors are kept: some MB; teams that stay where they are come back to few sets."""
+"""Most sets of running ops whose factors are cached (some MB); policies with fixed teams have few such sets."""
 
 
 class Interference(Protocol):
-    """Slow-down of each running op, given all that runs.
+    """Computes the slow-down of each running op from all running ops.
 
-    An implementation is made for one problem (it may look at `problem.graph.ops[r.op]`, the curves and the machine)
-    and is a pure function of `running` without its times: the same ops on the same cores always give the same
-    factors, in whatever order they come.
+    An implementation is made for one problem and may use its graph, curves and machine. It must be a pure function of
+    `running` without the times in it: the same ops on the same cores always have the same factors, in any order.
     """
 
     core_throughput: float
-    """The most work that a core does with several hardware threads busy, over its work with one; at least 1. Lower
-    bounds on schedules that use them divide by it."""
+    """Highest throughput of a core with several busy hardware threads, over that with one; at least 1. Lower bounds on
+    schedules that use hyper-threads are divided by it."""
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
-        """Return one factor per running op, in their order: seconds that a second of its lone work takes now.
+        """Return one factor for each running op, in order: the seconds that one second of its time alone takes now.
 
-        Lone work is the curve's time at `len(cores)` threads, also where `threads` is larger: the factor holds what
-        the further hardware threads or time slices do. Every factor is finite, at least 1 / core_throughput, and
-        1 for an op alone with one thread a core.
+        Its time alone is the curve's time at `len(cores)` threads, even if `threads` is larger: the factor includes the
+        effect of further hardware threads or time slices. Every factor is finite and at least 1 / core_throughput; it
+        is 1 for an op alone with one thread for each core.
         """
         ...
 
 
 class KnownFactors:
-    """The factors of sets of running ops that came before."""
+    """Caches the factors of sets of running ops."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Sequence[float]] = {}
 
     def get(self, key: Hashable, compute: Callable[[], Sequence[float]]) -> Sequence[float]:
-        """The factors kept under `key`, else those that `compute` gives, which are kept."""
+        """Return the factors cached under `key`; if there are none, those of `compute`, which are then cached."""
         factors = self._by_key.get(key)
         if factors is None:
             if len(self._by_key) >= KNOWN:
@@ -64,11 +63,11 @@ class KnownFactors:
 class CoreSharing:
     """Ops on the same cores share them equally by threads; ops on different cores do not disturb each other.
 
-    A core with n threads on it (an op of t threads on c cores counts t / c on each) works at `core_throughput`
-    where n is above 1 and at most the machine's hardware threads, at 1 beyond that (time slices), and each op gets
-    its threads' share of it, never more than a whole core. An op goes as fast as on its slowest core, as a parallel
-    loop with equal parts does. Left out: memory bandwidth, shared caches, the price of context switches and of
-    preempted barriers, so oversubscribed settings look better than they are.
+    An op of t threads on c cores counts as t / c threads on each. A core with n threads has the throughput
+    `core_throughput` if n is above 1 and at most its hardware threads, else 1 (time slices). Each op gets its threads'
+    share of that, at most a whole core. An op is as fast as on its slowest core, as a parallel loop with equal parts
+    is. Not modelled: memory bandwidth, shared caches, and the costs of context switches and of preempted barriers.
+    So oversubscribed settings look better than they are.
     """
 
     def __init__(self, machine: Machine, *, core_throughput: float = SMT_THROUGHPUT) -> None:

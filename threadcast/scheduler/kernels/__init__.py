@@ -1,1 +1,1 @@
-"""A problem as arrays, and the compiled loops over them; the Python around the loops is in `search` and `policies`."""
+"""A problem as arrays, and compiled loops over them; Python code around the loops is in `search` and `policies`."""

@@ -1,4 +1,4 @@
-"""The loops behind `search.allotments`."""
+"""The compiled loops of `search.allotments`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 PASSES = 4
-"""Rounds in which slack is used; later ones change next to nothing."""
+"""Number of rounds in which slack is used; further rounds change almost nothing."""
 
 
 @compiled
 def use_slack(instance: Instance, widest: Ints, limit_s: float, choice: Ints) -> None:
     """Fill `choice` with frugal thread counts under which no path lasts longer than `limit_s`.
 
-    No op gets more than its `widest` cores. Each op may take `limit_s` over the longest path through it times as long
-    as it does; then no path, which is nowhere longer than the longest ones through its ops, exceeds the limit. An op
-    gets the count of least work among those that take no longer; the slack that remains goes into the next round.
-    Where even the fastest counts take longer than `limit_s`, they stay.
+    No op gets more than its `widest` cores. Each op's time may grow by the factor `limit_s` over the longest path
+    through the op; then no path exceeds the limit. Among its counts that take no longer than that, the op gets the one
+    of least work. The slack that is left is used in the next round. Where even the fastest counts exceed `limit_s`, the
+    ops keep these.
     """
     n = instance.order.size
     seconds, level, earliest = np.empty(n), np.empty(n), np.empty(n)
@@ -49,7 +49,7 @@ def use_slack(instance: Instance, widest: Ints, limit_s: float, choice: Ints) ->
 
 @inlined
 def _fill_earliest(instance: Instance, seconds: Floats, earliest: Floats) -> None:
-    """Fill `earliest` with the longest path that ends where each op starts."""
+    """Fill `earliest` with the seconds of the longest path that ends where each op starts."""
     indptr, indices = instance.predecessors
     for op in instance.order:
         begin = 0.0
@@ -73,7 +73,7 @@ def _most_frugal(instance: Instance, op: int, choice: int, allowed_s: float) -> 
 
 @compiled
 def fill_depths(order: Ints, successors: CompressedRows, depth: Ints) -> None:
-    """Raise `depth`, which is 0, to the most edges on a path from the start of the graph to each op."""
+    """Fill `depth`, all 0 before, with the largest number of edges on a path from the graph's start to each op."""
     indptr, indices = successors
     for op in order:
         for e in range(indptr[op], indptr[op + 1]):

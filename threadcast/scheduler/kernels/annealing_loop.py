@@ -1,4 +1,4 @@
-"""Simulated annealing over thread counts and the order of ops, on cores that are all alike."""
+"""Simulated annealing over thread counts and the order of ops, on equal cores."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from threadcast.scheduler.kernels.random_moves import (
 )
 
 FRUGALITY = 0.3
-"""What a second of work over the cores costs, in seconds of makespan: spared cores are room for other ops."""
+"""Cost, in seconds of makespan, of one second of work over the cores: cores that are saved are free for other ops."""
 P_TRADE, P_COUNT, P_BOTH = 0.15, 0.3, 0.2
-"""Shares of moves that change an op's thread count and give or take the cores of one beside it; that change its count
-alone; that change its count and its place. The others change its place."""
+"""Shares of moves that exchange cores between an op and another beside it; that change only an op's thread count; that
+change its count and its place in the order. All other moves change its place."""
 
 
 class _Current(NamedTuple):
-    """The schedule that is changed: `start` is that of the last one accepted, `tried` is room for the next."""
+    """The schedule that is changed: `start` holds the starts of the last accepted one, `tried` is room for the next."""
 
     order: Ints
     place: Ints
@@ -42,9 +42,9 @@ class _Current(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """What a move has changed: the op's choice and place, and the choice of the `other` op (-1: of none).
+    """A move: `op` had choice `old` and went from place `begin` to `end`; `other` (-1: none) had `other_old`.
 
-    `work`: core-seconds that all ops have gained.
+    `work`: core-seconds by which the work of all ops has grown.
     """
 
     op: int
@@ -58,7 +58,7 @@ class _Move(NamedTuple):
 
 @compiled
 def anneal(instance: Instance, order: Ints, choice: Ints, random: RandomState, cooling: Cooling) -> float:
-    """Improve `order` and `choice` in place; return the least makespan found, which they then have."""
+    """Improve `order` and `choice` in place; return their makespan in seconds, the least that was found."""
     n, cores = len(order), instance.cores
     current = _current(instance, order, choice)
     start, tried, chain, allotment = current.start, current.tried, current.chain, current.allotment
@@ -112,7 +112,7 @@ def _current(instance: Instance, order: Ints, choice: Ints) -> _Current:
 
 @inlined
 def _least_after(instance: Instance, order: Ints) -> Floats:
-    """(n_ops,) seconds that pass at least after each op, whatever the thread counts."""
+    """(n_ops,) least seconds from each op's end to the end of the schedule, for any thread counts."""
     n = len(order)
     fastest, after_s = np.empty(n), np.empty(n)
     for op in range(n):
@@ -157,7 +157,7 @@ def _undo(instance: Instance, current: _Current, move: _Move) -> None:
 
 @inlined
 def _choose(instance: Instance, current: _Current, op: int, new: int) -> float:
-    """Give `op` its thread count number `new`; return by how many core-seconds its work grows."""
+    """Give `op` its choice number `new`; return by how many core-seconds its work grows."""
     width, seconds = current.allotment
     grows = instance.width[op, new] * instance.seconds[op, new] - width[op] * seconds[op]
     current.choice[op], width[op], seconds[op] = new, instance.width[op, new], instance.seconds[op, new]
@@ -166,7 +166,7 @@ def _choose(instance: Instance, current: _Current, op: int, new: int) -> float:
 
 @inlined
 def _beside(op: int, start: Floats, seconds: Floats, begin: int) -> int:
-    """An op that runs at some time at which `op` does, looked for from `begin` on; -1 where there is none."""
+    """An op that runs at the same time as `op` for a while, searched from number `begin` on; -1 where there is none."""
     n = len(start)
     for k in range(n):
         other = (begin + k) % n
@@ -177,7 +177,7 @@ def _beside(op: int, start: Floats, seconds: Floats, begin: int) -> int:
 
 @inlined
 def _widest(instance: Instance, op: int, room: int) -> int:
-    """The op's widest choice within `room` cores, or its narrowest."""
+    """The op's widest choice of at most `room` cores; its narrowest where there is none."""
     best = 0
     for c in range(1, instance.choices[op]):
         if instance.width[op, c] <= room:

@@ -1,8 +1,11 @@
-"""Compiling loops with numba, where it is installed; elsewhere they run as they are, some 100 times slower."""
+"""Compiles loops with numba where it is installed; without numba they run as Python, about 100 times slower."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
+from types import CellType, FunctionType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -13,11 +16,11 @@ except ImportError:
     numba = None
 
 COMPILED = numba is not None
-"""Whether loops are compiled. The extra `plan` installs what it takes."""
+"""Whether loops are compiled. The package's extra `plan` installs numba."""
 
 
 def compiled(function: F) -> F:
-    """Compile `function` when it is first called for its types; the machine code is kept on disk where that can be."""
+    """Compile `function` at its first call for each set of types; the machine code is cached on disk if possible."""
     return _compiled(function, inline=False)
 
 
@@ -33,6 +36,7 @@ def inlined(function: F) -> F:
 def _compiled(function: F, *, inline: bool) -> F:
     if numba is None:
         return function
+    function = _with_sources_in_closure(function)
     try:
         machine_code: F = numba.njit(cache=True, forceinline=inline)(function)
     except RuntimeError:  # no folder can be written, as in a container whose files are read-only
@@ -40,5 +44,31 @@ def _compiled(function: F, *, inline: bool) -> F:
     return machine_code
 
 
+def _with_sources_in_closure(function: Any) -> Any:
+    """Return `function` with a variable in its closure that it does not read: a hash of all files of this folder.
+
+    Numba finds machine code on disk by the time stamp of a function's own file and by its closure. Compiled functions
+    that it calls are part of its machine code, and their files are not looked at. So without this, a function would
+    run with an earlier version of a helper from another file.
+    """
+    code = function.__code__
+    code = code.replace(co_freevars=(*code.co_freevars, "hash_of_sources"))
+    closure = (*(function.__closure__ or ()), CellType(_SOURCES))
+    copied = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    copied.__doc__, copied.__kwdefaults__ = function.__doc__, function.__kwdefaults__
+    copied.__module__, copied.__qualname__ = function.__module__, function.__qualname__
+    copied.__annotations__ = function.__annotations__
+    return copied
+
+
+def _hash_of_sources(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+_SOURCES = _hash_of_sources(Path(__file__).parent)
+
 UNCOMPILED = 100
-"""Times that loops take longer where they are not compiled."""
+"""Ratio of a loop's time without compilation to its time with it."""

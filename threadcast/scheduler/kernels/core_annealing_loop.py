@@ -26,7 +26,10 @@ P_COUNT, P_BOTH = 0.4, 0.2
 
 
 class CoreChoices(NamedTuple):
-    """What each op can choose: as in `CoreAllotment`, (n_ops, n_choices); op i has the first `choices[i]` columns."""
+    """Thread counts and times that each op can choose, as in `CoreAllotment`, but (n_ops, n_choices).
+
+    Op i can choose among the first `choices[i]` columns.
+    """
 
     width: Ints
     fast: Floats
@@ -39,7 +42,7 @@ class CoreChoices(NamedTuple):
 def anneal_on_cores(
     graph: CoreGraph, options: CoreChoices, order: Ints, choice: Ints, random: RandomState, cooling: Cooling
 ) -> float:
-    """Improve `order` and `choice` in place; return the least makespan found, which they then have."""
+    """Improve `order` and `choice` in place; return their makespan in seconds, the least that was found."""
     n = len(order)
     allotment = CoreAllotment(np.empty(n, dtype=np.int32), np.empty(n), np.empty(n), np.empty(n, dtype=np.bool_))
     for op in range(n):

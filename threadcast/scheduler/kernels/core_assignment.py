@@ -1,4 +1,4 @@
-"""Schedules on real cores: each op, in a given order, gets cores, and takes the time that it has on them.
+"""Schedules on real cores: each op, in a given order, gets cores, and takes its time on these cores.
 
 How long an op takes depends on its cores (of one cache group or of many) and, where `SlowdownMatrix` has labels, on
 what runs at the same time on the others.
@@ -26,7 +26,7 @@ from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 
 class CoreGraph(NamedTuple):
-    """What stays the same for every schedule of a problem: edges, the cache group of each core, slow-downs."""
+    """The data that all schedules of a problem share: edges, the cache group of each core, slow-downs."""
 
     predecessors: CompressedRows
     successors: CompressedRows
@@ -35,7 +35,7 @@ class CoreGraph(NamedTuple):
 
 
 class CoreAllotment(NamedTuple):
-    """The thread count of each op and the seconds on it, (n_ops,) each.
+    """The thread count of each op and its seconds at that count, (n_ops,) each.
 
     `fast` and `slow`: on cores of its better and of its other affinity; `spread`: whether the better one is SPREAD.
     """
@@ -60,9 +60,9 @@ def assign_cores(
 ) -> float:  # fmt: skip
     """Give each op, in `order`, cores as early as that many are free; fill `schedule` and return the makespan.
 
-    An op waits for cores of its better affinity where it ends earlier so. Ops of no time take cores that are idle when
-    they can start. `cores_of`: room for the cores of each op, as positions in the machine; left out where it is empty.
-    Infinity as soon as the makespan exceeds `limit_s`.
+    An op waits for cores of its better affinity if it ends earlier then. Ops that take no time get cores that are idle
+    when they can start. `cores_of` is room for each op's cores, as positions in the machine; if it is empty, these are
+    not stored. Returns infinity as soon as the makespan exceeds `limit_s`.
     """
     indptr, indices = graph.predecessors
     start, seconds = schedule
@@ -111,7 +111,7 @@ def makespan_on_cores(
 ) -> float:
     """Return the makespan of `order` on real cores, slow-downs included where there are any; fill `schedule`.
 
-    Infinity as soon as it exceeds `limit_s`.
+    Returns infinity as soon as the makespan exceeds `limit_s`.
     """
     n, slows = len(order), len(graph.slowdowns.label) > 0
     indptr = np.zeros(n + 1, dtype=np.int32)

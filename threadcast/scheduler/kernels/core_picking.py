@@ -1,4 +1,4 @@
-"""Which idle cores an op gets, by cache groups: the rules of `simulation.core_picker.CorePicker` in compiled loops."""
+"""Chooses which idle cores an op gets: the rules of `simulation.core_picker.CorePicker` in compiled loops."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from threadcast.scheduler.kernels.instance import Floats, Ints
 
 
 class Cores(NamedTuple):
-    """The cores of a machine while a schedule is built: `group` of each, from 0 on, and the seconds when it is `free`.
+    """The cores of a machine while a schedule is built: the `group` of each, from 0 on, and when it becomes `free`.
 
-    The rest is room: `sorted_free` and `picked` (n_cores,), `idle` and `quota` (n_groups,).
+    `free` is in seconds. The other arrays are work space: `sorted_free` and `picked` (n_cores,), `idle` and `quota`
+    (n_groups,).
     """
 
     group: Ints
@@ -36,7 +37,7 @@ def idle_cores(group: Ints) -> Cores:
 
 @inlined
 def first_free(cores: Cores, count: int) -> float:
-    """Return when `count` cores are free."""
+    """Return the first time in seconds at which `count` cores are free."""
     cores.sorted_free[:] = cores.free
     cores.sorted_free.sort()
     return float(cores.sorted_free[count - 1])
@@ -44,7 +45,7 @@ def first_free(cores: Cores, count: int) -> float:
 
 @inlined
 def first_free_apart(cores: Cores, count: int) -> float:
-    """Return when `count` groups have a free core."""
+    """Return the first time in seconds at which `count` groups have a free core."""
     free, group = cores.free, cores.group
     first = np.full(len(cores.idle), np.inf)
     for c in range(len(free)):
@@ -55,7 +56,7 @@ def first_free_apart(cores: Cores, count: int) -> float:
 
 @inlined
 def first_free_together(cores: Cores) -> float:
-    """Return when two cores of one group are free."""
+    """Return the first time in seconds at which two cores of one group are free."""
     free, group = cores.free, cores.group
     first, second = np.full(len(cores.idle), np.inf), np.full(len(cores.idle), np.inf)
     for c in range(len(free)):
@@ -129,7 +130,7 @@ def _share_out_compact(idle: Ints, quota: Ints, most: int, count: int) -> None:
 
 @inlined
 def pick_latest(cores: Cores, begin: float, count: int) -> None:
-    """Fill `cores.picked` with the `count` cores that are free at `begin` and became so last."""
+    """Fill `cores.picked` with those `count` of the cores free at `begin` that became free last."""
     free, picked = cores.free, cores.picked
     cores.sorted_free[:] = free
     cores.sorted_free.sort()

@@ -21,7 +21,7 @@ STILL_CRITICAL = 1 - 1e-12
 """A path of at least this share of the longest one counts as critical: sums in another order differ by less."""
 
 BATCH = 1 << 14
-"""Steps that are at most taken on one path before it is checked to be critical still."""
+"""Most steps on one path before it is checked whether the path is still critical."""
 
 
 class _Growth(NamedTuple):
@@ -179,7 +179,7 @@ def _step(instance: Instance, growth: _Growth, op: int, by: int) -> None:
 def _take_steps(
     instance: Instance, growth: _Growth, heap: list[tuple[float, int]], limit: int, area: float, path_s: float
 ) -> tuple[int, bool, float, float]:
-    """Take at most `limit` steps on the ops of `heap`; return how many, whether that was the end, area and path."""
+    """Take at most `limit` steps on the ops of `heap`; return their number, whether CPA ends here, area and path."""
     width, seconds = instance.width, instance.seconds
     steps = 0
     while steps < limit:

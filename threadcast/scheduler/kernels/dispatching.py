@@ -1,8 +1,8 @@
-"""Parallel schedule generation: go through time and start whatever fits; quick also on graphs of many thousand ops.
+"""Parallel schedule generation: goes through time and starts ops that fit; quick even for many thousand ops.
 
 Source: Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", 1996; for reserving
-cores Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling). Narrowing and widening ops at their start, as
-moldable ops allow, is ours.
+cores Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling). Giving ops fewer or more threads at their
+start is our own addition.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from threadcast.scheduler.kernels.heap import drop_first, push
 from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 
 LOOK_AHEAD = 8
-"""Ready ops that are tried for idle cores at one event."""
+"""Most ready ops that are tried for idle cores at one event."""
 
 
 class Rules(NamedTuple):
-    """What `dispatch` does beyond list scheduling.
+    """Options of `dispatch` beyond list scheduling.
 
-    `reserve`: the first op that does not fit keeps the cores that it waits for; others start only if they finish before
-    it can start, or leave it enough. `adapt`: such an op starts at once with fewer threads where it finishes no later
-    that way, and ops that leave cores idle with nothing ready to take them get more.
+    `reserve`: cores are reserved for the first op that does not fit; others start only if they finish before it can
+    start, or leave it enough cores. `adapt`: an op that does not fit starts at once with fewer threads if it finishes
+    no later that way, and ops get more threads if cores would stay idle with no other op ready.
     """
 
     reserve: bool
@@ -47,7 +47,7 @@ class _Room(NamedTuple):
 def dispatch(instance: Instance, key: Floats, rules: Rules, choice: Ints, start: Floats) -> float:
     """Fill `start` with a list schedule by ascending `key` (n_ops,) and return its makespan in seconds.
 
-    With `rules.adapt`, `choice` becomes what the ops have in the end.
+    With `rules.adapt`, `choice` is changed to the choices that the ops have in the schedule.
     """
     all_widths, all_seconds = instance.width, instance.seconds
     indptr, indices = instance.successors

@@ -11,7 +11,7 @@ from threadcast.scheduler.kernels.instance import Floats, Ints
 
 @compiled
 def push(keys: Floats, ops: Ints, count: int, key: float, op: int) -> int:
-    """Put `op` into a heap of `count` entries; return the new number."""
+    """Add `op` to a heap of `count` entries; return the new number of entries."""
     i = count
     while i > 0:
         parent = (i - 1) // 2
@@ -25,7 +25,7 @@ def push(keys: Floats, ops: Ints, count: int, key: float, op: int) -> int:
 
 @compiled
 def drop_first(keys: Floats, ops: Ints, count: int) -> int:
-    """Take the op of the least key out of a heap of `count` entries; return the new number."""
+    """Remove the op of least key from a heap of `count` entries; return the new number of entries."""
     count -= 1
     key, op = keys[count], ops[count]
     i = 0

@@ -1,6 +1,6 @@
-"""Serial schedule generation: every op, in a given order, at the earliest time at which enough cores stay free for it.
+"""Serial schedule generation: places each op, in a given order, at the earliest time at which enough cores stay free.
 
-An op may wait for a wider slot while later ones fill the hole; some order always gives an optimal schedule. Source:
+An op may wait for a wider slot, while later ops fill the hole. Some order always gives an optimal schedule. Source:
 Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", 1996.
 """
 
@@ -24,7 +24,7 @@ class Profile(NamedTuple):
 
 @compiled
 def empty_profile(n_ops: int) -> Profile:
-    """Return room for the profile of a schedule of so many ops: each adds two entries at most."""
+    """Return an empty profile with room for a schedule of `n_ops` ops; each adds at most two entries."""
     return Profile(np.empty(2 * n_ops + 2), np.empty(2 * n_ops + 2, dtype=np.int32))
 
 
@@ -50,8 +50,8 @@ def insert(
 ) -> float:  # fmt: skip
     """Fill `start` with the schedule of `order` and return its makespan in seconds.
 
-    Gives up and returns infinity as soon as the makespan is known to exceed `limit_s`: `after_s` (n_ops,) are seconds
-    that pass at least after each op.
+    Gives up and returns infinity as soon as the makespan is known to exceed `limit_s`. `after_s`: (n_ops,) least
+    seconds from each op's end to the end of the schedule.
     """
     indptr, indices = predecessors.indptr, predecessors.indices
     width, seconds = allotment.width, allotment.seconds

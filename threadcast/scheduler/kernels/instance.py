@@ -24,11 +24,11 @@ class Allotment(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """What the search knows of a problem; any cores are as good as any others.
+    """A problem as the search sees it: all cores are equal.
 
     A *choice* is a position among an op's useful thread counts (`useful_widths`). `width`, `seconds` and `position` (in
-    `Times.counts`): (n_ops, n_choices), width rising and seconds falling along a row, which is filled up with the op's
-    last choice. `choices`: (n_ops,), how many an op has. `order`: (n_ops,) ops, dependencies first.
+    `Times.counts`): (n_ops, n_choices), width rising and seconds falling along a row; rows are padded with the op's
+    last choice. `choices`: (n_ops,) number of choices of each op. `order`: (n_ops,) ops, dependencies first.
     """
 
     cores: int
@@ -42,7 +42,7 @@ class Instance(NamedTuple):
 
     @property
     def n_ops(self) -> int:
-        """The number of ops; `len` is that of the tuple."""
+        """The number of ops; `len` would return the number of fields of the tuple."""
         return len(self.order)
 
     @classmethod
@@ -67,7 +67,7 @@ class Instance(NamedTuple):
         return self._replace(predecessors=self.successors, successors=self.predecessors, order=self.order[::-1].copy())
 
     def choice(self, positions: NDArray[np.int64]) -> Ints:
-        """Return the choices of (n_ops,) positions in `Times.counts`; a useless count becomes the next narrower one."""
+        """Return the choices of these (n_ops,) positions in `Times.counts`; useless counts become the next narrower."""
         wider = (self.position <= positions[:, None]).sum(axis=1)
         return np.asarray(np.clip(np.minimum(wider, self.choices) - 1, 0, None), dtype=np.int32)
 
@@ -76,22 +76,23 @@ class Instance(NamedTuple):
         return np.asarray(self.position[np.arange(len(choice)), choice])
 
     def widths(self, choice: Ints) -> Ints:
-        """Return (n_ops,) cores of each op."""
+        """Return (n_ops,) numbers of cores of the ops with these choices."""
         return np.asarray(self.width[np.arange(len(choice)), choice], dtype=np.int32)
 
     def times(self, choice: Ints) -> Floats:
-        """Return (n_ops,) seconds of each op."""
+        """Return (n_ops,) seconds of the ops with these choices."""
         return np.asarray(self.seconds[np.arange(len(choice)), choice])
 
     def allotment(self, choice: Ints) -> Allotment:
-        """Return the cores and the seconds of each op."""
+        """Return numbers of cores and seconds of the ops with these choices."""
         return Allotment(self.widths(choice), self.times(choice))
 
 
 def positions_of(useful: Bools) -> tuple[Ints, Ints]:
-    """Return the columns in which each row of `useful` is true, and how many they are.
+    """Return the columns in which each row of `useful` is true, and their numbers.
 
-    (n_ops, n_choices), each row filled up with its last one, and (n_ops,); every row has one at least.
+    The columns are (n_ops, n_choices), each row padded with its last one; the numbers are (n_ops,). Every row must have
+    at least one.
     """
     choices = useful.sum(axis=1)
     position = np.argsort(~useful, axis=1, kind="stable")[:, : int(choices.max())]

@@ -1,4 +1,4 @@
-"""What both annealings do at random: choose an op, another thread count for it, another place in the order."""
+"""Random choices of both annealing loops: an op, another thread count for it, another place in the order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from threadcast.scheduler.kernels.instance import Floats, Ints
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 P_CRITICAL = 0.6
-"""Share of moves of an op on a critical chain."""
+"""Share of moves that move an op on a critical chain."""
 P_NEIGHBOUR = 0.7
 """Share of changes of a thread count that go to the next useful count up or down."""
 
 RandomState = NDArray[np.uint64]
-"""(1,) uint64, not 0; each draw changes it."""
+"""State of the random numbers: (1,) uint64, not 0; each draw changes it."""
 
 
 class Cooling(NamedTuple):
-    """So many moves while the temperature falls, geometrically; they end early at a makespan of at most `enough_s`.
+    """How to anneal: the number of moves, and two temperatures between which it falls geometrically, in seconds.
+
+    Annealing ends early at a makespan of at most `enough_s`.
 
     A move that makes the schedule longer by the temperature is accepted with probability 1/e.
     """
@@ -34,7 +36,7 @@ class Cooling(NamedTuple):
 
 @compiled
 def draw(random: RandomState) -> float:
-    """Return the next number in [0, 1) of xorshift64* (Vigna 2016)."""
+    """Return the next random number in [0, 1), by xorshift64* (Vigna 2016)."""
     x = random[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -76,7 +78,7 @@ def some_op(n: int, chain: Ints, on_chain: int, random: RandomState) -> int:
 
 @compiled
 def other_choice(old: int, choices: int, random: RandomState) -> int:
-    """Return another of an op's `choices`, at least two."""
+    """Return a choice other than `old` among an op's `choices`, of which there must be at least two."""
     if draw(random) < P_NEIGHBOUR:
         new = old + (1 if draw(random) < 0.5 else -1)
         return new if 0 <= new < choices else 2 * old - new

@@ -1,4 +1,4 @@
-"""Running a plan again: every op on its cores, in an order that is fixed."""
+"""Replays a plan: every op on its cores, in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadcast.scheduler.problem.compressed_rows import CompressedRows
 def replay(
     order: Ints, predecessors: CompressedRows, cores_of: CompressedRows, n_cores: int, seconds: Floats, start: Floats
 ) -> float:
-    """Start each op, in `order`, when its predecessors and what came before it on its cores have finished.
+    """Start each op, in `order`, when its predecessors and the ops before it on its cores have finished.
 
     `seconds`: (n_ops,); `cores_of`: the cores of each op, numbered from 0. Fills `start` and returns the makespan.
     """

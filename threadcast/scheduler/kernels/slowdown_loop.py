@@ -1,4 +1,4 @@
-"""Running ops on cores of their own while they slow each other down."""
+"""Runs ops on cores of their own while they slow each other down."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 
 class _Running(NamedTuple):
-    """The ops that run: the first `size[0]` of `op`, with the lone seconds `left` of each and its slow-down `factor`.
+    """The running ops: the first `size[0]` of `op`. `left`: remaining seconds alone of each; `factor`: its slow-down.
 
-    `cores_by_label`, `ops_by_label`: (n_labels,) the cores of all that run, as far as they count, and their number.
+    `cores_by_label`, `ops_by_label`: (n_labels,) the counted cores of the running ops (`_load`), and their number.
     """
 
     op: Ints
@@ -91,7 +91,7 @@ def _next_on_core(order: Ints, cores_of: CompressedRows, n_cores: int, waiting: 
 
 @inlined
 def _load(slowdowns: SlowdownMatrix, cores_of: CompressedRows, op: int) -> int:
-    """The op's cores, as far as they count."""
+    """The op's number of cores, counted up to `slowdowns.most_cores`."""
     return int(min(slowdowns.most_cores, cores_of.indptr[op + 1] - cores_of.indptr[op]))
 
 
@@ -125,7 +125,7 @@ def _to_next_finish(running: _Running, slowdowns: SlowdownMatrix, cores_of: Comp
 
 @inlined
 def _advance(running: _Running, step: float, finished: Ints) -> int:
-    """Let `step` seconds pass; take the ops that end out of `running` into `finished` and return how many."""
+    """Let `step` seconds pass; move the ops that end from `running` to `finished`, and return their number."""
     ops, left, factor = running.op, running.left, running.factor
     n_left = n_finished = 0
     for r in range(running.size[0]):

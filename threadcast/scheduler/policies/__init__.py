@@ -1,6 +1,6 @@
-"""Policies, one file each: events in, launches out.
+"""Scheduling policies, one file each: the state of a schedule goes in, launches come out.
 
-A third party adds one with `register("mine", MyPolicy)`, as the built-in ones below are added.
+Add your own with `register("mine", MyPolicy)`, as the built-in ones below are added.
 """
 
 from threadcast.scheduler.policies.registry import create, names, options_of, register, without_options

@@ -12,15 +12,16 @@ from threadcast.scheduler.problem.times import Integers
 from threadcast.scheduler.simulation.core_picker import CorePicker
 
 LOOK_AHEAD = 64
-"""Ready ops that are tried for idle cores at one event, so that a decision stays short on wide graphs."""
+"""Most ready ops that one decision passes over, so that decisions stay quick on wide graphs."""
 
 
 class Allotted(Policy):
     """Launches, in the order of `rank`, each ready op for which enough cores are idle.
 
-    `allotment`: (n_ops,) positions in `problem.times.counts`; `rank`: one different number an op. Ops that need more
-    cores than are idle are passed over, unless `in_order`: then all behind them wait too. Two-phase methods (allot,
-    then list-schedule) differ in `allotment` and `rank` only.
+    `allotment`: (n_ops,) positions in `problem.times.counts`. `rank`: a different number for each op. Ops that need
+    more cores than are idle are passed over; with `in_order`, all ops behind them wait too. Two-phase methods (choose
+    thread counts, then list-schedule) differ only in `allotment` and `rank`. InvalidInput for counts that are not
+    offered.
     """
 
     name = "allotted"

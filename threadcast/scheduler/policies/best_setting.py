@@ -1,4 +1,4 @@
-"""The best of several settings of a policy, found by simulation."""
+"""Finds the best of several settings of a policy by simulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from threadcast.scheduler.simulation.simulator import makespan_s
 P = TypeVar("P", bound=Policy)
 
 ROUNDING = 1e-9
-"""Relative: sums of the same times in another order differ by less, and no setting is worth trying for less."""
+"""Relative difference of makespans that counts as none: sums of the same times in another order differ by less."""
 
 
 def fastest_setting(
@@ -27,12 +27,12 @@ def fastest_setting(
     *,
     interference: Interference | None = None,
 ) -> P:
-    """Return the policy of the shortest simulated makespan among `make(setting)`; among equals the first tried.
+    """Return the policy `make(setting)` with the shortest simulated makespan; among equals the first tried.
 
-    A setting is (teams, threads of a team, of which at most the machine's cores count). Settings are tried in
-    order of a lower bound on their makespan: the critical path, the sum of all ops over the teams, and their
-    core-seconds over the cores, all at the team's width. What cannot beat the best found is left out, which
-    changes nothing in the answer but for rounding. PlanError where no setting can run every op.
+    A setting is (number of teams, threads of a team). Settings are tried in order of a lower bound on their makespan:
+    the largest of the critical path, the sum of all ops over the teams, and their core-seconds over the cores, all at
+    the team's width (at most the machine's cores). Settings that cannot beat the best so far are left out, which
+    changes the result only within rounding. PlanError where no setting can run every op.
     """
     bounds = _bounds(problem, settings, 1.0 if interference is None else interference.core_throughput)
     best: P | None = None

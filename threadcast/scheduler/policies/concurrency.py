@@ -1,4 +1,7 @@
-"""Strategies 1 and 2 of Liu et al. 2018, III-D: how many threads each op runs with, alone."""
+"""Strategies 1 and 2 of Liu et al. 2018, III-D: the thread count of each op.
+
+All functions return (n_ops,) positions in `times.counts`.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,15 @@ from threadcast.scheduler.problem.times import Integers
 
 
 def per_op(problem: Problem) -> Integers:
-    """Strategy 1: each op at its own fastest thread count; (n_ops,) positions in `times.counts`."""
+    """Return strategy 1: each op at its own fastest thread count."""
     return problem.times.fastest()
 
 
 def per_kind(problem: Problem) -> Integers:
-    """Strategy 2: all ops of a kind at the fastest thread count of its most time-consuming one.
+    """Return strategy 2: all ops of a kind at the fastest thread count of the most time-consuming op of the kind.
 
-    That is the one whose fastest time is the longest, among equals the first; the paper also calls it the one with
-    the largest input. An op that does not offer the count takes the largest smaller one that it offers. (n_ops,)
-    positions in `times.counts`.
+    That is the op with the longest fastest time, among equals the first; the paper also calls it the op with the
+    largest input. An op that does not offer the count takes the largest smaller count that it offers.
     """
     times = problem.times
     own = times.fastest()
@@ -37,5 +39,5 @@ def per_kind(problem: Problem) -> Integers:
 
 
 def all_cores(problem: Problem) -> Integers:
-    """What the strategies are compared with: every op on all cores, as far as its curve goes."""
+    """Return the baseline of the strategies: each op at its largest offered count up to all cores."""
     return problem.times.within(len(problem.machine))

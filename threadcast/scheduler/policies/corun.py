@@ -1,4 +1,4 @@
-"""Strategy 3 of Liu et al. 2018, III-D: which thread counts an op may co-run with."""
+"""Strategy 3 of Liu et al. 2018, III-D: the thread counts with which an op may run beside others."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Candidate(NamedTuple):
 def candidates_of(problem: Problem, chosen: Integers, *, keep_near: bool) -> list[tuple[Candidate, ...]]:
     """Return each op's candidates, fewest threads first; computed once and used by every co-run decision.
 
-    They are its fastest thread counts. With `keep_near`, one more than `TOLERANCE` away from the `chosen` position
-    in `times.counts` gives way to that (strategy 2). One that is slower than another with fewer threads is left
-    out: fewer threads are preferred, so it would never be chosen.
+    Candidates are an op's `CANDIDATES` fastest thread counts. With `keep_near`, a count that differs by more than
+    `TOLERANCE` threads from the `chosen` one (a position in `times.counts`, by strategy 2) is replaced by that. A
+    candidate that is not faster than another with fewer threads is left out: it would never be chosen.
     """
     times = problem.times
     threads = np.asarray(times.counts)
@@ -48,10 +48,10 @@ def candidates_of(problem: Problem, chosen: Integers, *, keep_near: bool) -> lis
 
 
 def fitting(candidates: Sequence[Candidate], *, idle: int, within_s: float) -> Candidate | None:
-    """Return the candidate of fewest threads that fits `idle` cores and takes at most `within_s`, if any.
+    """Return the candidate of fewest threads that fits `idle` cores and takes at most `within_s` seconds; else None.
 
-    Fewer threads leave cores to another op, which the paper found to be worth more than ending this one sooner:
-    18 threads for 1.5 s rather than 20 for 1.3 s while another op runs 1.9 s more, but not 16 for 2.1 s.
+    Fewer threads leave cores to another op, which the paper found to be better than ending this op sooner. If another
+    op runs for 1.9 s more, it takes 18 threads for 1.5 s rather than 20 threads for 1.3 s, but not 16 for 2.1 s.
     """
     for candidate in candidates:
         if candidate.threads > idle:

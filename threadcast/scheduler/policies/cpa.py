@@ -12,17 +12,17 @@ from threadcast.scheduler.problem.times import Integers
 
 
 class Cpa(Allotted):
-    """CPA's allotment; the ready op of the highest level goes first.
+    """Chooses thread counts by CPA, then launches the ready op of the highest level first.
 
-    Every op starts at its narrowest offered width. While the critical path is longer than the core-seconds over the
-    cores, the op of the path whose seconds over width fall most gets its next useful width; among equals the op of the
-    lower position. It ends early where no op of the path can be widened. `allotment`: (n_ops,) positions in
+    Every op begins at its narrowest offered width. While the critical path is longer than all core-seconds over the
+    cores, the op on the path whose seconds over width fall most gets its next useful width; among equals the op of
+    lower position. This ends early where no op on the path can be widened. `allotment`: (n_ops,) positions in
     `problem.times.counts`.
 
     Source: Radulescu and van Gemund 2001, "A low-cost approach towards mixed task and data parallel scheduling",
-    section 3. Departures: an op goes to its next useful width, where the paper adds one processor, for curves are
-    jagged. As there, an op that needs more cores than are idle holds those that are, so no later one overtakes it.
-    Without numba (extra `plan`) it takes about 100 times as long.
+    section 3. Difference: an op goes to its next useful width, because curves are jagged; in the paper it gets one more
+    processor. As in the paper, an op that needs more cores than are idle keeps later ops waiting, so none overtakes it.
+    Without numba (extra `plan`) this takes about 100 times as long.
     """
 
     name = "cpa"
@@ -33,7 +33,7 @@ class Cpa(Allotted):
         self._allot(problem, np.zeros(n, dtype=np.int64), no_limit)
 
     def _allot(self, problem: Problem, depth: Integers, spare: Integers) -> None:
-        """Make the allotment; ops of `depth` i together get at most `spare[i]` cores more than at their narrowest."""
+        """Choose the counts; ops of `depth` i together get at most `spare[i]` cores more than at their narrowest."""
         from threadcast.scheduler.kernels.cpa_loop import grow  # brings numba along
 
         instance = Instance.of(problem)
@@ -47,9 +47,9 @@ class Cpa(Allotted):
 class Mcpa(Cpa):
     """CPA in which the ops of a precedence level together get no more cores than there are.
 
-    Ops of a level (the most ops before them on any path) can run side by side, which wider ones would end. A level
-    of more ops than cores does not grow at all. Source: Bansal, Kumar and Singh 2006, "An improved two-step
-    algorithm for task and data parallel scheduling in distributed memory machines".
+    The level of an op is the largest number of ops before it on any path. Ops of a level can run side by side, but not
+    if they become too wide together. A level with more ops than cores is not widened at all. Source: Bansal, Kumar and
+    Singh 2006, "An improved two-step algorithm for task and data parallel scheduling in distributed memory machines".
     """
 
     name = "mcpa"

@@ -15,21 +15,21 @@ from threadcast.scheduler.problem.levels import levels, rank_by_level
 from threadcast.scheduler.simulation.core_picker import teams
 
 TINY_S = 10e-6
-"""Seconds on one thread up to which the light executor takes an op: waking a team costs about as much as such an op
-lasts. Tang et al. 2018 name no figure; nothing was tuned for this one."""
+"""Most seconds on one thread of an op for the light executor: waking a team takes about as long as such an op. Tang et
+al. 2018 give no figure; this one is not tuned."""
 
 LOOK_AHEAD = 64
-"""Ready ops that are searched for a tiny one, so that a decision stays short on wide graphs."""
+"""Most ready ops that are searched for a tiny one, so that decisions stay quick on wide graphs."""
 
 
 class CriticalPath(TeamPolicy):
-    """The ready op of the highest level goes to the first free executor; all executors are of equal width.
+    """Launches the ready op of the highest level on the first free executor; all executors have equal width.
 
-    An op's level is the longest path from it to the end of the graph, in its time at the executors' width. With
-    `executors` None their number is the best of the powers of two, the cache groups and the cores, found with the
-    simulator. `light_executor` reserves the last core for ops of at most `tiny_s` on one thread, which
-    leave the other executors only while it is busy. Source: Tang et al. 2018, 4.2 to 4.4 and section 5. Graphi
-    also reserves a core for its scheduler; give a machine without it for that.
+    An op's level is the longest path from it to the end of the graph, with times at the executors' width. With
+    `executors` None, the number of executors is the best of the powers of two, the number of cache groups and the
+    number of cores, found by simulation. `light_executor` reserves the last core for ops of at most `tiny_s` seconds on
+    one thread; these run on other executors only while it is busy. Source: Tang et al. 2018, 4.2 to 4.4 and section 5.
+    Graphi also reserves a core for its scheduler; for that, pass a machine without this core.
     """
 
     name = "critical_path"
@@ -87,7 +87,7 @@ class CriticalPath(TeamPolicy):
 
 
 def executor_counts(cores: int, groups: int) -> list[int]:
-    """The numbers of executors to try: powers of two up to the cores, the cache groups, the cores."""
+    """Return the numbers of executors to try: powers of two up to `cores`, `groups` and `cores`."""
     return sorted({1 << i for i in range(cores.bit_length()) if 1 << i <= cores} | {groups, cores})
 
 

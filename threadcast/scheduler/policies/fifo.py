@@ -1,4 +1,4 @@
-"""What a framework does by default: its ready queue in order, every op on all cores."""
+"""The default of frameworks: ready ops in order of arrival, every op on all cores."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from threadcast.scheduler.problem import Problem
 
 
 class Fifo(Uniform):
-    """One op after the other in the order in which they become ready, with one global thread count.
+    """Launches ops in the order in which they become ready, up to `inter` at a time, each with `threads` threads.
 
-    `threads` defaults to all cores and `inter` to 1: what PyTorch does, and what the TensorFlow guide recommends
-    on one socket (Liu et al. 2018, section IV).
+    `threads` defaults to all cores and `inter` to 1, as PyTorch does and as the TensorFlow guide recommends for one
+    socket (Liu et al. 2018, section IV).
     """
 
     name = "fifo"

@@ -1,4 +1,4 @@
-"""HEFT: ops by falling level, each where it finishes first, also into a gap between others."""
+"""HEFT: places ops by falling level, each where it finishes first, which may be in a gap between others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from threadcast.scheduler.simulation.core_picker import CorePicker
 
 
 class Heft(Policy):
-    """Each op on its smallest offered thread count, placed beforehand by HEFT and run as placed.
+    """Runs each op at its smallest offered thread count, on the cores and in the order that HEFT has planned before.
 
-    Ops are placed by falling upward rank, each at the earliest time at which its predecessors have finished and
-    enough cores are idle for all of its duration, between ops that were placed before it where they leave room; of
-    several cores the first in the machine's order. Source: Topcuoglu, Hariri and Wu 2002, section 4 (upward rank 4.1,
-    HEFT 4.2). Departures: cores are alike, values cost nothing to move, and an op that offers no single thread takes
-    several cores at once. `planned_s` is the makespan as placed, with every op at its better affinity.
+    Ops are placed by falling upward rank, each at the earliest time at which its predecessors have finished and enough
+    cores are idle for its whole duration; this may be a gap between ops placed earlier. Of several cores, the first in
+    the machine's order is taken. Source: Topcuoglu, Hariri and Wu 2002, section 4 (upward rank 4.1, HEFT 4.2).
+    Differences: all cores are equal, moving values costs nothing, and an op that does not offer one thread takes
+    several cores. `planned_s` is the planned makespan in seconds, with every op at its better affinity.
     """
 
     name = "heft"

@@ -1,4 +1,4 @@
-"""IOS: the graph cut into stages, whose groups of ops run side by side, by dynamic programming."""
+"""IOS: divides the graph into stages of groups that run side by side, by dynamic programming."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from threadcast.scheduler.simulation.core_picker import CorePicker
 
 
 class Ios(Policy):
-    """Stages of least predicted time one after the other, a barrier between them.
+    """Runs stages of least predicted time one after the other, with a barrier between them.
 
-    The ops of a stage that depend on each other form a group and run in sequence; the groups of a stage run side by
-    side on cores of their own, so many each that the stage's predicted time is least, and an op takes the fastest
-    of its offered counts that its group has cores for. `stages`: of each stage the groups, of each group the ops in
-    the order in which they run; `predicted_s`: the sum of their times, with every op at its better affinity.
+    The ops of a stage that depend on each other form a group and run in sequence. The groups of a stage run side by
+    side, each on cores of its own; the cores are divided such that the stage's predicted time is least. An op takes its
+    fastest offered count that fits its group's cores. `stages` holds for each stage its groups, and for each group its
+    ops in the order in which they run. `predicted_s` is the sum of the stages' times, with every op at its better
+    affinity.
 
     Source: Ding, Zhu, Jia, Pekhimenko and Han, "IOS: Inter-Operator Scheduler for CNN Acceleration", MLSys 2021,
     section 4 (4.1 dynamic programming over endings, 4.3 pruning: at most `group_ops` ops in a group and `groups`
-    groups, 3 and 8 there). Departures: stage times are predicted, not measured; groups have cores instead of
-    streams; ops are not merged into one, for that changes the graph; what would take more than
-    `candidates` candidate stages goes level by level (`stage_search`), where the paper's search takes hours.
+    groups, 3 and 8 there). Differences: stage times are predicted, not measured; groups have cores instead of streams;
+    ops are not merged into one, because that changes the graph; parts that would need more than `candidates` candidate
+    stages are divided level by level (`stage_search`), where the paper's search takes hours.
     """
 
     name = "ios"

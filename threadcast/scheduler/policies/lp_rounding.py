@@ -1,4 +1,4 @@
-"""Allot by linear programming, round, then list-schedule: the method with the best proven ratio for any curve."""
+"""Chooses widths by linear programming and rounding, then list-schedules: the method with the best proven ratio."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from threadcast.scheduler.problem.levels import levels, rank_by_level
 from threadcast.scheduler.problem.times import Floats, Integers, Times
 
 RHO = 0.43
-"""Where between two widths' times the slower one is taken: Jansen and Zhang 2006, section 4, for the ratio 4.73."""
+"""Part of the way from the faster to the slower width's time from which on an op gets the slower width; the value of
+Jansen and Zhang 2006, section 4, for their ratio of 4.73."""
 
 
 class LpRounding(Allotted):
-    """The widths of the allotment LP, rounded, at most `widest` cores each, by levels.
+    """List-schedules ops by level, at the rounded widths of the allotment LP, with at most `widest` cores each.
 
-    An op whose LP time lies between two corners of its envelope gets the slower one where it is at least `rho` of
-    the way from the faster one, else the faster one. Wider ops than `widest` get the fastest width up to that (the
-    narrowest where none is); None is the share of the cores that the papers prove best (`widest_of`). Sources:
-    Lepere, Trystram and Woeginger 2002; Jansen and Zhang 2006. Departures: list scheduling goes by level where
-    they take any order; above `allotment_lp.EXACT_OPS` ops, and without SciPy, the LP is solved approximately; the
-    proof asks for times that fall and work that grows with the width, which curves here need not do.
+    An op whose LP time lies between two corners of its envelope gets the slower corner if its time is at least `rho` of
+    the way from the faster to the slower one, else the faster corner. Ops wider than `widest` get their fastest width
+    up to that, or their narrowest. `widest` None means the share of the cores that the papers prove best (`widest_of`).
+
+    Sources: Lepere, Trystram and Woeginger 2002; Jansen and Zhang 2006. Differences: list scheduling is by level, in
+    the papers in any order. Above `allotment_lp.EXACT_OPS` ops, and without SciPy, the LP is solved approximately. The
+    proof needs times that fall and work that grows with the width, which curves here need not have.
     """
 
     name = "lp_rounding"
@@ -44,7 +46,7 @@ class LpRounding(Allotted):
 
 
 def widest_of(cores: int) -> int:
-    """Return the widest allotment that the proof of Jansen and Zhang 2006, section 4 takes: about 0.27 of the cores."""
+    """Return the largest width in the proof of Jansen and Zhang 2006, section 4: about 0.27 of the cores."""
     return max(1, round((93 * cores - math.sqrt(4349 * cores**2 - 4300 * cores)) / 100))
 
 

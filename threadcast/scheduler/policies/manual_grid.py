@@ -1,4 +1,4 @@
-"""The best setting of two global thread counts, inter-op and intra-op, as a patient user finds it by hand."""
+"""The best setting of two global thread counts, inter-op and intra-op, as a user could find it by hand."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from threadcast.scheduler.policies.uniform import Uniform
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
 
 INTER = (1, 2, 4, 8)
-"""Ops at once. Liu et al. 2018 search 1, 2 and 4 (Table I); 8 covers graphs with wider branches."""
+"""Numbers of ops at a time to try. Liu et al. 2018 try 1, 2 and 4 (Table I); 8 is for graphs with more branches."""
 
 
 class ManualGrid(Policy):
     """The best of the grid `inter` x `intra` of `Uniform`, found with the simulator.
 
-    `intra` defaults to the powers of two up to the cores, a quarter, half and all of them; the best settings by
-    hand in Liu et al. 2018, IV are such. `setting` is the (inter, intra) that won. Without `oversubscribed`, settings
-    of more threads in all than the machine's cores have are left out.
+    `intra` defaults to the powers of two up to the number of cores, and a quarter, half and all of the cores; the best
+    settings by hand in Liu et al. 2018, IV are among such. `setting` is the best (inter, intra). Without
+    `oversubscribed`, settings with more threads in all than the machine has hardware threads are left out.
     """
 
     name = "manual_grid"

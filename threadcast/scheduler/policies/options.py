@@ -1,4 +1,4 @@
-"""Whether a policy's options are what its signature says, before they reach it from a command line or a request."""
+"""Checks a policy's options, from a command line or a request, against the types in its signature."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NAMES: dict[object, str] = {int: "a whole number", float: "a number", bool: "tr
 def check_options(policy: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for the first option that is not of the type that `factory` declares for it.
 
-    Whole numbers, numbers (never not-a-number), booleans, None and collections of these are checked; a parameter
-    of another type, or of none, takes any object, but no number in its place.
+    Whole numbers, numbers (never NaN), booleans, None and collections of these are checked. A parameter with another
+    type takes any object except a number, text or list; one without a type takes everything.
     """
     try:
         declared = inspect.signature(factory, eval_str=True).parameters

@@ -15,10 +15,10 @@ Slot = tuple[int, int]
 
 
 class PlanReplay(Policy):
-    """Launches an op as soon as it is ready and all that the plan put before it on its cores has finished.
+    """Launches an op as soon as it is ready and all ops that the plan has before it on its cores have finished.
 
-    Start times are the plan's only as far as ops take as long as predicted; order and cores always are. PlanError
-    where the plan is not one of the problem's graph.
+    Order and cores are always the plan's; start times are the plan's only if ops take as long as predicted. PlanError
+    where the plan is not a legal one of the problem's graph and machine.
     """
 
     name = "plan_replay"
@@ -31,9 +31,9 @@ class PlanReplay(Policy):
         self._launch: dict[int, Launch] = {}
         self._slots_of: dict[int, list[Slot]] = {}
         self._before: dict[int, tuple[int, ...]] = {}
-        """What runs last before each op on each of its slots: when that has finished, all before it has."""
+        """For each op, the last ops before it on its slots; when these have finished, all ops before it there have."""
         self._on: dict[Slot, list[int]] = {}
-        """All that runs on each slot, in its order."""
+        """All ops of each slot, in the order in which they run."""
         for i, op in enumerate(plan_order(problem.graph, plan.ops)):
             at = by_id[problem.graph.ids[op]]
             rank[op] = i
@@ -66,7 +66,7 @@ class PlanReplay(Policy):
 
 
 def finished_ops(graph: OpGraph, state: State) -> bytes:
-    """Return one byte an op, 1 where it has finished: where it neither runs, is ready, nor waits for one that does."""
+    """Return one byte for each op: 1 if it has finished, 0 if it runs, is ready, or waits for such an op."""
     finished = bytearray(b"\x01" * len(graph))
     to_visit = [*state.ready, *(at.op for at in state.running)]
     while to_visit:
@@ -80,7 +80,7 @@ def finished_ops(graph: OpGraph, state: State) -> bytes:
 def plan_order(graph: OpGraph, placements: Sequence[Placement]) -> list[int]:
     """Return the ops, as positions in `graph`, in the order in which a plan puts them on their cores.
 
-    That is by start, then by finish. An op of no time may share both with one behind it: dependencies decide then.
+    That is by start, then by finish, then by dependency, because an op that takes no time may share both with the next.
     """
     position = {op_id: i for i, op_id in enumerate(graph.ids)}
     place = {op: i for i, op in enumerate(graph.topological_order)}

@@ -19,9 +19,9 @@ _factories: dict[str, Factory | str] = {}
 
 
 def register(name: str, factory: Factory | str) -> None:
-    """Make `create(name, ...)` call `factory`, or what "module:name" names, imported when first used.
+    """Make `create(name, ...)` call `factory`: a callable, or a text "module:name" that is imported at first use.
 
-    InvalidInput if the name is taken by something else.
+    InvalidInput for an empty name, and for one that is registered with another factory.
     """
     if not name or _factories.get(name, factory) != factory:
         raise InvalidInput(f"policy name {name!r} is empty or taken; taken are {', '.join(names())}")
@@ -29,7 +29,7 @@ def register(name: str, factory: Factory | str) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """The registered names, in order of registration."""
+    """Return the registered names, in order of registration."""
     return tuple(_factories)
 
 
@@ -46,17 +46,17 @@ def create(name: str, problem: Problem, /, **options: Any) -> Policy:
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The names of the options that `create` takes for a registered policy."""
+    """Return the names of the options that `create` takes for a registered policy."""
     return tuple(parameter.name for parameter in _parameters(name))
 
 
 def without_options() -> tuple[str, ...]:
-    """The names of the policies that a problem alone is enough for, in order of registration."""
+    """Return the names of the policies that need no options, in order of registration."""
     return tuple(name for name in _factories if all(_is_optional(p) for p in _parameters(name)))
 
 
 def check_name(name: str, *others: str) -> None:
-    """Raise NotFound where `name` is neither registered nor one of `others`, which the caller knows besides."""
+    """Raise NotFound if `name` is neither registered nor one of `others`, further names that the caller accepts."""
     if name not in _factories and name not in others:
         known = (*others, *names())
         near = difflib.get_close_matches(name, known, n=1)

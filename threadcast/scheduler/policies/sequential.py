@@ -10,11 +10,11 @@ from threadcast.scheduler.simulation.core_picker import CorePicker
 
 
 class Sequential(Policy):
-    """Ops in turn, in the order in which they become ready, every op with at most `width` threads.
+    """Runs one op at a time, in the order in which they become ready, each with at most `width` threads.
 
-    `width` is the thread count of the least sum of all ops' times, among equals the smallest, where each op takes
-    its largest offered count of at most that, and a view one thread. `total_s` is that sum, which the makespan
-    equals. Unlike in "fifo", an op whose curve prefers one thread a cache group is spread.
+    Each op takes its largest offered count of at most `width`, a view one thread. `width` is the count with the least
+    sum of all ops' times, among equals the smallest. `total_s` is that sum in seconds, and so the makespan. Unlike in
+    "fifo", an op that is faster with one thread for each cache group runs that way.
     """
 
     name = "sequential"

@@ -1,4 +1,4 @@
-"""How long groups of ops take that run side by side, each in sequence, on cores that they share out best."""
+"""Computes how long groups of ops take side by side if the cores are divided best; a group's ops run in sequence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threadcast.scheduler.problem.useful_widths import useful_widths
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ops that run in sequence, in this order, on `cores` cores of their own; `seconds` by prediction."""
+    """Ops that run in sequence, in this order, on `cores` cores of their own, in `seconds` predicted seconds."""
 
     ops: tuple[int, ...]
     cores: int
@@ -30,7 +30,7 @@ class Stage:
 
 
 class StageCosts:
-    """Shares the machine's cores out; an op takes the fastest of its offered counts that its group has cores for."""
+    """Divides the machine's cores among groups; an op takes its fastest offered count that fits its group's cores."""
 
     def __init__(self, problem: Problem) -> None:
         self._best = np.minimum.accumulate(problem.times.seconds, axis=1)  # (n_ops, n_counts) seconds within a count
@@ -39,18 +39,18 @@ class StageCosts:
         self._curves: dict[tuple[int, ...], list[tuple[int, float]]] = {}
 
     def alone_s(self, op: int) -> float:
-        """Seconds of an op that has all cores."""
+        """Return the seconds of an op that may use all cores."""
         return float(self._best[op, -1])
 
     def fewest(self, op: int) -> int:
-        """The fewest cores on which an op can run."""
+        """Return the fewest cores on which an op can run."""
         return self._curve((op,))[0][0]
 
     def stage(self, groups: Sequence[tuple[int, ...]]) -> Stage | None:
-        """Return the stage of these groups in the least time there is for it; None where the cores do not suffice.
+        """Return the stage of these groups with the least time; None where the cores do not suffice.
 
-        Starts with the fewest cores a group and widens the slowest group while cores are left: nothing else makes
-        a stage shorter.
+        Each group begins with its fewest cores; the slowest group gets more while cores are left, because nothing else
+        makes a stage shorter.
         """
         curves = [self._curve(ops) for ops in groups]
         left = self._cores - sum(curve[0][0] for curve in curves)
@@ -71,10 +71,10 @@ class StageCosts:
         return Stage(shared, -slowest[0][0])
 
     def greedy(self, ops: Sequence[int]) -> list[Stage]:
-        """Return stages of ops that do not depend on each other, longest ops first and equally many in each.
+        """Return stages of these ops, which must not depend on each other: longest ops first, equally many in each.
 
-        How many is the best of the powers of two and all; where they need more cores than there are, a stage ends
-        early.
+        The number of ops in a stage is the best of the powers of two and all ops. A stage has fewer ops where they
+        would need more cores than there are.
         """
         ordered = sorted(ops, key=lambda op: (-self.alone_s(op), op))
         sizes = {1 << i for i in range(len(ops).bit_length()) if 1 << i <= len(ops)} | {len(ops)}

@@ -1,4 +1,4 @@
-"""The stages of IOS: by dynamic programming where that is small enough, else level by level."""
+"""Finds the stages of IOS: by dynamic programming where that takes few candidates, else level by level."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.levels import precedence_levels
 
 GROUP_OPS = 3
-"""Ops in a group at most ("r" in Ding et al. 2021, 4.3 and section 5)."""
+"""Most ops in a group ("r" in Ding et al. 2021, 4.3 and section 5)."""
 
 GROUPS = 8
-"""Groups in a stage at most ("s", same place)."""
+"""Most groups in a stage ("s" in the same place)."""
 
 CANDIDATES = 20_000
-"""Candidate stages that the search looks at in one part of a graph before it gives the part up: 0.2 s.
+"""Most candidate stages that the search looks at in one part of a graph before it gives up; that takes 0.2 s.
 
 On training graphs of 600 to 1,900 ops (ResNet-50, Inception, GoogLeNet, LSTM; random curves, 68 cores) 20,000 took 6 to
 8 s in all, and 5,000 took 1 to 2 s for stages of 1 % less to 3 % more time.
 """
 
 ALL_CANDIDATES = 50
-"""Times `CANDIDATES` that are looked at in a whole graph, so that one of 16,000 ops takes seconds, not minutes."""
+"""Limit for a whole graph, as a multiple of the limit for a part: a graph of 16,000 ops takes seconds, not minutes."""
 
 PART_OPS = 100
-"""Ops of a part at most; the code of Ding et al. cuts its blocks at the same size."""
+"""Most ops in a part; the code of Ding et al. has the same limit for its blocks."""
 
 Ending = tuple[int, tuple[int, ...]]
 """A set of ops and the groups that it falls into, as bits."""
 
 
 def stages_of(problem: Problem, *, group_ops: int, groups: int, candidates: int) -> list[Stage]:
-    """Return stages that run every op once, dependencies first, of little predicted time in all.
+    """Return stages that run every op once, dependencies first, with a small sum of predicted times.
 
-    An op that all others come before or after is a stage by itself, which loses nothing. Between two of these,
-    whole precedence levels, up to `PART_OPS` ops together, are searched: their stages have at most `groups` groups
-    of at most `group_ops` ops. A part that takes more than `candidates` candidate stages is halved, and the next
-    parts begin at that size. A level that is too wide on its own goes through `StageCosts.greedy`, and so does all
-    that is left once `ALL_CANDIDATES` times as many have been looked at.
+    An op that comes before or after every other op is a stage by itself; that loses nothing. Between two such ops,
+    parts of whole precedence levels with up to `PART_OPS` ops are searched; their stages have at most `groups` groups
+    of at most `group_ops` ops. A part that needs more than `candidates` candidate stages is halved, and the next parts
+    begin at that size. A level that is too wide by itself is divided by `StageCosts.greedy`, and so are all further
+    levels once `ALL_CANDIDATES` x `candidates` candidates have been looked at.
     """
     graph, costs = problem.graph, StageCosts(problem)
     found: list[Stage] = []
@@ -86,10 +86,10 @@ def _runs(graph: OpGraph, groups: int, candidates: int) -> Iterator[list[list[in
 
 
 def cuts(graph: OpGraph, order: Sequence[int]) -> set[int]:
-    """Return the ops that every other op comes before or after; `order`: all ops, dependencies first.
+    """Return the ops that come before or after every other op. `order`: all ops, dependencies first.
 
-    These are the places in `order` such that each op ahead has a successor no later, through which it leads there,
-    and each op behind a predecessor no earlier.
+    Such an op has a place in `order` such that each op before it has a successor at that place or before, and each op
+    after it has a predecessor at that place or after.
     """
     n = len(order)
     place = {op: i for i, op in enumerate(order)}

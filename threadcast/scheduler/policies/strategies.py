@@ -17,24 +17,25 @@ from threadcast.scheduler.simulation.core_picker import CorePicker
 ALL = frozenset({1, 2, 3, 4})
 
 WINDOW = 32
-"""Ready ops, in order, that a decision looks at. The paper saw seldom more than five ready, so this only bounds the
-time of decisions on graphs far wider than its networks."""
+"""Most ready ops, in order, that a decision looks at. In the paper seldom more than five ops are ready, so this only
+limits the time of decisions on graphs far wider than its networks."""
 
 
 class Strategies(Policy):
-    """Predicted thread counts for each op, and co-running ops where that wastes no core.
+    """Runs each op at a predicted thread count, and ops side by side where that wastes no core, by four strategies.
 
-    1. Each op runs with its own fastest thread count.
-    2. All ops of a kind run with the fastest count of the most time-consuming one of them.
-    3. While cores idle, each ready op in order may start with one of its three fastest counts that fits the idle
-       cores and takes no longer than the longest of the running ops still needs, fewest threads first. If none
-       may, or nothing runs, the most time-consuming ready op starts with its own count, or is waited for where
-       that does not fit. With 2, a count more than two threads away from that of 2 gives way to it.
-    4. While an op holds all cores, ready ops of the shortest time on one thread run on second hardware threads.
+    1. Each op runs with its own fastest thread count. 2. All ops of a kind run with the fastest count of the most
+    time-consuming one of them. 3. While cores are idle, each ready op in order may start with one of its three fastest
+    counts, fewest threads first.
+       The count must fit the idle cores, and the op must end no later than the longest running op. If no op may start,
+       or nothing runs, the most time-consuming ready op starts with its own count; where that does not fit, the policy
+       waits. With 2, a count that differs by more than two threads from that of 2 is replaced by it.
+    4. While an op holds all cores, the ready ops with the shortest times on one thread run on second hardware threads.
 
-    Without 3, one op runs at a time, in order; without 1 and 2, each on all cores. Where the paper says
-    nothing: a count that gave way to that of 2 must fit and not outlast the others as well; strategy 4 starts only what
-    takes no longer than the op beside it, as many as fit; it does nothing where cores have one hardware thread.
+    Without 3, one op runs at a time, in order; without 1 and 2, each op runs on all cores. Where the paper says
+    nothing: a count that was replaced by that of 2 must also fit and end in time. Strategy 4 starts only ops that end
+    no later than the op beside them, as many as fit; it does nothing where cores have one hardware thread. InvalidInput
+    for other numbers than 1 to 4 in `strategies`.
     """
 
     name = "strategies"
@@ -50,7 +51,7 @@ class Strategies(Policy):
         threads = np.asarray(times.counts)[chosen]
         points = zip(threads.tolist(), times.at(chosen).tolist(), times.spread[rows, chosen].tolist())
         self.chosen = [Candidate(*point) for point in points]
-        """What strategies 1 and 2 give each op."""
+        """The thread count of each op by strategies 1 and 2."""
         self._chosen_s = [candidate.seconds for candidate in self.chosen]
         near = 2 in self.strategies
         self._candidates = candidates_of(problem, chosen, keep_near=near) if 3 in self.strategies else []

@@ -1,4 +1,4 @@
-"""What policies with fixed teams of cores share: each team runs one op at a time."""
+"""The base of policies with fixed teams of cores; each team runs one op at a time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Team(NamedTuple):
 
 
 class TeamPolicy(Policy):
-    """Gives the ready ops, in order, to the free teams, in order.
+    """Launches the ready ops, in order, on the free teams, in order.
 
-    An op whose curve does not reach the team's size runs on as many of its cores as the curve offers; a view runs
-    on one. A subclass may set `rank`.
+    An op whose curve does not reach the team's size runs on as many of the team's cores as the curve offers; a view
+    runs on one core. A subclass may set `rank`.
     """
 
     def __init__(self, problem: Problem, teams: Sequence[Team], *, threads: int) -> None:
-        """`threads`: of every op, at most; beyond the team's cores they share them."""
+        """`threads`: most threads of an op; if they exceed the team's cores, several share a core."""
         super().__init__(problem)
         self.teams = tuple(teams)
         self.threads = threads
@@ -48,7 +48,7 @@ class TeamPolicy(Policy):
         return [self.launch(op, number) for op, number in zip(state.ready, self.free_teams(state))]
 
     def free_teams(self, state: State) -> Iterator[int]:
-        """Numbers of the teams that run nothing, ascending. An op always uses its team's first core."""
+        """Return the numbers of the teams that run no op, ascending."""
         if self._team_of is not None:  # nobody shares a core: idle ones tell, and they are few
             return iter(sorted(self._team_of[core] for core in state.idle if core in self._team_of))
         busy = {(at.cores[0], at.hardware_thread) for at in state.running}

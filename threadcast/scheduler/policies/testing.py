@@ -1,4 +1,4 @@
-"""What every policy must do, as tests to subclass. Needs pytest.
+"""Tests of what every policy must do, as a class to subclass. Needs pytest.
 
 class TestMyPolicy(PolicyContract):
     @classmethod
@@ -37,12 +37,12 @@ class PolicyContract(ABC):
     """Tests of the promises of `Policy`, on random graphs for each of `MACHINES`."""
 
     oversubscribes: ClassVar[bool] = False
-    """Whether it may put more threads on a core than it has hardware threads, as frameworks' settings do."""
+    """Whether the policy may put more threads on a core than it has hardware threads, as frameworks' settings do."""
 
     @classmethod
     @abstractmethod
     def make_policy(cls, problem: Problem) -> Policy:
-        """The policy for this problem."""
+        """Return the policy to test, for this problem."""
 
     @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name.replace(" ", "-"))
     def test_its_schedules_are_legal_and_not_shorter_than_any_can_be(self, machine: Machine) -> None:
@@ -67,7 +67,7 @@ class PolicyContract(ABC):
 
 
 class Watched(Policy):
-    """Passes each decision of a policy on, after checking the state and that the same question gets the same answer."""
+    """Wraps a policy; checks each state, and that the policy decides the same when asked again."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy.problem)
@@ -83,7 +83,7 @@ class Watched(Policy):
 
 
 def check_state(problem: Problem, state: State, rank: Sequence[int] | None) -> None:
-    """Assert that a driver has handed over what `State` promises."""
+    """Assert that `state` keeps all promises of `State`."""
     graph, ready = problem.graph, list(state.ready)
     finished = finished_ops(graph, state)
     assert state.finished is None or bytes(state.finished) == finished
@@ -100,7 +100,7 @@ def check_state(problem: Problem, state: State, rank: Sequence[int] | None) -> N
 
 
 def random_problems(machine: Machine, *, seed: int, count: int = 12) -> Iterator[Problem]:
-    """Yield small problems: each op behind up to three before it, curves jagged and of different reach, some views."""
+    """Yield small problems: ops with up to three predecessors, jagged curves up to different counts, some views."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         ops = int(rng.integers(1, 25))

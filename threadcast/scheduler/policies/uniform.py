@@ -1,4 +1,4 @@
-"""One inter-op and one intra-op thread count for the whole graph, as frameworks let their users set."""
+"""One inter-op and one intra-op thread count for the whole graph, the two settings of frameworks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from threadcast.scheduler.problem import Problem
 
 
 class Uniform(TeamPolicy):
-    """First in, first out: up to `inter` ops at once, each with `intra` threads.
+    """Launches ops first in, first out: up to `inter` ops at a time, each with `intra` threads.
 
-    Where inter x intra exceeds the cores, teams lie on top of each other as evenly as they can and share cores,
-    and intra above the cores puts several threads of an op on each: the settings of Liu et al. 2018, Table I. How
-    much that costs is for the simulator's interference to say.
+    Where inter x intra exceeds the number of cores, teams share cores as evenly as possible. Where intra exceeds it,
+    several threads of an op share a core. Liu et al. 2018, Table I, have such settings. The simulator's interference
+    determines their cost.
     """
 
     name = "uniform"
@@ -26,7 +26,7 @@ class Uniform(TeamPolicy):
 
 
 def _teams(problem: Problem, inter: int, intra: int) -> list[Team]:
-    """Deal the cores out in turn; a team takes the lowest hardware threads that are free on all of its cores."""
+    """Divide the cores in order; a team takes the lowest hardware threads that are free on all of its cores."""
     order = [core for group in problem.machine.groups for core in group]
     width = min(intra, len(order))
     depth = -(-intra // width)  # hardware threads that an op takes of each of its cores

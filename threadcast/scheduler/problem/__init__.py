@@ -1,4 +1,4 @@
-"""What is scheduled: a graph with the times of its ops and a machine; the state of a schedule; the policy interface."""
+"""The scheduling problem (graph, times of its ops, machine), the state of a schedule, and the policy interface."""
 
 from threadcast.scheduler.problem.policy import Policy
 from threadcast.scheduler.problem.problem import Problem

@@ -1,4 +1,4 @@
-"""Lists of numbers, one an op, as two arrays that compiled loops can walk."""
+"""Lists of numbers, one list for each op, as two arrays for compiled loops."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class CompressedRows(NamedTuple):
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[int]]) -> CompressedRows:
-        """Compress `lists`, such as `graph.predecessors` or `graph.successors`."""
+        """Return `lists`, such as `graph.predecessors` or `graph.successors`, in compressed form."""
         indptr = np.zeros(len(lists) + 1, dtype=np.int32)
         np.cumsum([len(row) for row in lists], out=indptr[1:])
         return cls(indptr, np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(indptr[-1])))
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The op that each entry of `indices` belongs to."""
+        """For each entry of `indices`, the op that it belongs to."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))

@@ -1,4 +1,4 @@
-"""What an engine adds to an op's own time, so that plans fit the engine that runs them."""
+"""The time that an engine adds to an op's own time, so that plans fit the engine that runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threadcast.core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class EngineCosts:
-    """Seconds that every op takes longer than alone (`op_s`), and one of several threads besides (`team_s`)."""
+    """Seconds that an engine adds to every op (`op_s`), and in addition to an op of several threads (`team_s`)."""
 
     op_s: float
     team_s: float
@@ -22,14 +22,15 @@ class EngineCosts:
             raise InvalidInput(f"op_s={self.op_s}, team_s={self.team_s}: give seconds of at least 0")
 
     def added(self, curves: CurveTable) -> CurveTable:
-        """The curves with the costs in every point."""
+        """Return the curves with these costs added to every point."""
         cost_s = np.array([self.op_s + (self.team_s if case.threads > 1 else 0.0) for case in curves.cases])
         return replace(curves, seconds=curves.seconds + cost_s, low=curves.low + cost_s, high=curves.high + cost_s)
 
 
 PYTHON_ENGINE = EngineCosts(op_s=6e-6, team_s=105e-6)
-"""Of the Python engine: what `benchmarks/engine_overhead.py` shows for an op where two teams run, at the upper end; and
-three wake-ups of 35 us each, of the team's leader, of its sleeping workers, and of whoever waits for the cores."""
+"""Costs of the Python engine. `op_s` is the upper end of what `benchmarks/engine_overhead.py` shows for an op when two
+teams run. `team_s` is three wake-ups of 35 us each: of the team's leader, of its workers, and of the team that waits
+for the cores."""
 
 NATIVE_ENGINE = EngineCosts(op_s=4e-7, team_s=1e-6)
-"""Of the native engine: what it does between two ops, and meeting a team's members."""
+"""Costs of the native engine: `op_s` is its work between two ops, `team_s` the synchronisation of a team."""

@@ -1,4 +1,4 @@
-"""The curve table of a graph file that brings its own curves."""
+"""Makes a curve table from the curves in a graph file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MEASURED, _INTERPOLATED = list(Source).index(Source.MEASURED), list(Source).ind
 
 
 def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
-    """Return the curves that `graph` brings, one row an op, over all cases of `machine` that any of them reaches.
+    """Return the curves that `graph` holds, one row for each op, over all cases of `machine` up to their largest count.
 
-    Given counts are "measured" under either affinity; counts between two given ones are interpolated in log-log
-    (linearly where a time is 0) and flagged so. Below an op's first and above its last given count nothing is
-    guessed: those cases are not offered, `seconds` is infinite there, and policies run the op on fewer cores.
-    PlanError where an op has no curve, or none where the machine has a case.
+    Points of the graph are "measured", at both affinities. Between two given thread counts, times are interpolated in
+    log-log scale (linearly where a time is 0) and marked as interpolated. Below an op's first and above its last given
+    count nothing is guessed: these cases are not offered, `seconds` is infinite there, and policies run the op on fewer
+    cores. PlanError where an op has no curve, or offers no case of the machine.
     """
     missing = [op_id for op_id in graph.ids if op_id not in graph.curves]
     if missing:
@@ -49,7 +49,7 @@ def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
 
 
 def farthest_count(table: CurveTable) -> int:
-    """Return the highest thread count that some op of the table offers."""
+    """Return the highest thread count that any op of the table offers."""
     offered = np.isfinite(table.seconds).any(axis=0)
     return max(table.cases[column].threads for column in np.flatnonzero(offered))
 

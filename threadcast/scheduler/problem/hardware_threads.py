@@ -1,4 +1,4 @@
-"""Which hardware threads of its cores an op uses; the same for launches, running ops and placements."""
+"""Finds which hardware threads of its cores an op uses; for launches, running ops and placements alike."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def hardware_threads(op: OnCores) -> range:
 
 
 def may_share_cores(op: OnCores) -> bool:
-    """Return whether `op` uses more than the first hardware thread of a core, so that others may run on its cores."""
+    """Return whether `op` uses other hardware threads than the first of a core, so that ops may share its cores."""
     return op.hardware_thread > 0 or op.threads > len(op.cores)
 
 
 def any_shares_cores(ops: Iterable[OnCores]) -> bool:
-    """Return whether some of `ops` may share a core; else each core runs one op at a time."""
+    """Return whether any of `ops` may share a core; if not, each core runs one op at a time."""
     return any(may_share_cores(op) for op in ops)

@@ -1,4 +1,4 @@
-"""Longest paths through a graph, to each op and from it on."""
+"""Longest paths through a graph: up to each op, and from each op to the end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Floats = NDArray[np.float64]
 
 
 def levels(graph: OpGraph, seconds: Floats) -> Floats:
-    """Return each op's level: the longest path of `seconds` from its start to the end of the graph.
+    """Return each op's level: the seconds of the longest path from its start to the end of the graph.
 
-    `seconds`: (n_ops,) or, for several settings at once, (n_ops, n_settings); the answer has the same shape. The
-    largest level is the critical path. Source: Tang et al. 2018, 4.3.
+    `seconds`: (n_ops,), or (n_ops, n_settings) for several settings at once; the result has the same shape. The largest
+    level is the length of the critical path. Source: Tang et al. 2018, 4.3.
     """
     if seconds.ndim == 1:
         level = seconds.tolist()
@@ -36,7 +36,7 @@ def levels(graph: OpGraph, seconds: Floats) -> Floats:
 
 
 def earliest_starts(graph: OpGraph, seconds: Floats) -> Floats:
-    """Return (n_ops,) the longest path of `seconds` that ends where each op starts."""
+    """Return (n_ops,) earliest starts: the seconds of the longest path that ends where the op starts."""
     end: list[float] = seconds.tolist()
     for op in graph.topological_order:
         if graph.predecessors[op]:
@@ -45,10 +45,10 @@ def earliest_starts(graph: OpGraph, seconds: Floats) -> Floats:
 
 
 def path_without(graph: OpGraph, seconds: Floats) -> Floats:
-    """Return (n_ops,) the longest path of the graph if each op, and no other, took no time.
+    """Return (n_ops,) for each op the seconds of the graph's longest path if this op alone took no time.
 
-    A path that avoids an op has, in a topological order, an edge across it, or begins behind it or ends before it:
-    one sweep over the order with the edges across it in a heap tells the longest.
+    In a topological order, a path that avoids an op either has an edge that crosses the op's place, or begins after or
+    ends before that place. One sweep over the order, with the crossing edges in a heap, finds the longest such path.
     """
     order = graph.topological_order
     place = np.argsort(np.array(order)).tolist()
@@ -70,14 +70,14 @@ def path_without(graph: OpGraph, seconds: Floats) -> Floats:
 
 
 def rank_by_level(level: Floats) -> list[int]:
-    """Return one rank an op, the highest level first, among equals the lower position."""
+    """Return one rank for each op, 0 for the highest level; of equal levels, the op of lower position comes first."""
     rank = np.empty(len(level), dtype=np.int64)
     rank[np.argsort(-level, kind="stable")] = np.arange(len(level))
     return [int(r) for r in rank]
 
 
 def precedence_levels(graph: OpGraph) -> NDArray[np.int64]:
-    """Return (n_ops,) each op's precedence level: the most edges on a path from the start of the graph to it."""
+    """Return (n_ops,) precedence levels: the largest number of edges on a path from the graph's start to the op."""
     depth = [0] * len(graph)
     for op in graph.topological_order:
         for after in graph.successors[op]:

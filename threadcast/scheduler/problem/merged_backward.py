@@ -1,4 +1,4 @@
-"""The same step without the split backward pass: what its fine-grained tasks are worth."""
+"""Merges the split backward pass of a step again, to find out what the split gains."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from threadcast.scheduler.problem.problem import Problem
 from threadcast.scheduler.problem.times import Floats
 
 PARTS = ("input", "weight", "bias")
-"""What capture calls the parts of an operator that computes several gradients (`collector.splitting`): the op
+"""Endings of the ids of the parts of an operator that computes several gradients (`capture.splitting`): the op
 "name.weight" of kind "convolution_backward_weight" is a part of "name", a "convolution_backward"."""
 
 
 def without_split(problem: Problem) -> Problem | None:
-    """Return `problem` with the parts of each split operator as one op again; None where no op is such a part.
+    """Return `problem` with the parts of each split operator merged into one op; None where there are no such parts.
 
-    On as many cores the whole takes as long as its parts in turn, each on the largest count of its own that these
-    cores offer: what the unsplit operator takes, but for what its parts share. It starts after all that its parts
-    wait for and all that needs one of them waits for all. None also where that would close a cycle, as no capture
-    makes, and where an op of the whole's name is in the graph besides.
+    On a number of cores, the merged op takes the sum of its parts' times, each at its largest offered count up to that
+    number. That is the time of the unsplit operator, apart from work that the parts share. The merged op starts after
+    everything that its parts wait for, and what waits for a part waits for the merged op. None also where merging would
+    close a cycle (captured graphs have none), and where the graph has an op with the merged op's id already.
     """
     graph = problem.graph
     whole = [_whole_of(op_id, op) for op_id, op in zip(graph.ids, graph.ops)]
@@ -47,7 +47,7 @@ def without_split(problem: Problem) -> Problem | None:
 
 
 def _whole_of(op_id: str, op: Op) -> tuple[str, str] | None:
-    """Id and kind of the operator that an op is a part of."""
+    """Id and kind of the operator of which the op is a part; None for other ops."""
     for part in PARTS:
         if op_id.endswith(f".{part}") and op.kind.endswith(f"_backward_{part}"):
             return op_id.removesuffix(f".{part}"), op.kind.removesuffix(f"_{part}")
@@ -75,7 +75,7 @@ def _whole(kind: str, parts: Sequence[Op]) -> Op:
 
 
 def _seconds(seconds: Floats, positions: Sequence[int]) -> Floats:
-    """(n_counts,) seconds of ops in turn; of one alone what its curve offers and no more."""
+    """(n_counts,) seconds of ops one after the other. A single op keeps its curve, infinite where not offered."""
     if len(positions) == 1:
         return np.asarray(seconds[positions[0]])
     rows = seconds[list(positions)]

@@ -1,4 +1,4 @@
-"""What is to be scheduled: a graph, the forecast of each of its ops, a machine."""
+"""A scheduling problem: a graph, the predicted curve of each of its ops, and a machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from threadcast.scheduler.problem.times import Times
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A graph, the predicted curve of each of its ops (row i for op i) and the machine to run it on.
+    """A graph, the predicted curve of each of its ops (row i for op i), and the machine to run it on.
 
-    `times` answers how long an op takes on given cores. PlanError for an empty graph and where an op offers no case
-    that fits.
+    `times` tells how long an op takes on given cores. PlanError for an empty graph, for another number of curves than
+    ops, and where an op offers no case that fits the machine.
     """
 
     graph: OpGraph

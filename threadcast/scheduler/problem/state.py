@@ -1,4 +1,4 @@
-"""The state of a schedule at one moment, and a launch, which a policy answers with."""
+"""The state of a schedule at one moment, and a launch, by which a policy starts an op."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An op that runs now: its position in the graph, its core ids, thread count, start and predicted finish.
+    """An op that is running: its position in the graph, its core ids, thread count, start and predicted finish.
 
-    With more threads than cores it fills that many hardware threads of each core, from `hardware_thread` on.
+    It uses ceil(threads / cores) hardware threads of each core, from number `hardware_thread` on.
     """
 
     op: int
@@ -18,16 +18,16 @@ class Running:
     threads: int
     start_s: float
     finish_s: float
-    """Start plus the predicted seconds of the op alone; in the past when the op takes longer than predicted."""
+    """Start plus the predicted seconds of the op alone; before now if the op takes longer than predicted."""
     hardware_thread: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """All that a policy's decision may depend on; valid during the call of `decide` only.
+    """All that a policy's decision may depend on; valid only during the call of `decide`.
 
-    `ready` is in ascending order of the policy's `rank`, or in the order in which the ops became ready where it
-    sets none; `op in ready` takes constant time in the simulator and the engine.
+    `ready` are the ops that may start, in ascending order of the policy's `rank`, or, without one, in the order in
+    which they became ready. `op in ready` takes constant time in the simulator.
     """
 
     now_s: float
@@ -36,16 +36,16 @@ class State:
     """Core ids on which no op runs, in the machine's order."""
     running: tuple[Running, ...]
     finished: Sequence[int] | None = None
-    """One entry an op, not 0 where it has finished. None where the caller does not track it: it follows from `ready`
-    and `running` (`policies.plan_replay.finished_ops`)."""
+    """One entry for each op, not 0 where the op has finished. None where the caller does not track it; it can be
+    computed from `ready` and `running` (`policies.plan_replay.finished_ops`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start op `op` now with `threads` threads on `cores`.
+    """Start op number `op` now with `threads` threads on the cores with these ids.
 
-    `hardware_thread` 1 puts it beside a running op. `threads` above the number of cores takes further hardware
-    threads of each core, and beyond those that the machine has, time slices.
+    `hardware_thread` is the first hardware thread used on each core; 1 puts the op beside a running one. With more
+    threads than cores, the op takes further hardware threads of each core, and time slices beyond those that there are.
     """
 
     op: int

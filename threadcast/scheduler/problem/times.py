@@ -1,4 +1,4 @@
-"""How long an op takes on given cores, read off a curve table."""
+"""Finds in a curve table how long an op takes on given cores."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ Integers = NDArray[np.int64]
 
 
 LONGEST_S = 1e12
-"""Seconds of one op, 30,000 years: far below where the sums of long paths overflow."""
+"""Most seconds of an op (30,000 years), so that sums over long paths do not overflow."""
 
 
 class Times:
-    """Seconds of each op by thread count and by cores, of the cases that fit the machine.
+    """Seconds of each op by thread count or by cores, for the cases that fit the machine.
 
-    A case fits when the machine has its threads' cores (SPREAD: cache groups). Seconds are infinite where an op's
-    curve does not offer a case. PlanError where nothing is offered that fits.
+    A case fits if the machine has as many cores as the case has threads (for SPREAD: as many cache groups). Seconds are
+    infinite where an op's curve does not offer a case. PlanError where an op offers no case that fits, and for seconds
+    that are negative or too large.
 
-    `counts`: the thread counts of the cases that fit, ascending. `seconds`: (n_ops, n_counts) float64, seconds at
-    the better affinity. `spread`: same shape, bool, whether that is SPREAD.
+    `counts`: the thread counts of the cases that fit, ascending. `seconds`: (n_ops, n_counts) float64, seconds at the
+    better affinity. `spread`: same shape, bool, whether the better affinity is SPREAD.
     """
 
     def __init__(self, curves: CurveTable, machine: Machine, *, ids: Sequence[str] | None = None) -> None:
@@ -69,8 +70,8 @@ class Times:
     def on(self, op: int, cores: tuple[int, ...], threads: int) -> float:
         """Return the seconds of `op` alone on `cores`: COMPACT's where two of them share a cache group, else SPREAD's.
 
-        Where the curve offers only the other affinity at this count, its time. More threads than cores count as
-        one a core. PlanError where the curve does not offer the thread count.
+        Where the curve offers only the other affinity at this count, that one's. More threads than cores count as one
+        thread for each core. PlanError where the curve does not offer the thread count.
         """
         key = (cores, threads)
         found = self._found.get(key)
@@ -91,7 +92,7 @@ class Times:
         return first, second
 
     def along(self, cores: tuple[int, ...]) -> Floats:
-        """(n_ops, n_counts) seconds on the first 1, 2, ... of `cores`, as `on` has them; infinite beyond them."""
+        """Return (n_ops, n_counts) seconds on the first `counts[i]` of `cores`, as `on` does; infinite beyond them."""
         result = np.full_like(self.seconds, np.inf)
         for i, count in enumerate(self.counts):
             if count <= len(cores):
@@ -102,12 +103,12 @@ class Times:
         return result
 
     def fastest(self) -> Integers:
-        """(n_ops,) position in `counts` of the fastest one; among equals the fewest threads."""
+        """Return (n_ops,) positions in `counts` of each op's fastest count; among equals the fewest threads."""
         return np.asarray(np.argmin(self.seconds, axis=1), dtype=np.int64)
 
     def within(self, limit: int) -> Integers:
-        """(n_ops,) position in `counts` of the largest offered one of at most `limit`; where there is none, of the
-        smallest offered one."""
+        """Return (n_ops,) positions in `counts` of the largest count up to `limit` that each op offers; where there is
+        none, of the smallest count that it offers."""
         offered = np.isfinite(self.seconds)
         allowed = offered & (np.asarray(self.counts) <= limit)
         last = len(self.counts) - 1 - np.argmax(allowed[:, ::-1], axis=1)
@@ -115,5 +116,5 @@ class Times:
         return np.asarray(np.where(allowed.any(axis=1), last, smallest), dtype=np.int64)
 
     def at(self, positions: Integers) -> Floats:
-        """(n_ops,) seconds of each op at its position in `counts`."""
+        """Return (n_ops,) seconds of each op at the given (n_ops,) positions in `counts`."""
         return np.asarray(self.seconds[np.arange(len(self.seconds)), positions])

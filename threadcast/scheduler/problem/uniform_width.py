@@ -1,4 +1,4 @@
-"""Every op at the same width: how long a team of cores takes for each, and the best single thread count."""
+"""All ops at the same width: their times on a team of so many cores, and the best single thread count."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from threadcast.scheduler.problem.times import Floats, Integers
 
 
 def team_times(problem: Problem, width: int) -> tuple[Integers, Floats]:
-    """Return for each op the position in `times.counts` that it has on a team of `width` cores, and the seconds.
+    """Return each op's position in `times.counts` on a team of `width` cores, and its seconds there; (n_ops,) each.
 
-    The seconds are those of the better affinity: less than on the team's own cores where these have the other one.
-    PlanError where the curve of an op starts above `width` threads.
+    The seconds are those at the better affinity, even if the team's own cores have the other one. PlanError where the
+    curve of an op starts above `width` threads.
     """
     times = problem.times
     views = np.array([op.is_view for op in problem.graph.ops], dtype=bool)
@@ -29,9 +29,9 @@ def team_times(problem: Problem, width: int) -> tuple[Integers, Floats]:
 
 
 def best_width(problem: Problem) -> tuple[int, Integers, Floats]:
-    """Return the thread count of the least sum of all ops' times, and each op's position in `times.counts` and seconds.
+    """Return the thread count with the least sum of all ops' times, with each op's position and seconds.
 
-    Among equal sums the smallest count.
+    Position (in `times.counts`) and seconds are as `team_times` returns them. Among equal sums the smallest count wins.
     """
     found: list[tuple[int, Integers, Floats]] = []
     for width in problem.times.counts:

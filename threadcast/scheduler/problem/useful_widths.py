@@ -1,4 +1,4 @@
-"""Which thread counts of an op a best schedule can need."""
+"""Finds the thread counts of an op that an optimal schedule can need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from threadcast.scheduler.problem.times import Floats
 
 
 def useful_widths(seconds: Floats) -> NDArray[np.bool_]:
-    """Return where an op is faster than with every smaller thread count; the other counts only waste cores.
+    """Return (n_ops, n_counts) bool: whether an op is faster than with every smaller count. Others waste cores.
 
-    `seconds`: (n_ops, n_counts), at ascending thread counts, infinite where a count is not offered. Same shape, bool.
+    `seconds`: (n_ops, n_counts) at ascending thread counts, infinite where a count is not offered.
     """
     fastest_so_far = np.minimum.accumulate(seconds, axis=1)
     useful = np.isfinite(seconds)

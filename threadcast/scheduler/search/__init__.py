@@ -1,1 +1,1 @@
-"""Searches for short schedules of moldable ops, whose thread counts are chosen with their order and their cores."""
+"""Searches for short schedules, in which each op's thread count is chosen together with order and cores."""

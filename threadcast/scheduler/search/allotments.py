@@ -1,4 +1,4 @@
-"""Thread counts to start the search from: a balance of the critical path against the work."""
+"""Thread counts from which the search starts; they balance the critical path against the work."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 
 
 def balanced(instance: Instance, limit_s: float, widest: Ints) -> Ints:
-    """Return a choice for each op under which no path lasts longer than `limit_s`, as frugal as that allows.
+    """Return frugal choices of thread counts, (n_ops,), with which no path takes longer than `limit_s`.
 
-    `widest`: (n_ops,) cores that each op gets at most (`allotment_loops.use_slack`).
+    `widest`: (n_ops,) most cores of each op. See `allotment_loops.use_slack`.
     """
     choice = np.empty(instance.n_ops, dtype=np.int32)
     use_slack(instance, widest, limit_s, choice)
@@ -21,8 +21,8 @@ def balanced(instance: Instance, limit_s: float, widest: Ints) -> Ints:
 def level_shares(instance: Instance, *, late: bool) -> Floats:
     """Return (n_ops,) cores of each op, at least 1, if the ops of a precedence level share the cores by their work.
 
-    An op's precedence level is the most edges on a path to it from the start of the graph, or with `late` from it to
-    the end. That ops of a level together get no more cores than there are is the rule of MCPA (`policies.cpa`).
+    An op's precedence level is the largest number of edges on a path to it from the start of the graph, or, with
+    `late`, from it to the end. MCPA (`policies.cpa`) has the rule that a level gets no more cores than there are.
     """
     instance = instance.reversed() if late else instance
     depth = np.zeros(instance.n_ops, dtype=np.int32)

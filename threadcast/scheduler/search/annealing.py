@@ -16,7 +16,7 @@ from threadcast.scheduler.search.solution import Solution
 FIRST, LAST = 0.02, 0.0005
 """Temperatures at the beginning and at the end, relative to the makespan."""
 CHUNKS = 16
-"""Parts of an annealing between which the clock is read."""
+"""Number of parts of an annealing; the clock is read before each."""
 
 
 def annealed(
@@ -28,10 +28,10 @@ def annealed(
     enough_s: float,
     is_over: Callable[[], bool],
 ) -> Solution:
-    """Return a schedule that is no longer, found by `moves` random changes of `solution`.
+    """Return a schedule no longer than `solution`, found by up to `moves` random changes of it.
 
-    They are made in `CHUNKS` parts with justification between them; `is_over` is asked before each part, and they end
-    at a makespan of at most `enough_s`.
+    The changes are made in `CHUNKS` parts, with justification after each. Annealing ends early when `is_over()` is true
+    before a part, or at a makespan of at most `enough_s` seconds.
     """
     order, choice = solution.order(instance), solution.choice.copy()
     order, best_s = justified(instance, order, choice)
@@ -48,18 +48,21 @@ def annealed(
 
 
 def cooling(makespan_s: float, chunk: int, *, first: float, moves: int, enough_s: float) -> Cooling:
-    """Return the moves of chunk number `chunk` of `CHUNKS`; over all, the temperature falls from `first` to `LAST`."""
+    """Return the cooling of part number `chunk` of `CHUNKS`; over all parts the temperature falls to `LAST`.
+
+    It starts at `first`; both are relative to the makespan. `moves` is the number of moves of this part.
+    """
     first_s, last_s = (makespan_s * first * (LAST / first) ** (k / CHUNKS) for k in (chunk, chunk + 1))
     return Cooling(moves, first_s, last_s, enough_s)
 
 
 def random_state(generator: np.random.Generator) -> RandomState:
-    """Return the state of the random numbers of compiled loops."""
+    """Return a random-number state for compiled loops."""
     return np.array([generator.integers(1, 2**63)], dtype=np.uint64)
 
 
 def justified(instance: Instance, order: Ints, choice: Ints) -> tuple[Ints, float]:
-    """Return an order whose schedule is no longer, and its makespan: push everything to the end, then to the start.
+    """Return an order whose schedule is no longer, and its makespan: shift all ops to the end, then to the start.
 
     Source: Valls, Ballestin and Quintanilla, "Justification and RCPSP", 2005.
     """

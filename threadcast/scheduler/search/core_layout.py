@@ -1,4 +1,4 @@
-"""From start times and thread counts, as solvers without core ids give them, to placements on cores."""
+"""Turns start times and thread counts, as solvers without core ids return them, into placements on cores."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from threadcast.scheduler.search.annealing import CHUNKS, FIRST, cooling, random
 from threadcast.scheduler.search.replay import timed
 
 MOST_MOVES, MOVES_S, PER_CORE_S = 100_000, 1.0, 25e-9
-"""Moves of `CoreLayout.annealed` at most, about what all of them take, and what `assign_cores` takes for an op and a
-core (AMD EPYC, 30 to 750 ops on 64 cores)."""
+"""Most moves of `CoreLayout.annealed`, about the seconds that all of them take, and the seconds that `assign_cores`
+takes for each pair of op and core (AMD EPYC, 30 to 750 ops on 64 cores)."""
 FIRST_WITHOUT_SLOWDOWNS = 0.004
-"""First temperature, relative to the makespan, where ops do not slow each other down: a fifth of `annealing.FIRST`, as
-the schedule is good already."""
+"""First temperature, relative to the makespan, where ops do not slow each other down: a fifth of `annealing.FIRST`,
+because the schedule is good already."""
 
 
 class CoreSequence(NamedTuple):
-    """A schedule on real cores: ops get their cores, by the rules of `CoreLayout`, in this order.
+    """A schedule on real cores, which follows from this order of ops by the rules of `CoreLayout`.
 
-    `order`: (n_ops,) ops; `position`: (n_ops,) each op's position in `Times.counts`.
+    `order`: (n_ops,) ops in the order in which they get cores; `position`: (n_ops,) positions in `Times.counts`.
     """
 
     makespan_s: float
@@ -47,12 +47,12 @@ class CoreSequence(NamedTuple):
 class CoreLayout:
     """Gives the ops of one problem their cores.
 
-    Ops get cores in an order and begin as soon as those they wait for have finished and enough cores are free, for as
-    long as they take on the cores they get: of one cache group where they can be, or of many where an op is faster
-    so; an op waits for such cores where it ends earlier then. So placements are legal whatever the starts are, and
-    no later than them where they are a schedule of these times. Ops without time run beside their predecessors, so
-    that they keep no core from others. With `slowdowns`, makespans are those of ops that slow each other down so, while
-    placements have lone times.
+    Ops get cores in a given order. An op starts as soon as its predecessors have finished and enough cores are free,
+    and takes its time on the cores that it gets. These are of one cache group where possible, or of many groups if the
+    op is faster so; an op waits for such cores if it ends earlier then. So placements are legal for any given starts,
+    and no later than the starts if these are a schedule of the same times. Ops that take no time run beside their
+    predecessors, so that they occupy no core. With `slowdowns`, makespans include slow-downs, while placements have the
+    ops' times alone.
     """
 
     def __init__(self, problem: Problem, *, slowdowns: SlowdownMatrix | None = None) -> None:
@@ -75,7 +75,7 @@ class CoreLayout:
         return bool(np.any(self.slower_s > self._fast))
 
     def sequence(self, start: Sequence[float], position: Ints) -> CoreSequence:
-        """Return the schedule of these starts, of which only the order counts, and positions in `Times.counts`."""
+        """Return the schedule with these (n_ops,) starts, of which only the order counts, and these positions."""
         order = _order(self._problem, start, (self.slower_s[np.arange(len(position)), position] == 0).tolist())
         schedule = _room(len(order))
         makespan_s = makespan_on_cores(self._graph, order, self._allotment(position), np.inf, schedule)
@@ -94,9 +94,10 @@ class CoreLayout:
     def annealed(
         self, sequence: CoreSequence, *, seed: int, enough_s: float, deadline_s: float, clock: Callable[[], float]
     ) -> CoreSequence:
-        """Return a schedule that is no longer, found by random changes of `sequence` until `deadline_s` or `enough_s`.
+        """Return a schedule no longer than `sequence`, found by random changes of it.
 
-        Each op's thread count in `sequence` must be useful at one of the affinities.
+        It ends at `deadline_s` of `clock`, or at a makespan of at most `enough_s`. Each op's thread count in `sequence`
+        must be useful (`useful_widths`) at one of the affinities.
         """
         best_s, order, position = sequence
         columns, choices = positions_of(useful_widths(self._fast) | useful_widths(self.slower_s))
@@ -120,11 +121,11 @@ class CoreLayout:
         return CoreSequence(float(best_s), order, columns[row[:, 0], choice])
 
     def expected_s(self, sequence: CoreSequence, *, times: float) -> Floats:
-        """Return (n_ops, n_counts) seconds with the slow-down that an op can expect on so many cores.
+        """Return (n_ops, n_counts) seconds at the better affinity, with the slow-down that an op can expect there.
 
-        They are those at the better affinity. The other cores are busy as on average in `sequence`, each label by its
-        share in that. So an op on all cores takes as long as alone, and what suffers most beside others is worth more
-        cores. With `times` 2 the slow-down counts twice: for what an op suffers, and for what it does to others.
+        It is assumed that the other cores are as busy as on average in `sequence`, with the same mix of labels. So an
+        op on all cores takes as long as alone, and more cores pay for ops that lose most beside others. `times`
+        multiplies the slow-down: with 2 it counts both the op's own loss and the loss that the op causes to others.
         """
         makespan_s, order, position = sequence
         slowdowns, cores = self._slowdowns, len(self._ids)
@@ -144,9 +145,9 @@ class CoreLayout:
 
 
 def lay_out(problem: Problem, *, start: Sequence[float], position: Sequence[int], policy: str) -> Plan:
-    """Return the plan of these starts and positions in `problem.times.counts`, one of each an op (`CoreLayout`).
+    """Return the plan with these starts and positions in `problem.times.counts`, one of each for each op.
 
-    The plan's `lower_bound_s` is left at 0.
+    `CoreLayout` assigns the cores. The plan's `lower_bound_s` is 0.
     """
     layout = CoreLayout(problem)
     placements = layout.placements(layout.sequence(start, np.asarray(position, dtype=np.int32)))
@@ -158,7 +159,7 @@ def _room(n_ops: int) -> CoreSchedule:
 
 
 def _slower(problem: Problem) -> Floats:
-    """(n_ops, n_counts) seconds at the affinity that is not the better one; at the better where it alone is offered."""
+    """(n_ops, n_counts) seconds at the worse affinity; at the better one where only that is offered."""
     curves, times = problem.curves, problem.times
     column = {case: i for i, case in enumerate(curves.cases)}
     groups = len(problem.machine.groups)
@@ -172,7 +173,7 @@ def _slower(problem: Problem) -> Floats:
 
 
 def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -> Ints:
-    """Ops by start, dependencies first; those without time right after their last predecessor, whatever their start."""
+    """Ops by start, dependencies first; ops that take no time come right after their last predecessor."""
     graph = problem.graph
     place = {op: i for i, op in enumerate(graph.topological_order)}
     waiting = [len(before) for before in graph.predecessors]

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 OPTIMAL = 1e-5
-"""Distance from the bound, over the bound, up to which a plan is called optimal: what rounding to units may leave."""
+"""Gap (distance from the bound over the bound) up to which a plan counts as optimal: rounding to units can leave it."""
 
 DETERMINISTIC_PER_S = 0.06
-"""Units of CP-SAT's deterministic time for a second of the budget. It counts 0.02 to 2 a second, mostly about 0.1 (AMD
-EPYC): more, and the clock would end most searches; less, and most of the budget would be left."""
+"""Units of CP-SAT's deterministic time per second of the budget. CP-SAT counts 0.02 to 2 units a second, mostly about
+0.1 (AMD EPYC). With a larger value the clock would end most searches; with a smaller one most of the budget would be
+left."""
 
 
 class _Search(NamedTuple):
@@ -41,37 +42,38 @@ class _Search(NamedTuple):
 
 
 SEARCHES = (_Search(1 / 4), _Search(1 / 4, 1), _Search(1 / 2, 1, interleave=True))
-"""One after the other, by one worker, each from the best plan so far: 1,055 random graphs of up to five ops were proven
-in 4 s each. The first proves small graphs soonest (one of 20 ops in 0.1 s, the others 14 s); the other two alone left
-some of three to five ops unproven; the last improves plans of 40 to 60 ops most."""
+"""Searches that one worker runs one after the other, each from the best plan so far. They proved 1,055 random graphs of
+up to five ops, within 4 s each. The first proves small graphs soonest (one of 20 ops in 0.1 s, the others in 14 s);
+without it some graphs of three to five ops were left unproven. The last improves plans of 40 to 60 ops most."""
 
 CLOSING = (_Search(1 / 4), _Search(3 / 4, 1, from_below=True))
-"""From a good plan on, one worker. On 35 graphs of 10 to 60 ops and up to 800 widths with the planner's plan, which
-were 5.2 % above the bounds in the mean, 0.04 units of deterministic time left 3.6 %, in halves 3.8 %, `SEARCHES` 4.2 %.
-"""
+"""Searches of one worker that start from a good plan. On 35 graphs of 10 to 60 ops and up to 800 widths, the planner's
+plans were 5.2 % above the bounds in the mean. With 0.04 units of deterministic time these searches left 3.6 %, in equal
+halves 3.8 %, and `SEARCHES` left 4.2 %."""
 
 SHORTEST_S = 0.01
-"""Seconds of a search for which no time is left."""
+"""Shortest time limit of a search in seconds, also when no time is left."""
 
 PORTFOLIO = (_Search(1.0, 1),)
-"""By several workers."""
+"""The search of several workers."""
 
 CLOSING_WIDTHS = 600
-"""Useful widths of all ops together up to which `close_gap` is tried: 60 ops on 4 or 16 cores, 20 on 48. Beyond, CP-SAT
-found nothing in a second."""
+"""Most useful widths of all ops together for which `close_gap` is tried: 60 ops on 4 or 16 cores, 20 on 48. For more,
+CP-SAT found nothing in a second."""
 CLOSING_EFFORT_S = 1.0
-"""What `close_gap` takes at most on a slow core; mostly half of that (AMD EPYC)."""
+"""Most seconds of `close_gap` on a slow core; mostly half of that (AMD EPYC)."""
 CLOSING_SHARE, CLOSING_LEAST = 0.5, 0.1
-"""Of the planner's budget: the most effort of `close_gap`, and what must be left for it."""
+"""Shares of the planner's budget: the most effort of `close_gap`, and the least time that must be left for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpSatResult:
     """What CP-SAT has found.
 
-    `plan`: its best, never worse than the hint; None where it had none and found nothing in time. `lower_bound_s` holds
-    for every schedule with one op at a time on a core. `optimal`: `plan` is within `OPTIMAL` of it. `repeatable`:
-    the same call gives the same result again, since every search ended by itself or by its deterministic time.
+    `plan`: the best plan, never longer than the hint; None where there was no hint and nothing was found in time.
+    `lower_bound_s` holds for every schedule with one op at a time on a core. `optimal`: `plan` is within `OPTIMAL` of
+    that bound. `repeatable`: the same call has the same result again, because every search ended by itself or by its
+    deterministic time and not by the clock.
     """
 
     plan: Plan | None
@@ -93,15 +95,17 @@ def solve(
 ) -> CpSatResult:
     """Return the best plan that CP-SAT finds in about `budget_s` seconds, and its bound.
 
-    `cp_sat_model.ScheduleModel` says what is solved. `core_layout` makes the solution a legal plan in real times on
-    cores, which can be longer where an op does not get cores of its better affinity. Made for up to some hundred ops.
+    `cp_sat_model.ScheduleModel` describes the model. `core_layout` turns the solution into a legal plan in real times
+    on cores; it can be longer where an op does not get cores of its better affinity. Meant for up to some hundred ops.
 
-    One worker goes through `SEARCHES`, or with `closing`, for a hint that is good already, through `CLOSING`; several
-    run CP-SAT's portfolio, which is not repeatable. With `repeatable` searches end by the deterministic time for
-    `effort_s` (None: for the budget), commonly after a part of the budget, or by the clock on a slow machine
-    (`CpSatResult.repeatable` says whether); without it by the clock alone. Without a hint CP-SAT finds no plan in
-    seconds for one in some hundred graphs, however small. ImportError without OR-Tools, which the extra `plan` brings;
-    InvalidInput for a budget that is not positive, for less than one worker and for a hint of other ops.
+    One worker runs `SEARCHES`, or `CLOSING` with `closing`, which is for a `hint` that is good already. Several workers
+    run CP-SAT's portfolio, whose results are not repeatable. With `repeatable`, searches end by the deterministic time
+    for `effort_s` seconds (None: for the budget). That is mostly before the budget ends; on a slow machine the clock
+    may end them (`CpSatResult.repeatable` says so). Without it, only the clock ends them. Without a hint, CP-SAT finds
+    no plan within seconds for about one in some hundred graphs, even small ones.
+
+    ImportError without OR-Tools, which the extra `plan` installs. InvalidInput for a budget that is not positive, for
+    less than one worker, and for a hint with other ops.
     """
     from ortools.sat.python import cp_model
 
@@ -139,16 +143,16 @@ def solve(
 
 
 def is_optimal(plan: Plan) -> bool:
-    """Return whether no plan is shorter, but for what rounding to units of time may leave."""
+    """Return whether no plan is shorter than this one by more than rounding to units of time."""
     return plan.makespan_s <= plan.lower_bound_s * (1 + OPTIMAL)
 
 
 def close_gap(problem: Problem, plan: Plan, *, left_s: float, budget_s: float, seed: int) -> CpSatResult | None:
-    """Return a higher bound and a plan that is no longer than `plan`, within `left_s`, for a small graph.
+    """Return, for a small graph, a bound at least as high and a plan no longer than `plan`, within `left_s` seconds.
 
-    None where `plan` is optimal, too little is left of `budget_s`, the graph is too large, or OR-Tools is not
-    installed. `plan` has one op at a time on a core, its `lower_bound_s` is the bound that is known. Equal arguments
-    but for `left_s` give equal results if that suffices.
+    `plan` must have one op at a time on a core; its `lower_bound_s` is the bound known so far. None where `plan` is
+    optimal, too little of `budget_s` is left, the graph is too large, or OR-Tools is not installed. As long as `left_s`
+    suffices, the result depends only on the other arguments.
     """
     if is_optimal(plan) or left_s < CLOSING_LEAST * budget_s:
         return None
@@ -176,7 +180,7 @@ def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_mode
 
 
 def _laid_out(problem: Problem, hint: Plan) -> Plan:
-    """The order and the widths of `hint` in the times of the problem, every op on a core of its own."""
+    """A plan with the order and widths of `hint`, in the problem's times, with one op at a time on a core."""
     by_id = hint.by_id()
     if set(by_id) != set(problem.graph.ids):
         raise InvalidInput("the hint is a plan of other ops than the problem's")
@@ -186,7 +190,7 @@ def _laid_out(problem: Problem, hint: Plan) -> Plan:
 
 
 def _position(problem: Problem, op: int, width: int) -> int:
-    """The fastest position of at most `width` cores, the narrowest that is offered where there is none."""
+    """Position of the op's fastest count of at most `width`; where there is none, of its smallest offered count."""
     seconds = problem.times.seconds[op]
     narrow = np.where(np.asarray(problem.times.counts) <= width, seconds, np.inf)
     return int(narrow.argmin() if np.isfinite(narrow).any() else np.isfinite(seconds).argmax())

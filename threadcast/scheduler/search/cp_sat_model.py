@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 STEPS = 10_000_000
-"""Units of time in the lower bound, at least: rounding an op down to a unit takes at most 1e-7 of the makespan, a
+"""Fewest units of time in the lower bound: rounding an op down to a unit loses at most 1e-7 of the makespan, rounding a
 chain of 100 ops 1e-5."""
 
 MOST_STEPS = 10_000_000_000
-"""Units in the sum of all ops, at most: times cores, sums stay far below 2^63. Units are shorter than `STEPS` asks for
-where some op is shorter than one."""
+"""Most units in the sum of all ops, so that sums times cores stay far below 2^63. Units are shorter than `STEPS`
+requires if an op would be shorter than a unit."""
 
 POLICY = "cp_sat"
-"""The name of its plans."""
+"""The policy name in CP-SAT's plans."""
 
 Choices = list[list[tuple[int, float]]]
-"""For each op, positions in `Times.counts` and seconds, wider and faster ones later."""
+"""For each op, (position in `Times.counts`, seconds) of its useful counts, from the narrowest to the fastest."""
 
 
 def choices_of(problem: Problem) -> Choices:
@@ -50,11 +50,11 @@ def unit_s(problem: Problem, choices: Choices, bound_s: float) -> float:
 
 
 class ScheduleModel:
-    """Variables and constraints.
+    """The variables and constraints of a problem.
 
-    Each op is an interval for every useful width, of which one is chosen; the cores are one cumulative resource. Times
-    are those of the better affinity, rounded down to a unit: a schedule of the real times stays one when starts and
-    times are rounded down, so the rounded optimum is a lower bound.
+    Each op has an interval for every useful width, of which one is chosen; the cores are one cumulative resource. Times
+    are those of the better affinity, rounded down to units. A schedule stays valid when starts and times are rounded
+    down, so the optimum of the rounded problem is a lower bound.
     """
 
     def __init__(self, problem: Problem, choices: Choices, unit_s: float, bound_s: float) -> None:
@@ -67,7 +67,7 @@ class ScheduleModel:
         horizon = sum(min(size) for size in sizes) + len(sizes)
         self._start: list[cp_model.IntVar] = []
         self._literals: list[list[tuple[int, cp_model.IntVar]]] = []
-        """Of each op the positions in `Times.counts`, with the variable that chooses each."""
+        """For each op, its positions in `Times.counts`, each with the variable that chooses it."""
         end = []
         intervals, widths = [], []
         for options, op_sizes in zip(choices, sizes):
@@ -94,7 +94,7 @@ class ScheduleModel:
     def _require_area(
         self, choices: Choices, sizes: Sequence[Sequence[int]], counts: Sequence[int], cores: int
     ) -> None:
-        """All core-time fits: follows from the rest, but the linear relaxation needs it."""
+        """Require that all core-time fits into the makespan; implied, but the linear relaxation needs it."""
         from ortools.sat.python import cp_model
 
         literals = [literal for options in self._literals for _, literal in options]
@@ -106,13 +106,13 @@ class ScheduleModel:
         self.model.add(cp_model.LinearExpr.weighted_sum(literals, work) <= cores * self.makespan)
 
     def plan(self, problem: Problem, solver: cp_model.CpSolver) -> Plan:
-        """Return the solution that `solver` has found, in real times on cores: only its order and widths count."""
+        """Return a plan with the order and widths of the solution that `solver` has found, in real times on cores."""
         start = [solver.value(variable) for variable in self._start]
         position = [next(p for p, literal in options if solver.value(literal)) for options in self._literals]
         return lay_out(problem, start=start, position=position, policy=POLICY)
 
     def start_from(self, problem: Problem, plan: Plan) -> None:
-        """Start the search at `plan`, a schedule of the problem's times, and look for none that is longer."""
+        """Let the search start from `plan`, a schedule of the problem's times, and look only for plans no longer."""
         by_id = plan.by_id()
         self.model.add(self.makespan <= math.floor(plan.makespan_s / self._unit_s) + len(self._start))
         self.model.clear_hints()

@@ -1,9 +1,9 @@
-"""Curves with errors, shrunk towards what they have in common, so that plans are not made for their noise.
+"""Shrinks uncertain curves towards what they have in common, so that plans do not depend on noise.
 
-Ops of one network scale alike: the logarithms of their curves, less each curve's level and the mean shape, are a few
-shapes in different amounts, while errors of points differ from each other. A matrix of few shapes in noise of a known
-size is best recovered by shrinking its singular values (Gavish and Donoho 2017, "Optimal Shrinkage of Singular Values",
-the Frobenius loss). Real curves are jagged too, so they go only half the way.
+Ops of one network scale alike. Take the logarithms of their curves, and subtract each curve's mean and the mean shape:
+what is left is mostly a mixture of a few shapes, while the errors of points are independent. Such a matrix, with noise
+of known size, is best recovered by shrinking its singular values (Gavish and Donoho 2017, "Optimal Shrinkage of
+Singular Values", Frobenius loss). Real curves are jagged too, so curves move only half of the way.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from threadcast.scheduler.problem.times import LONGEST_S, Floats
 from threadcast.scheduler.search.robust import log_deviation
 
 UNCERTAIN = 0.04
-"""Standard deviation of a typical point's logarithm from which on curves are denoised: an interval of +-7 %."""
+"""Standard deviation of a typical point's logarithm from which on curves are denoised; a 90 % interval of +-7 %."""
 
 FEWEST_CURVES, FEWEST_CASES = 8, 3
-"""Different curves, and cases measured of all of them, below which nothing is common enough to be told from noise."""
+"""Fewest different curves, and fewest cases measured in all of them; with fewer, noise cannot be told apart."""
 
 SHARE = 0.5
-"""Share of the way to the shrunk curves that curves go. On exact curves all of it cost 4 %, half of it 1 to 2 %; with
-errors of up to 20 % half of it gained 1.4 % (networks of the planner's benchmark)."""
+"""Share of the way to the shrunk curves that curves move. On exact curves the full way made plans 4 % longer, half of
+it 1 to 2 %; with errors of up to 20 %, half of it made plans 1.4 % shorter (networks of the planner's benchmark)."""
 
 
 def denoised(problem: Problem) -> Problem | None:
-    """Return the problem with denoised curves; None where they are certain enough, or too few.
+    """Return the problem with denoised curves; None where the curves are certain enough, or too few.
 
-    Ops of no time keep their curves.
+    Ops that take no time keep their curves.
     """
     curves = problem.curves
     measured = (curves.source == list(Source).index(Source.MEASURED)) & np.isfinite(curves.seconds)

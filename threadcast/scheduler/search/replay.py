@@ -1,4 +1,4 @@
-"""What becomes of a plan when ops take other times than it was made for; every op keeps its cores and its turn on them.
+"""Replays a plan with other op times; every op keeps its cores and its order on them.
 
 `policies.plan_replay.PlanReplay` does the same for ops that share cores or slow each other down, by simulation.
 """
@@ -18,7 +18,7 @@ from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 
 class Replay:
-    """Runs ops, in a fixed order and on fixed cores, as often as asked; no two ops may share a core at a time.
+    """Computes the starts of ops in a fixed order on fixed cores, for any times; one op at a time on a core.
 
     `order`: (n_ops,) positions in the graph, dependencies first; `cores`: the core ids of each op.
     """
@@ -45,14 +45,14 @@ class Replay:
 
 
 def replayed(problem: Problem, placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Return where and when ops run that keep the cores of `placements` and take the problem's times on them."""
+    """Return `placements` with the problem's times: ops keep their cores and their order on them."""
     by_id = {at.id: at for at in placements}
     order = np.array(plan_order(problem.graph, placements), dtype=np.int32)
     return timed(problem, order, [by_id[op_id].cores for op_id in problem.graph.ids])
 
 
 def timed(problem: Problem, order: Ints, cores: Sequence[tuple[int, ...]]) -> tuple[Placement, ...]:
-    """Return when ops run that get these core ids, in this order, and take the problem's times on them."""
+    """Return placements of ops on these core ids, in this order, with the problem's times on them."""
     ids = problem.graph.ids
     seconds = np.array([problem.times.on(op, own, len(own)) for op, own in enumerate(cores)])
     _, start = Replay(problem.graph, order, cores).run(seconds)

@@ -1,4 +1,4 @@
-"""Plans for curves that are not known exactly: how long a plan takes if the true curves are others.
+"""Evaluates plans for uncertain curves: how long a plan takes if the true curves differ from the predicted ones.
 
 A *world* is a problem with curves drawn from the forecasts' intervals.
 """
@@ -15,7 +15,7 @@ from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.times import Floats
 
 SAMPLES = 64
-"""Resampled curves: the 90th percentile of 64 lies between the sixth and the seventh largest."""
+"""Number of worlds; the 90th percentile of 64 makespans lies near the sixth and seventh largest."""
 PERCENTILE = 90.0
 
 _Z = 1.6449
@@ -32,8 +32,8 @@ def log_deviation(curves: CurveTable) -> Floats:
 def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Iterator[Problem]:
     """Yield `samples` worlds: the problem with curves drawn from the intervals of its own.
 
-    Errors are lognormal. Half the variance of a point is its whole curve's, half its own; ops of one key err alike,
-    as they are forecast alike.
+    Errors are lognormal. Half of a point's variance is common to its whole curve, half is its own. Ops with the same
+    key have the same errors, because they have the same forecast.
     """
     random = np.random.default_rng(seed)
     deviation = log_deviation(problem.curves)
@@ -49,7 +49,7 @@ def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Ite
 
 
 def pessimistic(problem: Problem) -> Problem:
-    """Return the problem with every point at the upper end of its interval: uncertain counts look as bad as may be."""
+    """Return the problem with every point at the upper end of its interval, so that uncertain counts look slow."""
     return Problem(problem.graph, replace(problem.curves, seconds=problem.curves.high), problem.machine)
 
 
@@ -58,7 +58,7 @@ def percentiles_s(
 ) -> list[float]:
     """Return, for each of `plans` of one graph, the percentile over `worlds` of the makespan when replayed there.
 
-    Worlds are asked for one after the other, so that not all need be in memory. ValueError where there is none.
+    Worlds are taken one after the other, so that not all need to be in memory. ValueError where there is none.
     """
     from threadcast.scheduler.search.replay import Replay  # brings numba along, which most users of plans do not need
 

@@ -1,4 +1,4 @@
-"""From a problem to short schedules: many allotments, list scheduling, then local search until the budget ends."""
+"""Finds short schedules: list scheduling of many allotments, then local search until the budget ends."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from threadcast.scheduler.search.annealing import annealed, random_state
 from threadcast.scheduler.search.solution import Solution
 
 LIMITS = (1.0, 1.07, 1.2, 1.45)
-"""Limits on the critical path that allotments are made for at first, over the lower bound."""
+"""Limits on the critical path, over the lower bound, for which allotments are made at first."""
 FINER = (0.93, 0.96, 0.98, 1.02, 1.04, 1.08)
-"""Limits around those of the best allotments, relative to them."""
+"""Further limits to try for the best allotments, relative to their limits."""
 REFINED = 4
-"""Best allotments that are refined."""
+"""Number of best allotments that are refined."""
 
 ANNEALED_OPS = 3000
-"""Ops up to which schedules are annealed; rebuilding longer ones takes so long that changing many ops at once wins."""
+"""Most ops for which schedules are annealed; for more, rebuilding a schedule takes so long that bulk moves win."""
 ANNEALING_S = 3.0
-"""About twice what all moves take on one core by PER_OP_S and PER_PAIR_S, as half of each is given up early. The number
-of moves follows from it."""
+"""Seconds from which the number of moves is computed by PER_OP_S and PER_PAIR_S. Moves really take about half of that
+on one core, because each is given up halfway in the mean."""
 PER_OP_S, PER_PAIR_S = 50e-9, 0.2e-9
-"""What `insert` takes for n ops: n of the one and n * n of the other (AMD EPYC, 60 and 1,000 ops)."""
+"""Seconds of `insert` for n ops: n times the first plus n * n times the second (AMD EPYC, 60 and 1,000 ops)."""
 MOST_MOVES, MOVES_A_PAIR = 1_000_000, 2_000
-"""No more moves than these, and than these for every pair of ops."""
+"""Most moves in all, and most moves for each pair of ops."""
 TRIES, SMALL_TRIES, SMALL = 2, 4, 100
-"""Starts that are annealed; more of graphs of at most SMALL ops, on which the moves suffice for that."""
+"""Number of start schedules that are annealed, and the number for graphs of at most SMALL ops."""
 RETURNED = 8
-"""Schedules that a search returns at most."""
+"""Most schedules that a search returns."""
 
 BULK_OPS = 2_500_000
-"""Ops placed in all bulk moves on large graphs: about 0.8 s at 0.3 us each."""
+"""Ops that all bulk moves on a large graph place together: about 0.8 s at 0.3 us each."""
 NEARLY_CRITICAL = 0.02
-"""Slack, over the makespan, up to which bulk moves rather widen an op than narrow it."""
+"""Slack over the makespan up to which bulk moves more often widen an op than narrow it."""
 
 LIST, ADAPTING = Rules(reserve=False, adapt=False), Rules(reserve=False, adapt=True)
 RULES = (LIST, ADAPTING, Rules(reserve=True, adapt=False), Rules(reserve=True, adapt=True))
 
 
 class _Start(NamedTuple):
-    """A schedule, and what it was made for: limits on widths (and their number), and on the critical path.
+    """A schedule and the limits it was made with: on widths (`widest`, with their `number`) and on the critical path.
 
-    `limit` is over the lower bound, 0 where there was none.
+    `limit` is the limit on the critical path over the lower bound, 0 where there was none.
     """
 
     solution: Solution
@@ -60,10 +60,10 @@ class _Start(NamedTuple):
 
 
 class Search:
-    """Looks for short schedules of `instance` until `deadline_s` by `clock`, or until one is as short as `bound_s`.
+    """Looks for short schedules of `instance` until `deadline_s` of `clock`, or until one is as short as `bound_s`.
 
-    `given` are choices that it tries besides its own. The same instance and seed give the same schedules wherever the
-    deadline does not cut the work short.
+    `given` are further choices of thread counts to try. The same instance and seed give the same schedules if the
+    deadline does not cut the search short.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Search:
         self._best_rules = LIST
 
     def run(self) -> list[Solution]:
-        """Return the shortest schedule found, and behind it others that were found on other ways."""
+        """Return the schedules found, the shortest first."""
         starts = self._starts()
         found = self._anneal(starts) if self.instance.n_ops <= ANNEALED_OPS else self._change_many()
         shortest: dict[float, Solution] = {}

@@ -1,4 +1,4 @@
-"""The search's schedules on real cores."""
+"""Finds short schedules on real cores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from threadcast.scheduler.search.core_layout import CoreLayout, CoreSequence
 from threadcast.scheduler.search.search import ANNEALED_OPS, RETURNED, Search
 
 FIRST_ENDS, NEXT_END = 0.45, (0.6, 0.75)
-"""Parts of the time after which searches end where cores or slow-downs matter: the first, and those at other times of
-the ops. Schedules are annealed on real cores in the rest."""
+"""Parts of the time at which searches end if affinities or slow-downs matter: the first search, and further searches
+with other times of the ops. In the rest of the time the best schedule is annealed on real cores."""
 SIMULATED = 2
-"""Schedules yielded where ops slow each other down: their makespans are known, and simulating each takes time."""
+"""Number of schedules yielded if ops slow each other down: makespans are known then, and simulating takes time."""
 ROUNDINGS = (0.0, RHO, 1.0)
 """Ways to round the relaxation's widths for large graphs: with all of them, recurrent networks of 5,400 and 14,000 ops
 on 16 to 128 cores took 1.18 of the lower bound, with RHO alone 1.19, with none 1.24."""
@@ -39,10 +39,9 @@ def shortest(
 ) -> Iterator[tuple[Placement, ...]]:
     """Yield short schedules on real cores, the shortest first; `bound_s` is a lower bound on them.
 
-    `Search` takes all cores for equal and gives each op the time of its better affinity. Where there are cache groups
-    not all ops get it, so a second search takes the times of the worse affinity, and the best schedule is annealed on
-    real cores. Likewise where ops slow each other down by `slowdowns`: further searches take the times that ops can
-    expect beside others.
+    `Search` treats all cores as equal and uses each op's time at its better affinity. With cache groups, not all ops
+    get that affinity. So a second search uses the times at the worse affinity, and the best schedule is annealed on
+    real cores. With `slowdowns`, further searches use the times that ops can expect beside others.
     """
     layout, begun_s = CoreLayout(problem, slowdowns=slowdowns), clock()
     large = len(problem.graph) > ANNEALED_OPS

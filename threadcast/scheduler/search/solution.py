@@ -1,4 +1,4 @@
-"""A schedule on cores that are all alike, as the search compares them."""
+"""A schedule on equal cores, as the search compares them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Solution:
     makespan_s: float
 
     def order(self, instance: Instance) -> Ints:
-        """Return (n_ops,) ops by start; those of no time before others that start then, in the graph's order."""
+        """Return (n_ops,) ops by start; of those with the same start, ops that take no time come first."""
         place = np.empty(instance.n_ops, dtype=np.int32)
         place[instance.order] = np.arange(instance.n_ops, dtype=np.int32)
         takes_time = self.start + instance.times(self.choice) > self.start

@@ -1,4 +1,4 @@
-"""Whether a schedule is one: an independent check that shares no code with the simulator."""
+"""Checks whether a schedule is legal; it shares no code with the simulator."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from threadcast.core.errors import PlanError
 def check_schedule(
     graph: OpGraph, schedule: Plan | Trace, *, machine: Machine | None = None, oversubscribed: bool = False
 ) -> None:
-    """Raise PlanError, naming the ops, unless `schedule` runs `graph` as it must be run.
+    """Raise PlanError, which names the ops, unless `schedule` is a legal schedule of `graph`.
 
-    All ops run, once as schedules have it; none starts before its predecessors have finished; no hardware thread of
-    a core is used twice at a time; thread counts are at least one a core. With `machine`, cores are its own and
-    hardware threads exist, unless `oversubscribed` allows more threads than that (the framework's settings).
+    It is legal if every op runs once, no op starts before its predecessors have finished, no hardware thread of a core
+    is used by two ops at a time, and each op has at least one thread for each of its cores. With `machine`, its cores
+    and hardware threads must also exist; `oversubscribed` allows more threads than these (as frameworks' settings do).
     """
     by_id = schedule.by_id()
     unknown, missing = set(by_id) - set(graph.ids), set(graph.ids) - set(by_id)

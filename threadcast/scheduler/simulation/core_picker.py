@@ -1,4 +1,4 @@
-"""Which idle cores an op gets, by their cache groups."""
+"""Chooses which idle cores an op gets, by their cache groups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class CorePicker:
         self._found: dict[tuple[tuple[int, ...], int, bool], tuple[int, ...]] = {}
 
     def pick(self, idle: tuple[int, ...], count: int, *, spread: bool = False) -> tuple[int, ...]:
-        """Return `count` of the `idle` core ids, which are in the machine's order and at least as many.
+        """Return `count` of the `idle` core ids. `idle` must be in the machine's order and have at least `count` ids.
 
-        COMPACT: all from the smallest group that suffices, else the fullest groups whole and the rest from the
-        smallest group that suffices, so that large holes stay. `spread`: one a group, groups without a busy
-        neighbour first, and second cores of a group only where there are too few groups.
+        Without `spread` (COMPACT): all from the smallest sufficient group; if none suffices, all idle cores of the
+        groups with most of them, and the rest from the smallest group that suffices, so that large holes stay. With
+        `spread`: one of each group, groups with most idle cores first, and further cores of a group only if there are
+        too few groups. ValueError for more cores than are idle.
         """
         key = (idle, count, spread)
         found = self._found.get(key)
@@ -62,11 +63,11 @@ def _spread(groups: list[list[int]], count: int) -> list[int]:
 
 
 def teams(machine: Machine, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return `count` teams of equal size, as large as the cores allow, that share no cache group where possible.
+    """Return the core ids of `count` teams of equal size, as large as possible, that share no cache group if possible.
 
-    A team is whole groups, or several teams lie in one group, even if that leaves cores over: an odd team would
-    share its last cache with the next (Tang et al. 2018, section 5). Where `count` is too large for that, the
-    cores are dealt out in order.
+    A team consists of whole groups, or several teams lie in one group, even if that leaves cores unused: otherwise a
+    team would share a cache with the next (Tang et al. 2018, section 5). Where `count` is too large for that, the cores
+    are divided in order. ValueError for more teams than cores.
     """
     order = [core for group in machine.groups for core in group]
     width = len(order) // count

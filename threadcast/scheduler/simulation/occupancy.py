@@ -1,4 +1,4 @@
-"""Which hardware threads of which cores are in use."""
+"""Keeps which hardware threads of which cores are in use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from threadcast.scheduler.problem.hardware_threads import hardware_threads
 
 
 class Occupancy:
-    """Hands out hardware threads of cores and takes them back; one bit a core and hardware thread.
+    """Assigns hardware threads of cores to launches and releases them; one bit for each core and hardware thread.
 
-    The simulator and the engine keep one, so that both refuse the same launches.
+    The simulator and the service use it, so that both refuse the same launches.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -22,7 +22,7 @@ class Occupancy:
         self._idle: dict[int, tuple[int, ...]] = {self._all: tuple(self._bit)}
 
     def take(self, launch: Launch) -> None:
-        """Take what `launch` asks for; IllegalLaunch, and nothing taken, where it is not there or not free."""
+        """Mark the hardware threads of `launch` as used; IllegalLaunch, with no change, if one is used or unknown."""
         mask = self._masks.get(launch.cores) or self._checked_mask(launch)
         if launch.threads < len(launch.cores) or launch.hardware_thread < 0:
             raise IllegalLaunch(
@@ -40,13 +40,13 @@ class Occupancy:
             self._busy[number] |= mask
 
     def release(self, launch: Launch) -> None:
-        """Give back what `take` took."""
+        """Mark the hardware threads of `launch`, which `take` has marked, as free."""
         mask = self._masks[launch.cores]
         for number in hardware_threads(launch):
             self._busy[number] &= ~mask
 
     def idle(self) -> tuple[int, ...]:
-        """Ids of the cores none of whose hardware threads is taken, in the machine's order."""
+        """Return the ids of the cores without a used hardware thread, in the machine's order."""
         free = self._all
         for mask in self._busy:
             free &= ~mask

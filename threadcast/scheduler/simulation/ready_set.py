@@ -1,4 +1,4 @@
-"""The ops that are ready, in a policy's order, cheap to change and to look into."""
+"""The ops that are ready, in a policy's order; quick to change and to search."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 class ReadyQueue(Sequence[int]):
     """Ready ops by ascending `rank`, or in the order of `add` without one.
 
-    `add`, `remove` and `in` take microseconds at any length that fits a graph. Whoever drives a policy makes one
-    with the policy's `rank`, keeps it up to date and hands it over as `State.ready`.
+    `add`, `remove` and `in` take microseconds at any length that occurs. Code that drives a policy makes a queue with
+    the policy's `rank`, keeps it up to date, and passes it as `State.ready`.
     """
 
     def __init__(self, rank: Sequence[int] | None = None) -> None:
@@ -22,7 +22,7 @@ class ReadyQueue(Sequence[int]):
         self._arrivals = 0
 
     def add(self, op: int) -> None:
-        """Take in an op that is not in the queue."""
+        """Add an op that is not in the queue."""
         if self._rank is None:
             key = self._arrivals
             self._arrivals += 1
@@ -34,7 +34,7 @@ class ReadyQueue(Sequence[int]):
         self._op[key] = op
 
     def remove(self, op: int) -> None:
-        """Take out an op; KeyError if it is not in the queue."""
+        """Remove an op; KeyError if it is not in the queue."""
         key = self._place.pop(op)
         del self._keys[bisect_left(self._keys, key)]
         del self._op[key]

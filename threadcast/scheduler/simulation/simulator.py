@@ -19,17 +19,17 @@ from threadcast.scheduler.simulation.occupancy import Occupancy
 from threadcast.scheduler.simulation.ready_set import ReadyQueue
 
 HISTORY = 8
-"""Launches that the message about an illegal one repeats: enough to see how it came about, short enough to read."""
+"""Number of last launches that the message about an illegal launch lists."""
 
 
 def simulate(
     policy: Policy, *, true_curves: CurveTable | None = None, interference: Interference | None = None
 ) -> Trace:
-    """Return what happens when `policy` runs its problem: every op's cores, start and finish, in seconds.
+    """Return the trace of `policy` running its problem: every op's cores, start and finish in simulated seconds.
 
-    The policy decides on its problem's curves; time passes by `true_curves` (same rows, same machine) where given.
-    Without `interference` ops disturb each other only on shared cores (`CoreSharing`). Equal arguments give equal
-    traces. IllegalLaunch, with the launches that led to it, where the policy breaks its contract.
+    The policy decides by its problem's curves; ops take the times of `true_curves` (same rows, same machine) if given.
+    Without `interference`, ops slow each other down only on shared cores (`CoreSharing`). Equal arguments give equal
+    traces. IllegalLaunch, with the last launches, where the policy breaks its contract.
     """
     run = Simulation(policy, true_curves=true_curves, interference=interference)
     run.run()
@@ -37,13 +37,13 @@ def simulate(
 
 
 def makespan_s(policy: Policy, *, interference: Interference | None = None, give_up_s: float = math.inf) -> float:
-    """Return the makespan of `simulate`, or infinity as soon as it is known to reach `give_up_s`."""
+    """Return the makespan of `simulate` in seconds; infinity if it reaches `give_up_s`, without simulating the rest."""
     run = Simulation(policy, interference=interference)
     return run.now_s if run.run(give_up_s) else math.inf
 
 
 class Simulation:
-    """One run of one policy; `run` it once."""
+    """The simulation of one run of a policy; call `run` once."""
 
     def __init__(
         self, policy: Policy, *, true_curves: CurveTable | None = None, interference: Interference | None = None
@@ -78,7 +78,7 @@ class Simulation:
         self._finishes: list[tuple[float, int]] = []  # heap; entries that differ from `_finish_s` are void
 
     def run(self, give_up_s: float = math.inf) -> bool:
-        """Run to the end and return True, or False once it is clear that this takes `give_up_s` or longer."""
+        """Simulate to the end and return True; return False as soon as the makespan is known to reach `give_up_s`."""
         for op, count in enumerate(self._waiting):
             if count == 0:
                 self._ready.add(op)
@@ -98,7 +98,7 @@ class Simulation:
         return True
 
     def placements(self) -> tuple[Placement, ...]:
-        """Where and when each op ran, in order of start."""
+        """Return where and when each op ran, in order of start."""
         ids = self._graph.ids
         return tuple(
             Placement(ids[op], at.cores, at.threads, self._start_s[op], self._finish_s[op], at.hardware_thread)

@@ -1,6 +1,6 @@
-"""Pages at `/` for people: what is measured, how models do, what is planned, and which model answers.
+"""Web pages at `/`: measured ops and machines, scores of models, plans of networks, and the model that is in use.
 
-Every page works without scripts. With them, searching and paging replace parts of it, and charts can be zoomed.
+Every page works without scripts. With scripts, searching and paging replace parts of a page, and charts can be zoomed.
 """
 
 from threadcast.service.dashboard import comparison, drift, machines, models, networks, op_page, ops, overview

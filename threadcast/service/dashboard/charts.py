@@ -1,6 +1,6 @@
-"""Charts of lines: drawn as SVG for pages without scripts, and described as JSON for the script that zooms.
+"""Line charts: as SVG for pages without scripts, and as JSON for the script that zooms them.
 
-No attribute `style` is written, since the pages' policy forbids it: colours are classes.
+Colours are classes: attributes `style` are forbidden by the pages' content security policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from threadcast.service.dashboard.frame import duration
 WIDTH, HEIGHT = 760.0, 360.0
 LEFT, RIGHT, TOP, BOTTOM = 72.0, 16.0, 14.0, 42.0
 TONES = 10
-"""Colours of the style sheet, `--c0` to `--c9`."""
+"""Number of colours in the style sheet, `--c0` to `--c9`."""
 
 Unit = Literal["s", "x", "%"]
 Values = tuple[float | None, ...]
@@ -26,9 +26,10 @@ Values = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Values at the chart's positions, None where there is none; with `low` and `high`, a band round them.
+    """One value for each position of the chart, None where there is none; `low` and `high` draw a band around the line.
 
-    `marks` draws points in place of a line, "ring" points that stand out.
+    `tone` is the number of the line's colour. `marks` draws points in place of a line: "dots", or larger ones with
+    "ring".
     """
 
     name: str
@@ -41,9 +42,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over positions `x`, ascending; `time` says that these are seconds since 1970.
+    """Lines over ascending positions `x`; with `time` these are seconds since 1970.
 
-    `within` are the lowest and highest value to show, where lines that go beyond would press the others together.
+    `within` are the lowest and highest value to show; None shows all values. It is for lines that would otherwise
+    compress the others.
     """
 
     title: str
@@ -58,7 +60,7 @@ class Chart:
     within: tuple[float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description that the script draws."""
+        """Return the chart as a JSON object, from which the script draws it."""
         lines = [
             {
                 "name": line.name, "values": line.values, "tone": line.tone % TONES, "low": line.low, "high": line.high,
@@ -73,7 +75,7 @@ class Chart:
         }  # fmt: skip
 
     def svg(self) -> Markup:
-        """Return the chart as an image; empty where there is nothing to draw."""
+        """Return the chart as an SVG image; empty where there is nothing to draw."""
         found = [v for line in self.lines for v in (*line.values, *line.low, *line.high) if v is not None]
         if not found or not self.x:
             return Markup()
@@ -111,21 +113,21 @@ class Chart:
 
 
 def shown(value: float, unit: Unit) -> str:
-    """A value of an axis with its unit."""
+    """A value of an axis as text with its unit."""
     if unit == "s":
         return duration(value) if value else "0"
     return f"{significant(value)}{'x' if unit == 'x' else ' %'}"
 
 
 def day(seconds: float) -> str:
-    """The date and time of seconds since 1970, UTC."""
+    """Seconds since 1970 as text: date and time, UTC."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def wants_log(values: Sequence[float]) -> bool:
-    """Whether values are better shown by their ratios: all are above 0 and the largest is 8 times the smallest."""
+    """Whether a logarithmic axis suits the values: all are above 0 and the largest is at least 8 times the smallest."""
     return bool(values) and min(values) > 0 and max(values) >= 8 * min(values)
 
 
@@ -148,7 +150,7 @@ class _Axis:
         return self._start + min(max(place, 0.0), 1.0) * (self._end - self._start)
 
     def ticks(self, *, base: float = 10.0) -> list[float]:
-        """Round values within the axis, some five of them."""
+        """About five round values within the axis."""
         if self._log:
             steps = (1.0,) if base == 2.0 else (1.0, 2.0, 5.0)
             exponents = range(math.floor(math.log(self.low, base)) - 1, math.ceil(math.log(self.high, base)) + 1)

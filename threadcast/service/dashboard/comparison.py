@@ -1,4 +1,4 @@
-"""The page that compares models: the rows of `threadcast compare` with which versions were registered."""
+"""The page that compares models, from the rows of `threadcast compare` that are stored in versions' manifests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threadcast.service.dashboard.scores import Score, newest, readable, scores_
 
 SORTS = {"regret": "regret_mean", "accuracy": "accuracy", "samples": "samples", "name": "version"}
 FALLING = ("accuracy",)
-"""Columns of which higher values are better."""
+"""Columns in which higher values are better."""
 
 
 @blueprint.get("/comparison")
 def comparison() -> str:
-    """How each model did, by split."""
+    """The scores of each model, by split."""
     models = context().models
     manifests, _ = readable(models.registry)
     aliases = models.registry.aliases()
@@ -45,7 +45,7 @@ def _place(score: Score, sort: str) -> tuple[bool, float, float, str]:
     if sort == "name":
         return False, 0.0, 0.0, score.version
     value = getattr(score, SORTS[sort])
-    lost = score.unusable or 0.0 if sort == "regret" else 0.0  # who answers for half of the ops has it easier
+    lost = score.unusable or 0.0 if sort == "regret" else 0.0  # predicting half of the ops is easier
     return value is None, lost, (-1 if sort in FALLING else 1) * (value or 0.0), score.version
 
 

@@ -14,25 +14,28 @@ from threadcast.service.dashboard.frame import case_text
 from threadcast.service.model_shelf import ModelShelf
 
 ROOM = 1.3
-"""The axis ends at this factor beyond the measured points and the first model's curve; other curves may leave it."""
+"""The axis ends at this factor beyond the measured points and the first model's curve; other curves may go beyond."""
 
 MARKED_TONES = {Affinity.COMPACT: 8, Affinity.SPREAD: 9}
-"""Colours of measured points."""
+"""Numbers of the colours of measured points, by affinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCurve:
-    """The curve that one model version predicts for the op, or why it predicts none."""
+    """The curve that one model version predicts for the op.
+
+    None, with the reason in `problem`, where it predicts none.
+    """
 
     version: str
     samples_given: int
-    """Measurements that it was given of the op."""
+    """Number of the op's measurements that the model was given."""
     curve: Curve | None = None
     problem: str = ""
 
 
 def model_curve(models: ModelShelf, version: str, entry: MeasuredOp, *, all_given: bool) -> ModelCurve:
-    """Return the curve by `version` from the measurements that it asks for; with `all_given`, from all."""
+    """Return the curve that `version` predicts from the measurements that it proposes; with `all_given`, from all."""
     try:
         model, _ = models.get(version)
         observed = list(entry.by_case.values()) if all_given else replay(model, entry)
@@ -45,7 +48,10 @@ def model_curve(models: ModelShelf, version: str, entry: MeasuredOp, *, all_give
 
 
 def chart_of(entry: MeasuredOp, by_model: Sequence[ModelCurve]) -> Chart:
-    """Return a line for each version, the first with its interval, and the measured points, the fastest ringed."""
+    """Return a chart with a line for each version, the first with its interval, and the measured points.
+
+    The fastest measured point has a ring.
+    """
     curves = [(i, one, one.curve) for i, one in enumerate(by_model) if one.curve is not None]
     cases = [*entry.by_case, *(case for _, _, curve in curves for case in curve.cases)]
     threads = sorted({case.threads for case in cases})
@@ -72,7 +78,7 @@ def chart_of(entry: MeasuredOp, by_model: Sequence[ModelCurve]) -> Chart:
 
 
 def measured_lines(by_case: Mapping[Case, Measurement], threads: Sequence[int]) -> list[Line]:
-    """Return the measured points of each affinity, and a ring round the fastest of all."""
+    """Return the measured points of each affinity, and a ring around the fastest of all."""
     affinities = [a for a in Affinity if any(case.affinity is a for case in by_case)]
     lines = []
     for affinity in affinities:

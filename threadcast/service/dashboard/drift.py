@@ -1,4 +1,4 @@
-"""The page of drift: measured over predicted time, by time and by kind of op."""
+"""The page of drift: measured over predicted seconds, by time of measurement and by kind of op."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from threadcast.service.dashboard.charts import Chart, Line, wants_log
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
 
 NEWEST = 1_000
-"""The newest measurements of a machine are looked at, so many: forecasting them takes some tenths of a second."""
+"""Number of a machine's newest measurements that are used: forecasting them takes some tenths of a second."""
 KINDS = 6
-"""Kinds with a line of their own, those with most measurements."""
+"""Number of kinds of op with a line of their own, those with most measurements."""
 STEPS = 30
-"""Most points of a line."""
+"""Most time steps of a line."""
 _STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
 MOST_REPORTS = 8
-"""Reports kept."""
+"""Number of reports in the cache."""
 EXTENSION = "threadcast-dashboard-drift"
 
 
@@ -41,7 +41,7 @@ class Point:
     ratio: float
     """Measured over predicted seconds."""
     within: bool
-    """Whether it lies in the forecast's 90 % interval."""
+    """Whether the measured time lies in the forecast's 90 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ class KindDrift:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The measurements since a version was registered, compared with what it predicts from the earlier ones.
+    """The measurements since a model version was registered, compared with its predictions from the earlier ones.
 
-    `untimed` measurements do not say when they were taken and are left out.
+    `since` is the time of registration in ISO 8601. `untimed` is the number of measurements that do not say when they
+    were made and are left out. `problem` says why nothing could be predicted.
     """
 
     version: str
@@ -71,7 +72,7 @@ class Report:
 
 
 class ReportId(NamedTuple):
-    """All that a report follows from."""
+    """Everything that determines a report."""
 
     version: str
     machine: str
@@ -87,7 +88,7 @@ def _prepare(state: Any) -> None:
 
 @blueprint.get("/drift")
 def drift() -> str:
-    """The drift of the model that answers, on one machine."""
+    """The drift of the default model on one machine."""
     known = known_machines()
     machine = chosen_machine(known)
     report = _report(machine) if machine else None
@@ -119,7 +120,7 @@ def _report(machine: Machine) -> Report | None:
 
 
 def _compared(model: PerformanceModel, version: str, since: str, machine: Machine) -> Report:
-    """Compare later measurements with what the version predicts from those that there were when it was registered."""
+    """Compare measurements since the version was registered with its predictions from the earlier measurements."""
     store, start = context().store, _seconds(since) or 0.0
     newest = store.browse.newest(machine, limit=NEWEST)
     later = [m for m in newest if (time := _time(m)) is not None and time > start]
@@ -143,7 +144,10 @@ def compare(
     later: Iterable[Measurement],
     machine: Machine,
 ) -> Iterable[Point]:
-    """Yield each later measurement compared with the forecast for its case; unknown cases are left out."""
+    """Yield a point for each later measurement; cases that the machine does not have are left out.
+
+    `before` are by op key the measurements that the model is given.
+    """
     cases = machine.cases()
     table = model.predict_many(ops, [before[op.key] for op in ops], cases, machine=machine)
     row = {op.key: i for i, op in enumerate(ops)}
@@ -159,7 +163,7 @@ def compare(
 
 
 def summary(kind: str, points: Sequence[Point]) -> KindDrift:
-    """Summarise the ratios of one kind."""
+    """Return the summary of the ratios of these points, which are of one kind."""
     ratios = sorted(s.ratio for s in points)
     low, high = (ratios[round(share * (len(ratios) - 1))] for share in (0.1, 0.9))
     within = sum(s.within for s in points) / len(points)
@@ -167,7 +171,7 @@ def summary(kind: str, points: Sequence[Point]) -> KindDrift:
 
 
 def chart_of(points: Sequence[Point], kinds: Sequence[str]) -> Chart:
-    """Return the chart of median ratios by time: of all ops, with a band of the middle 80 %, and of each kind."""
+    """Return the chart of median ratios over time: of all ops, with a band of the middle 80 %, and of each kind."""
     first, last = min(s.time for s in points), max(s.time for s in points)
     step = next((s for s in _STEPS_S if (last - first) / s <= STEPS), _STEPS_S[-1])
     times = sorted({s.time // step * step for s in points})
@@ -201,7 +205,7 @@ def _time(measurement: Measurement) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time, which is UTC where it does not say."""
+    """Seconds since 1970 of an ISO 8601 time, which is UTC where it names no zone; None for any other text."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

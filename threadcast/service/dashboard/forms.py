@@ -1,4 +1,4 @@
-"""Forms that change something: only from pages of this service, with the key in the form or from the browser."""
+"""Forms that change something: accepted only from pages of this service, with an API key in a field of the form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MAX_FORM_BYTES = 10_000
 
 
 def accept_form() -> None:
-    """For `before_request`, before whatever looks at keys: let a dashboard form pass as a request with a header.
+    """Use the API key in a dashboard form as the request's `Authorization` header.
 
-    A page without scripts cannot set `Authorization`; its form's field `key` takes the place of that header, and of
-    the password that a browser sends by itself. 403 for
-    a form that another site's page sent: browsers say so in `Sec-Fetch-Site`, older ones in `Origin`.
+    It is for `before_request`, before the part that checks keys. A page without scripts cannot set that header, so the
+    form's field `key` replaces it, and the password that a browser sends by itself. Problem 403 for a form that a page
+    of another site sent: browsers tell this in `Sec-Fetch-Site`, older ones in `Origin`.
     """
     if request.method != "POST" or request.blueprint != "dashboard":
         return

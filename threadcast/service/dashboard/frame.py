@@ -1,4 +1,4 @@
-"""What all pages share: the blueprint, the chosen machine, numbers as text, and errors as pages."""
+"""Functions that all pages use: the blueprint, the chosen machine, numbers as text, and errors as pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def known_machines() -> list[MeasuredMachine]:
 
 
 def chosen_machine(known: list[MeasuredMachine]) -> Machine | None:
-    """Return the machine that the query names, else the one with most ops; None where nothing was measured.
+    """Return the machine that the query names, else the first of `known`; None where nothing was measured.
 
     NotFound for a fingerprint that the store does not have.
     """
@@ -60,13 +60,13 @@ def with_query(**changes: Any) -> str:
 
 
 def whole_number(name: str, *, default: int, low: int, high: int) -> int:
-    """Return a query parameter, limited to `low` and `high`; the default where it is not a number."""
+    """Return a query parameter as a number from `low` to `high`; the default where it is not a number."""
     text = request.args.get(name, "")
     return min(max(int(text), low), high) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def duration(seconds: float) -> str:
-    """Return seconds with a fitting unit, "1.25 ms", with a space at which no line is broken."""
+    """Return seconds as text with a suitable unit, "1.25 ms", with a no-break space."""
     return ascii_duration(seconds).replace(" us", " µs").replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -77,22 +77,22 @@ def case_text(case: Case) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in percent to three significant digits."""
+    """A share as text, in percent to three significant digits; a dash where there is none."""
     return "–" if share is None or not math.isfinite(share) else f"{significant(100 * share)} %"
 
 
 def ratio(value: float | None) -> str:
-    """A factor: "1.25x"."""
+    """A factor as text, "1.25x"; a dash where there is none."""
     return "–" if value is None or not math.isfinite(value) else f"{significant(value)}x"
 
 
 def figure(value: float | None) -> str:
-    """A number to three significant digits."""
+    """A number as text to three significant digits; a dash where there is none."""
     return "–" if value is None else significant(value)
 
 
 def moment(time: str) -> str:
-    """An ISO 8601 time to the minute; as it is where it is none."""
+    """An ISO 8601 time as text to the minute; any other text is returned unchanged."""
     try:
         return datetime.fromisoformat(time).strftime("%Y-%m-%d %H:%M")
     except ValueError:
@@ -128,7 +128,7 @@ def _problem(problem: Problem) -> Response:
 
 @blueprint.errorhandler(ThreadcastError)
 def _failed(error: ThreadcastError) -> Response:
-    """The log has the reason: the message may name paths and addresses of this machine."""
+    """The page does not show the error, which may name paths and addresses of this machine; the log has it."""
     unexpected(error, 503)
     return _refusal(503, "The store or the models cannot be read at the moment; the server's log says why.")
 

@@ -18,7 +18,7 @@ ROW = 560
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The contents of a machine's card."""
+    """The contents of a machine's card; `clock` is the highest clock rate as text."""
 
     measured: MeasuredMachine
     sockets: int
@@ -29,7 +29,7 @@ class Card:
 
 @blueprint.get("/machines")
 def machines() -> str:
-    """Every machine."""
+    """The page with a card for every machine."""
     return render_template("dashboard/machines.html", cards=[_card(known) for known in known_machines()])
 
 
@@ -43,7 +43,7 @@ def _card(measured: MeasuredMachine) -> Card:
 
 
 def drawing(machine: Machine) -> Markup:
-    """Draw cores as squares, those of a cache group side by side, in the colour of their socket."""
+    """Return an image of the cores as squares, those of a cache group side by side, in the colour of their socket."""
     socket = {core.id: core.socket for core in machine.cores}
     x = y = 0
     wide = 0

@@ -1,4 +1,4 @@
-"""Registered versions, what aliases stand for and have stood for, and moving them."""
+"""The page of registered versions and of aliases with their history, and forms to move an alias."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAID = ("promoted", "rolled-back")
 
 @blueprint.get("/models")
 def models() -> str:
-    """Every version and alias."""
+    """The page with every version and alias."""
     registry, default = context().models.registry, context().models.default
     manifests, damaged = readable(registry)
     aliases = registry.aliases()
@@ -41,7 +41,7 @@ def models() -> str:
 
 @blueprint.post("/models/promote")
 def promote() -> Response:
-    """Let an alias stand for a version, which is loaded first: one that cannot be is refused."""
+    """Let an alias stand for a version; a version that cannot be loaded is refused."""
     shelf = context().models
     alias, version = (request.form.get(name, "").strip() for name in ("alias", "version"))
     if alias == RESERVED:

@@ -21,13 +21,13 @@ from threadcast.service.problems import Problem
 from threadcast.service.schemas import Planned
 
 COLOURED = 8
-"""Kinds of op with a colour of their own, those that take longest; the others are grey."""
+"""Number of kinds of op with a colour of their own, those that take longest; the others are grey."""
 EXTENSION = "threadcast-dashboard-plans"
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A plan or a trace as it is shown."""
+    """A plan or a trace with its title and its drawing."""
 
     title: str
     schedule: Plan | Trace
@@ -41,13 +41,13 @@ def _prepare(state: Any) -> None:
 
 @blueprint.get("/networks")
 def networks() -> str:
-    """Every stored graph."""
+    """The page with every stored graph."""
     return render_template("dashboard/networks.html", networks=context().store.browse.networks())
 
 
 @blueprint.get("/networks/<path:name>")
 def network(name: str) -> str:
-    """One graph on one machine."""
+    """The page of one graph on one machine."""
     here = context()
     graph = here.store.graph(name)
     known = known_machines()
@@ -75,7 +75,7 @@ def network(name: str) -> str:
 
 @blueprint.get("/networks/<path:name>/timeline.json")
 def timeline_file(name: str) -> Response:
-    """The last run, else the plan, as ui.perfetto.dev opens it."""
+    """The last run, or else the plan, as a file for ui.perfetto.dev."""
     here = context()
     graph: OpGraph = here.store.graph(name)
     machine = chosen_machine(known_machines())
@@ -95,7 +95,10 @@ def _plan_cache() -> PlanCache:
 
 
 def _planned(name: str, machine: Machine) -> tuple[PlannedNetwork | None, str]:
-    """The plan if there is one or one is asked for, else why it cannot be made."""
+    """The plan of a network, and a text that says why there is none.
+
+    A plan that is not cached is made only if the query has `plan=now`.
+    """
     key = _key(name, machine)
     if key is None:
         return None, f"No model is registered as {context().models.default}: `threadcast train` makes one."
@@ -114,7 +117,11 @@ def _planned(name: str, machine: Machine) -> tuple[PlannedNetwork | None, str]:
 
 
 def _key(name: str, machine: Machine | None) -> Hashable:
-    """All that a plan follows from; None where no model answers. Stored measurements and models never change."""
+    """A key with everything that determines a plan; None where there is no default model.
+
+    The number of the newest measurement and the model's version are enough, as stored measurements and models never
+    change.
+    """
     here = context()
     try:
         version = here.models.registry.manifest(here.models.default).version
@@ -125,7 +132,7 @@ def _key(name: str, machine: Machine | None) -> Hashable:
 
 
 def _tones(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str, int]:
-    """A colour for the kinds that take longest."""
+    """The number of a colour for each of the kinds of op that take longest."""
     seconds: Counter[str] = Counter()
     for schedule in schedules:
         for op in schedule.ops:
@@ -134,7 +141,7 @@ def _tones(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str,
 
 
 def _reaches(found: PlannedNetwork | None) -> list[tuple[str, Any]]:
-    """What any plan can reach, by the form of the graph."""
+    """The limits of any plan, for the graph as it is and, where it has split operators, without the split."""
     if found is None:
         return []
     report = found.ceiling

@@ -17,13 +17,13 @@ from threadcast.service.dashboard.scores import newest
 from threadcast.store.summaries import subject
 
 LINES = 5
-"""Versions drawn unless the address names others: more lines hide each other."""
+"""Most model versions that are drawn unless the query names others: more lines hide each other."""
 MOST_LINES = 10
 
 
 @blueprint.get("/ops/<key>")
 def op_page(key: str) -> str:
-    """An op on one machine."""
+    """The page of an op on one machine."""
     here = context()
     lines = here.store.browse.lines_of(key)
     if not lines:
@@ -53,7 +53,7 @@ def _entry(key: str, machine: Machine) -> MeasuredOp:
 
 
 def _chosen(versions: Sequence[str], asked: Sequence[str]) -> list[str]:
-    """Return the versions that the query names, else the one that answers and the newest of some other kinds."""
+    """Return the versions that the query names, else the default one and the newest ones of other kinds of model."""
     known = [version for version in asked if version in versions]
     if known:
         return known[:MOST_LINES]

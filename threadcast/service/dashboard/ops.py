@@ -11,13 +11,13 @@ from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_
 from threadcast.store.browsing import SORTS, OpFilter
 
 PAGE = 50
-"""Ops on a page."""
+"""Number of ops on a page."""
 MAX_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by which the table can be sorted; `hint` explains it."""
+    """A column by which the table can be sorted; `name` and `hint` are shown, `sort` is its name in the query."""
 
     sort: str
     name: str
@@ -35,7 +35,7 @@ COLUMNS = (
 
 @blueprint.get("/ops")
 def ops() -> str:
-    """A page of ops."""
+    """One page of the measured ops."""
     here = context()
     known = known_machines()
     machine = chosen_machine(known)

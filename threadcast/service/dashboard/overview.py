@@ -1,4 +1,4 @@
-"""The front page: what is stored, which model answers, and which ops take time and lose by threads."""
+"""The front page: what is stored, the default model, and the ops that take long or are slower with all threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threadcast.service.dashboard.scores import score_of
 from threadcast.store.browsing import OpFilter
 
 KINDS, OPS = 8, 6
-"""Lines of the two lists, which fit side by side on a screen."""
+"""Most lines of the two lists, which fit side by side on a screen."""
 
 
 @blueprint.get("/")

@@ -1,4 +1,4 @@
-"""Plans made for pages, kept so that a page is shown again without planning again."""
+"""A cache of the plans for pages, so that a page is shown again without planning again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from threadcast.service import planners
 from threadcast.service.deadlines import Deadline, too_late
 
 MOST_PLANS = 16
-"""Plans kept, of some MB for a network of thousands of ops."""
+"""Number of plans in the cache; one of a network of thousands of ops takes some MB."""
 
 BUDGET_S = 1.0
-"""Seconds for the search: half of what `threadcast plan` takes, since somebody waits for the page."""
+"""Seconds for the search: half of those of `threadcast plan`, since somebody waits for the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedNetwork:
-    """A plan, the least time that any plan could reach, and that in a sentence."""
+    """A plan, the limits of any plan (`ceiling`), and these in a sentence (`verdict`)."""
 
     plan: Plan
     ceiling: Ceiling
@@ -33,21 +33,21 @@ class PlannedNetwork:
 
 
 class PlanCache:
-    """The plans used last, by a key that stands for all that they follow from. Safe to use from threads."""
+    """The plans used last, by a key with everything that determines them. Safe to use from threads."""
 
     def __init__(self) -> None:
         self._plans: LruCache[Hashable, PlannedNetwork] = LruCache(MOST_PLANS)
         self._planning = threading.Lock()
 
     def get(self, key: Hashable) -> PlannedNetwork | None:
-        """The plan of `key`, if there is one."""
+        """The plan of `key`; None where it is not cached."""
         return self._plans.get(key)
 
     def plan(self, key: Hashable, problem: Problem, until: Deadline, *, most_planners: int) -> PlannedNetwork:
-        """Return the plan of `key`, made from `problem` by a planner process unless another thread just has.
+        """Return the plan of `key`; unless another thread has just made it, a planner process makes it from `problem`.
 
-        One thread at a time plans for pages, which leaves the other threads to other requests. Problem as soon as time
-        is up, while waiting or while planning.
+        Only one thread at a time plans for pages, so that the other threads are free for other requests. It raises a
+        Problem as soon as the time is up, while waiting or while planning.
         """
         if not self._planning.acquire(timeout=until.remaining_s()):
             raise too_late(until.limit_s)

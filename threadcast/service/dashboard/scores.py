@@ -30,7 +30,7 @@ class Score:
 
     @property
     def name(self) -> str:
-        """The kind of model."""
+        """The name of the version's kind of model."""
         return self.version.partition("@")[0]
 
 

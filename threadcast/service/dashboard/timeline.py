@@ -1,4 +1,4 @@
-"""A plan or a trace as one strip a core, drawn to be stretched to the width of the page."""
+"""Draws a plan or a trace with one strip for each core, which is stretched to the width of the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Block:
 def strips(schedule: Plan | Trace, kinds: Mapping[str, str], tones: Mapping[str, int], *, span_s: float) -> list[Strip]:
     """One strip for each core that runs an op, from 0 to `span_s` seconds.
 
-    `kinds` are those of the ops by id, `tones` the colour of each kind; other kinds are grey.
+    `kinds` are the ops' kinds by op id, `tones` the number of a colour by kind; other kinds are grey.
     """
     rows: dict[tuple[int, int], list[Placement]] = {}
     for placed in schedule.ops:

@@ -12,9 +12,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.runtime.compiler import needs_compiler
-from threadcast.runtime import watch
 from threadcast.runtime.engines.native.library import native_library
-from threadcast.runtime.watch import Watch
+from threadcast.runtime.watching import model as model_watch
+from threadcast.runtime.watching import python_values
+from threadcast.runtime.watching.model import Watch
 
 Optimizer = torch.optim.Optimizer
 
@@ -38,14 +39,15 @@ def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     library = native_library()
     if request.param == "quick" and not library.tagged:
         pytest.skip("this Python has no quick look")
-    monkeypatch.setattr(watch, "loaded_library", lambda: library if request.param == "quick" else None)
+    for each in (model_watch, python_values):
+        monkeypatch.setattr(each, "loaded_library", lambda: library if request.param == "quick" else None)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.layer(torch.ones(3)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
     found = Watch(model, optimizer)
-    assert found.look() is not None
+    assert found.observe() is not None
     return model, optimizer, found
 
 
@@ -96,12 +98,12 @@ SETTINGS: dict[str, Callable[[Model, Optimizer], Any]] = {
 @pytest.mark.parametrize("change", MOVES.values(), ids=list(MOVES))
 def test_what_lies_elsewhere_is_seen(watched: tuple[Model, Optimizer, Watch], change: Callable[..., Any]) -> None:
     model, optimizer, found = watched
-    assert not found.look().moved
+    assert not found.observe().changed
     change(model, optimizer)
-    assert found.look().moved
-    assert found.look().moved  # and stays so, until it is taken for granted
+    assert found.observe().changed
+    assert found.observe().changed  # and stays so, until it is taken for granted
     found.renew()
-    assert not found.look().moved
+    assert not found.observe().changed
 
 
 @needs_compiler
@@ -110,47 +112,47 @@ def test_hooks_are_seen_and_that_they_have_gone(
     watched: tuple[Model, Optimizer, Watch], register: Callable[..., Any]
 ) -> None:
     model, optimizer, found = watched
-    assert found.look().hooked is None
+    assert found.observe().hooked is None
     handle = register(model, optimizer)
-    assert found.look().hooked is not None
+    assert found.observe().hooked is not None
     handle.remove()
-    assert found.look().hooked is None
+    assert found.observe().hooked is None
 
 
 @needs_compiler
 @pytest.mark.parametrize("change", SETTINGS.values(), ids=list(SETTINGS))
 def test_other_settings_are_seen(watched: tuple[Model, Optimizer, Watch], change: Callable[..., Any]) -> None:
     model, optimizer, found = watched
-    before = found.look().settings
+    before = found.observe().settings
     change(model, optimizer)
-    assert found.look().settings != before
-    assert isinstance(hash(found.look().settings), int)
+    assert found.observe().settings != before
+    assert isinstance(hash(found.observe().settings), int)
 
 
 @needs_compiler
 def test_training_and_other_numbers_change_nothing(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, optimizer, found = watched
-    before = found.look()
+    before = found.observe()
     optimizer.param_groups[0].update(lr=0.5, momentum=0.5, dampening=0.1, max_lr=3.0, label={})
     with torch.no_grad():
         model.layer.weight.add_(1)
         model.mean.copy_(torch.ones(3))
-    now = found.look()
-    assert (now.moved, now.hooked, now.settings) == (before.moved, before.hooked, before.settings)
+    now = found.observe()
+    assert (now.changed, now.hooked, now.settings) == (before.changed, before.hooked, before.settings)
 
 
 @needs_compiler
 def test_what_changes_after_a_rate_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, optimizer, found = watched
-    before = found.look().settings
+    before = found.observe().settings
     optimizer.param_groups[0]["lr"] = 0.5
-    assert found.look().settings == before
+    assert found.observe().settings == before
     optimizer.param_groups[0]["weight_decay"] = 0.25
-    assert (decayed := found.look().settings) != before
+    assert (decayed := found.observe().settings) != before
     optimizer.param_groups[0]["lr"] = 0.25
     model.layer.register_forward_hook(print)
-    assert found.look().hooked is not None
-    assert found.look().settings == decayed
+    assert found.observe().hooked is not None
+    assert found.observe().settings == decayed
 
 
 def test_a_hook_that_only_counts_steps_is_none(watched: tuple[Model, Optimizer, Watch]) -> None:
@@ -163,9 +165,9 @@ def test_a_hook_that_only_counts_steps_is_none(watched: tuple[Model, Optimizer, 
 
     counting, other = register_optimizer_step_post_hook(Counter()), None
     try:
-        assert found.look().hooked is None
+        assert found.observe().hooked is None
         other = register_optimizer_step_post_hook(print)
-        assert found.look().hooked is not None
+        assert found.observe().hooked is not None
     finally:
         counting.remove()
         if other is not None:
@@ -175,9 +177,9 @@ def test_a_hook_that_only_counts_steps_is_none(watched: tuple[Model, Optimizer, 
 def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, _, found = watched
     model.layer._forward_hooks = OrderedDict()
-    assert found.look().hooked is None
+    assert found.observe().hooked is None
     model.layer.register_forward_hook(print)
-    assert found.look().hooked is not None
+    assert found.observe().hooked is not None
 
 
 @needs_compiler
@@ -194,11 +196,11 @@ def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have
 
 
 @needs_compiler
-def test_a_look_at_what_was_not_touched_is_the_last_one() -> None:
+def test_an_observation_of_what_was_not_touched_is_the_last_one() -> None:
     if not native_library().tagged:
         pytest.skip("this Python has no quick look")
     found = Watch(Model())
-    assert found.look() is found.look()
+    assert found.observe() is found.observe()
 
 
 @needs_compiler

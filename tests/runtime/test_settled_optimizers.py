@@ -1,0 +1,89 @@
+"""Once tuning has settled on a plan, twelve steps by it move parameters as the optimizer does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import OneCycleLR
+
+import threadcast
+from tests.capture.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
+from tests.runtime.small_training import run_until_settled
+from threadcast.runtime.optimize import OptimizedStep
+from threadcast.runtime.optimized import MAX_SIGNATURES
+from threadcast.runtime.tuning.drift import DRIFT_STEPS
+
+pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
+
+
+def in_groups(kind: Callable[..., Optimizer], *settings: dict[str, Any]) -> Callable[[Iterable[Tensor]], Optimizer]:
+    """An optimizer whose groups have these settings and a share of the parameters each."""
+
+    def make(parameters: Iterable[Tensor]) -> Optimizer:
+        listed = list(parameters)
+        groups = [{"params": listed[n :: len(settings)], **one} for n, one in enumerate(settings)]
+        return kind(groups, lr=0.01)
+
+    return make
+
+
+MORE: dict[str, Callable[[Any], Optimizer]] = {
+    "dampening": lambda p: SGD(p, 0.1, momentum=0.9, dampening=0.5),
+    "adamw maximised": lambda p: AdamW(p, 0.01, eps=1e-3, maximize=True),
+    "groups of sgd": in_groups(SGD, {"momentum": 0.9}, {"lr": 0.1}, {"weight_decay": 0.1, "momentum": 0.5}),
+    "groups of adam": in_groups(Adam, {"amsgrad": True, "eps": 1e-3}, {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3}),
+}
+COARSE = ("sgd", "nesterov", "adam with decay", "adamw", "dampening", "groups of sgd")
+CASES = [
+    *((name, torch.float64) for name in (*SETTINGS, *MORE)), *((name, torch.bfloat16) for name in COARSE),
+]  # fmt: skip
+
+
+def settled_steps(
+    step: OptimizedStep, model: Net, optimizer: Optimizer, eager: Net, eager_optimizer: Optimizer,
+    dtype: torch.dtype, after_each: Callable[[Optimizer], None] = lambda _: None,
+) -> None:  # fmt: skip
+    """Settle, give eager the same state, take twelve steps by the plan and by eager, and compare the movements."""
+    run_until_settled(step, lambda seed: step(*batch(seed, dtype)))
+    assert STEPS < DRIFT_STEPS, "it is not measured again meanwhile"
+    start = copy.deepcopy(model)
+    eager.load_state_dict(model.state_dict())
+    eager_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for seed in range(STEPS):
+        x, y = batch(1_000 + seed, dtype)
+        step(x, y)
+        assert [report.runs for report in step.reports] == ["plan"]
+        train_eagerly(eager, eager_optimizer, x, y)
+        for each in (optimizer, eager_optimizer):
+            after_each(each)
+    moved_alike(start, model, eager)
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda value: str(value))
+def test_twelve_steps_by_a_plan_train_as_eager_does(name: str, dtype: torch.dtype) -> None:
+    (model, optimizer), (eager, eager_optimizer) = twins(dtype, {**SETTINGS, **MORE}[name])
+    with closing(threadcast.optimize_training(model, cross_entropy, optimizer)) as step:
+        settled_steps(step, model, optimizer, eager, eager_optimizer, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["nesterov", "adamw"])
+def test_a_schedule_of_rates_and_momentum_stays_on_the_plan(name: str, dtype: torch.dtype) -> None:
+    assert STEPS > MAX_SIGNATURES, "each step has numbers of its own"
+    (model, optimizer), (eager, eager_optimizer) = twins(dtype, SETTINGS[name])
+    schedules = {id(each): OneCycleLR(each, max_lr=0.2, total_steps=STEPS + 1) for each in (optimizer, eager_optimizer)}
+
+    def next_numbers(each: Optimizer) -> None:
+        each._opt_called = True  # type: ignore[attr-defined]  # a graph does not call `step`
+        schedules[id(each)].step()
+
+    with closing(threadcast.optimize_training(model, cross_entropy, optimizer)) as step:
+        settled_steps(step, model, optimizer, eager, eager_optimizer, dtype, next_numbers)

@@ -1,0 +1,28 @@
+"""The attributes of a module that a graph has built in as numbers and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+_CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
+
+
+def constants_of(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a module's own public attributes that are numbers, texts, tuples or None."""
+    for name, value in attributes.items():
+        if isinstance(value, _CONSTANTS) and not name.startswith("_"):
+            yield name, _hashable(value)
+
+
+def _hashable(value: Any) -> Any:
+    """`value` in a form that can be compared and hashed."""
+    if isinstance(value, Tensor):
+        return id(value) if value.numel() > 1 else value.item()
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    if isinstance(value, dict):
+        return tuple([(name, _hashable(one)) for name, one in value.items()])
+    return value if isinstance(value, _CONSTANTS) else repr(value)

@@ -1,0 +1,45 @@
+"""Hooks of modules, parameters and optimizers, which a captured graph would not call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as module_globals
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_globals
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+
+def owner_of_hooks(
+    modules: Iterable[nn.Module], parameters: Sequence[Tensor], optimizer: Optimizer | None
+) -> str | None:
+    """Return in words an owner of hooks that change a step; None where there are no such hooks."""
+    tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), parameters)
+    if any(map(any, tables)):
+        return "a parameter"
+    found = hook_tables(modules, optimizer)
+    owner = next((owner for owner, table in found if table and not _only_count(table)), None)
+    return f"module {type(owner).__name__}" if isinstance(owner, nn.Module) else owner
+
+
+def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> Iterator[tuple[nn.Module | str, Any]]:
+    """Yield each dictionary of hooks with its owner, those for all modules and optimizers included."""
+    for module in modules:
+        yield from ((module, getattr(module, name)) for name in _HOOKS)
+    yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
+    if optimizer is not None:
+        found = (getattr(optimizer, name, None) for name in _OPTIMIZER_HOOKS)
+        yield from (("the optimizer", table) for table in found if table is not None)
+        yield from (("all optimizers", getattr(optimizer_globals, name)) for name in _GLOBAL_OPTIMIZER_HOOKS)
+
+
+def _only_count(hooks: dict[Any, Any]) -> bool:
+    """Whether all hooks are those of `malleable`, which count steps and do not change them."""
+    return all(getattr(hook, "only_counts", False) for hook in hooks.values())
