@@ -25,7 +25,8 @@ from threadcast.service.metrics import Metrics
 from threadcast.service.partial_request import PartialRequest
 from threadcast.service.worker import LINGER_S, SCAN_S, SEND_S, Worker
 
-THREADS = 2
+THREADS = 1
+"""So many slow readers at most; one, so that clients often give way to one another."""
 SEND_BUFFER_BYTES = 64 << 10
 """Size of the send buffer of the worker's sockets, set here because each machine has its own default."""
 
@@ -259,12 +260,18 @@ class WorkerMachine(RuleBasedStateMachine):
 
     @rule()
     def every_request_is_answered(self) -> None:
+        """Let the worker do all its work: what was asked is answered, and what it no longer holds is closed."""
         self.run_until_nothing_is_left_to_do()
         self.answers_come_in_the_order_of_the_requests()
         for client in self.clients:
             if not client.may_be_closed and not client.nonsense:
                 assert not client.ended
                 assert [status for status, _ in client.answers] == [200] * len(client.asked)
+        worker = self.worker
+        held = {*worker._receiving, *worker._sending, *worker._lingering, *worker.keepalived_conns}
+        assert all(
+            client.ended for conn, client in self.client_of.items() if conn not in held and client in self.clients
+        )
 
     @invariant()
     def every_connection_is_in_one_state(self) -> None:
