@@ -144,10 +144,10 @@ class TrainingStep:
 
 def _leaves(tensor: Tensor) -> Iterator[Tensor]:
     """The leaf tensors that `tensor` has a gradient by, found in autograd's graph."""
-    pending, known = [tensor.grad_fn], {None}
+    pending, known = [tensor.grad_fn], set()
     while pending:
         node = pending.pop()
-        if node in known:
+        if node is None or node in known:
             continue
         known.add(node)
         if isinstance(leaf := getattr(node, "variable", None), Tensor):
