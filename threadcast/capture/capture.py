@@ -140,6 +140,10 @@ def capture_training(
     with step.module.left_alone(model, loss):
         data = tuple(inputs), target
         captured = _capture(step, step.groups, data, recorder, settings=step.settings, split=split)
+    constants = (
+        captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
+    )
+    step.check_constants(value for value in constants if isinstance(value, Tensor))
     step.keep_states()
     return captured
 
