@@ -87,7 +87,7 @@ class Captured:
         captured = [self.held[i] for i, e in enumerate(self.program.inputs) if e.name.startswith(_FIXED_ARGUMENT)]
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
-        if others != captured:
+        if list(map(repr, others)) != list(map(repr, captured)):  # 1 is not 1.0 or True, nor 0.0 -0.0
             raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
         for i, (given, example) in enumerate(zip(tensors, self.arguments)):
             if (given.shape, given.dtype) != (example.shape, example.dtype):

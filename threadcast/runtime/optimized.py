@@ -18,7 +18,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
-from threadcast.capture.unsupported import unsupported
+from threadcast.capture.unsupported import is_plain, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
@@ -32,6 +32,7 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
+from threadcast.runtime.watching.constants import exact
 from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
 
@@ -257,6 +258,9 @@ class Optimized:
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
             return "an argument is a sparse tensor"
+        other = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and not is_plain(leaf)), None)
+        if other is not None:
+            return f"an argument is a {type(other).__name__}, not an ordinary tensor"
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
             return "an argument requires a gradient, which a captured step does not compute"
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
@@ -307,7 +311,7 @@ def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
     """A key of the leaves: shape, type, strides and device of each tensor; type and value of every other leaf."""
     return tuple(
         [
-            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else exact(leaf)
             for leaf in leaves
         ]
     )
