@@ -75,7 +75,8 @@ def test_generators_are_as_they_were_whatever_makes_and_checks_backends(monkeypa
 
 
 def test_a_module_that_draws_random_numbers_has_no_backends() -> None:
-    module, arguments = Dropping().eval(), ((torch.ones(4, 3),), {})
+    module = Dropping().eval()
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((torch.ones(4, 3),), {})
     with pytest.raises(CaptureError, match="draws random numbers"):
         FlatModule(module, arguments)
     before = states()
