@@ -80,7 +80,7 @@ class Optimized:
         self._model = model
         self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
-        self._shadowed = replace(shadowed, trace=partial(shadowed.trace, self._format))
+        self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
         self._tunings: dict[Any, Tuning | Fallback] = {}
         """For the key of each kind of arguments, what runs its calls."""
         self._last: tuple[Any, Tuning | Fallback] | None = None
@@ -113,7 +113,7 @@ class Optimized:
                 if self._awaited is not None:
                     self._changing.add(self._awaited)
                     self._awaited = None
-                return self._default(*arguments)
+                return self._as_given(*arguments)
             if not isinstance(found, Tuning):
                 return self._as_before(found.reason, arguments)
             return self._verified(found, arguments) if self._verify_every else found(*arguments)
@@ -276,7 +276,17 @@ class Optimized:
         if reason not in self._warned:
             self._warned.add(reason)
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
+        return self._as_given(*arguments)
+
+    def _as_given(self, *arguments: Any) -> Any:
+        """Run a call in eager PyTorch in the given memory format."""
+        self._format.set(MemoryFormat.AS_GIVEN)
         return self._default(*arguments)
+
+    def _reference(self, *arguments: Any) -> Any:
+        """Run a call as `_as_given` does, and restore the memory format, in which the compared call ran."""
+        with self._format.as_given():
+            return self._default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
         """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""
