@@ -61,7 +61,7 @@ def test_an_optimizer_whose_step_was_replaced_runs_as_pytorch_does(change: Calla
             one_step(eager, optimizers[1], x, y)
         for optimizer in optimizers:
             change(optimizer)
-        with pytest.warns(UserWarning, match="the optimizer's step was replaced"):
+        with pytest.warns(UserWarning, match="the optimizer's step was replaced"):  # noqa: PT031
             for _ in range(3):
                 step(x, y)
                 one_step(eager, optimizers[1], x, y)
