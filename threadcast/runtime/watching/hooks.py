@@ -57,7 +57,7 @@ def _of_a_schedule(step: Any, kind: type) -> bool:
     return (
         isinstance(step, FunctionType)
         and step.__globals__ is vars(lr_scheduler)
-        and getattr(step, "__wrapped__", None) is vars(kind).get("step")
+        and getattr(step, "__wrapped__", None) is getattr(kind, "step", None)
     )
 
 
