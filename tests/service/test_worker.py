@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from gunicorn.config import Config
+from gunicorn.http.errors import ParseException
 from gunicorn.workers.gthread import TConn
 
 from threadcast.service.buffered_socket import BufferedRequestParser, BufferedSocket
@@ -147,6 +148,23 @@ def test_a_client_that_goes_while_it_is_sent_to_is_let_go(worker: Worker, client
     client.close()
     worker.wait_for_and_dispatch_events(1.0)
     assert (worker.nr_conns, worker._sending, worker._unsent) == (0, {}, {})
+
+
+def test_a_thread_does_not_wait_to_refuse_a_client_that_has_not_read_its_last_answer(
+    worker: Worker, client: socket.socket
+) -> None:
+    server_end = connection(worker).sock
+    unread = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            unread += server_end.send(b"x" * 1000)
+    answer = BufferedSocket(server_end)
+    worker.handle_error(None, answer, ("127.0.0.1", 1), ParseException())
+    assert not answer.flush(0.0)
+    while unread:
+        unread -= len(client.recv(unread))
+    assert answer.flush(0.0)
+    assert client.recv(12) == b"HTTP/1.1 400"
 
 
 def test_a_short_request_is_taken_whatever_else_is_arriving(worker: Worker, client: socket.socket) -> None:

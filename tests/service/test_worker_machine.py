@@ -48,6 +48,18 @@ class Application:
         return [number.encode().ljust(int(length), b".")]
 
 
+class WatchedSocket(socket.socket):
+    """The worker's end of a connection. The test fails where a call could wait for the client."""
+
+    def send(self, *args: Any) -> int:
+        assert self.gettimeout() == 0.0
+        return super().send(*args)
+
+    def recv(self, *args: Any) -> bytes:
+        assert self.gettimeout() == 0.0
+        return super().recv(*args)
+
+
 class Client:
     """One end of a connection, the requests that it has sent and the answers that it has read."""
 
@@ -143,7 +155,8 @@ class WorkerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) < 4)
     @rule()
     def connect(self) -> None:
-        here, there = socket.socketpair()
+        end, there = socket.socketpair()
+        here = WatchedSocket(fileno=end.detach())
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         conn = TConn(self.worker.cfg, here, ("127.0.0.1", 1), ("127.0.0.1", 2))
         client = self.client_of[conn] = Client(there)
@@ -307,9 +320,8 @@ class WorkerMachine(RuleBasedStateMachine):
         finally:
             for client in self.clients:
                 client.socket.close()
-            for conn in [*worker._receiving, *worker._sending, *worker._lingering, *self.answering]:
-                worker._close(conn)
-            worker.murder_keepalived(force=True)
+            for conn in self.client_of:
+                conn.close()
             self.stack.close()
 
 

@@ -165,15 +165,15 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             keep = self._answer(conn)
         return keep
 
-    def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """Answer bytes that are no HTTP request with a problem document."""
+    def handle_error(self, req: Any, client: BufferedSocket, addr: Any, exc: BaseException) -> None:
+        """Answer bytes that are no HTTP request with a problem document; `_answer` sends it as any other answer."""
         status = next((status for kind, status in _STATUS.items() if isinstance(exc, kind)), 400)
         if not isinstance(exc, errors.ParseException):
             self.log.exception("Error handling request")
             status = 500
         self._count("", status)
         detail = "the service failed" if status == 500 else f"this is no HTTP request: {exc}"
-        _send_refusal(client, Refusal(status, detail))
+        client.sendall(message(status, detail))
 
     def _answer(self, conn: TConn) -> bool:
         """Compute one answer under the lock, and send it after that; return whether to keep the connection."""
