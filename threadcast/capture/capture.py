@@ -87,7 +87,7 @@ class Captured:
         captured = [self.held[i] for i, e in enumerate(self.program.inputs) if e.name.startswith(_FIXED_ARGUMENT)]
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
-        if others != captured:
+        if list(map(repr, others)) != list(map(repr, captured)):  # 1 is not 1.0 or True, nor 0.0 -0.0
             raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
         for i, (given, example) in enumerate(zip(tensors, self.arguments)):
             if (given.shape, given.dtype) != (example.shape, example.dtype):
@@ -140,6 +140,10 @@ def capture_training(
     with step.module.left_alone(model, loss):
         data = tuple(inputs), target
         captured = _capture(step, step.groups, data, recorder, settings=step.settings, split=split)
+    constants = (
+        captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
+    )
+    step.check_constants(value for value in constants if isinstance(value, Tensor))
     step.keep_states()
     return captured
 

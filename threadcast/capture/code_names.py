@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -23,6 +24,8 @@ class CodeNames:
     """Modules imported when the code runs, by full name."""
     reflective: bool
     """Whether it may read attributes by names that are computed."""
+    texts: frozenset[str]
+    """Its constants that are names, by which it may ask for what does not exist yet."""
 
 
 @lru_cache(maxsize=4096)
@@ -34,10 +37,20 @@ def names_in(code: CodeType) -> CodeNames:
         where = "globals" if kind in _GLOBAL else "attributes" if kind in _ATTRIBUTE else "imports"
         if where != "imports" or kind == "IMPORT_NAME":
             found[where].add(instruction.argval)
+    texts = {text for constant in code.co_consts for text in _texts_in(constant)}
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return CodeNames(
         frozenset(found["globals"]).union(*(names.globals for names in inner)),
         frozenset(found["attributes"]).union(*(names.attributes for names in inner)),
         frozenset(found["imports"]).union(*(names.imports for names in inner)),
         any(names.reflective for names in inner) or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
+        frozenset(texts).union(*(names.texts for names in inner)),
     )
+
+
+def _texts_in(constant: object) -> Iterator[str]:
+    if isinstance(constant, str) and constant.isidentifier():
+        yield constant
+    elif isinstance(constant, tuple | frozenset):
+        for part in constant:
+            yield from _texts_in(part)

@@ -42,19 +42,19 @@ class ModuleValues:
     def call(
         self, function: Callable[..., Any], parameters: list[Tensor], buffers: list[Tensor], arguments: Any
     ) -> Any:
-        """Return what the function returns with these parameters and buffers in place of its own.
+        """Return what `function` returns while the module has these parameters and buffers in place of its own.
 
-        CaptureError where the call replaces one of them by another tensor instead of writing to it.
+        `function` may be the module or any callable that reads the module. CaptureError where the call replaces one of
+        them by another tensor instead of writing to it.
         """
-        if not isinstance(function, nn.Module):
-            return function(*arguments)
         live = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
-        values = {place: live[name] for place, name in self._places.items()}
+        values = {f"module.{place}": live[name] for place, name in self._places.items()}
         given = dict(values)
-        result = functional_call(function, values, arguments, tie_weights=False)
+        result = functional_call(_Reader(self.module, function), values, arguments, tie_weights=False)
         for name, value in values.items():
             if value is not given[name]:
-                raise CaptureError(f"cannot capture: {name} is exchanged for another tensor instead of written to")
+                place = name.removeprefix("module.")
+                raise CaptureError(f"cannot capture: {place} is exchanged for another tensor instead of written to")
         return result
 
     @contextmanager
@@ -75,3 +75,15 @@ class ModuleValues:
         changed = of_modules or elsewhere
         if changed is not None:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
+
+
+class _Reader(nn.Module):
+    """Calls a function that reads `module`, which `functional_call` finds as a submodule."""
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module = module
+        self._call = (function,)  # in a tuple: as an attribute, a module would be a second submodule
+
+    def forward(self, *arguments: Any) -> Any:
+        return self._call[0](*arguments)

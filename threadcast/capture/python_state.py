@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Table:
         for name in {**self.before, **now}:
             if not same(now.get(name, _MISSING), self.before.get(name, _MISSING)):
                 return f"{name!r} of {self.owner}" if isinstance(name, str) else f"an item of {self.owner}"
+        if self.names is None and not all(map(is_, now, self.before)):
+            return f"the order of {self.owner}"
         return None
 
     def restore(self) -> None:
@@ -55,6 +58,9 @@ class Table:
                 del self.items[name]
             else:
                 self.items[name] = value
+        if self.names is None and not all(map(is_, self.items, self.before)):
+            self.items.clear()
+            self.items.update(self.before)
 
 
 class PythonState:

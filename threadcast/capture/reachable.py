@@ -8,12 +8,20 @@ can be reached: a trainer's step counter does not matter to a loss that never re
 from __future__ import annotations
 
 import argparse
+import datetime
+import decimal
 import enum
+import fractions
 import gc
 import inspect
 import logging
+import operator
+import os
+import pathlib
 import random
+import re
 import sys
+import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
@@ -41,6 +49,19 @@ _OPAQUE = (
     *CONSTANTS, enum.Enum, logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket, CustomOpDef,
 )  # fmt: skip
+_UNCHANGING = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType,
+    types.GenericAlias, types.UnionType, types.EllipsisType, types.NotImplementedType, re.Pattern, re.Match,
+    operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date, datetime.time, datetime.timedelta,
+    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, CellType,
+)  # fmt: skip
+"""Types without attributes that code could set, besides those that are not looked at."""
+_WITHOUT_STATE = {"torch", "numpy", "typing", "_abc", "_thread", "threading"}
+"""Libraries whose objects without attributes, as operators, types and locks, give code no values of their own."""
+_HIDDEN = {"_ctypes", "ctypes", "array", "_contextvars", "mmap"}
+"""Modules whose objects hold values in memory that no attribute shows."""
+_ENVIRONMENT = {"environ", "environb", "getenv"}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
@@ -162,6 +183,8 @@ class Reachable:
         if isinstance(value, tuple | frozenset):
             yield from value
             return
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            self._cannot("an array of objects, whose changes cannot be detected")
         self._count(value.reshape(-1) if isinstance(value, np.ndarray) else value)
         if isinstance(value, dict):
             self._whole.append((value, "a dictionary"))
@@ -188,11 +211,21 @@ class Reachable:
         names = names_in(function.__code__)
         self._names |= names.attributes
         self._reflective |= names.reflective
+        self._by_name.append((vars(function), f"function {function.__qualname__}", None))
         _, _, known = self._globals.setdefault(
             id(function.__globals__), (function.__globals__, f"module {function.__module__}", set())
         )
         known |= names.globals
+        if names.reflective:
+            self._names |= names.texts
+            known |= names.texts
+        if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
+            yield os.environ
         yield from (sys.modules.get(name) for name in names.imports)
+        package = function.__globals__.get("__package__") or ""
+        while package:  # a relative import names a module of this package or of one above
+            yield from (sys.modules.get(f"{package}.{name}" if name else package) for name in names.imports)
+            package = package.rpartition(".")[0]
 
     def _add_class(self, kind: type) -> None:
         for base in kind.__mro__:
@@ -206,6 +239,13 @@ class Reachable:
         attributes = getattr(value, "__dict__", None)
         if library and kind.__module__.split(".")[0] == "threadcast":
             return
+        if any(base.__module__ in _HIDDEN for base in kind.__mro__):
+            self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
+            return
+        if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
+            yield value.__self__
+        elif not isinstance(attributes, dict) and self._hides(value, kind, library):
+            self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
         if isinstance(attributes, dict):
             if library and not isinstance(value, _PLAIN_OBJECTS):
                 self._count(attributes)
@@ -215,12 +255,19 @@ class Reachable:
         if library:
             return
         self._add_class(kind)
+        self.attributes.append((value, "__class__"))
         for base in kind.__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name not in ("__dict__", "__weakref__"):
                     self.attributes.append((value, name))
                     yield getattr(value, name, None)
+
+    def _hides(self, value: Any, kind: type, library: bool) -> bool:
+        """Whether an object without a dictionary may have values that can change unnoticed."""
+        if isinstance(value, _UNCHANGING) or kind.__module__.split(".")[0] in _WITHOUT_STATE:
+            return False
+        return library or not any("__slots__" in vars(base) for base in kind.__mro__)
 
     def _count(self, items: Any) -> None:
         self._items += len(items)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 
 from threadcast.capture.module_values import ModuleValues
@@ -38,7 +39,7 @@ class TrainingStep:
         self._updates = updates_of(optimizer)
         parameters = self.module.parameters
         own = set(map(id, parameters.values()))
-        self._foreign = [p for p in self._updates if p.requires_grad and id(p) not in own]
+        self._foreign = {id(p) for p in self._updates if p.requires_grad and id(p) not in own}
         self._trained = [(n, p) for n, p in parameters.items() if p.requires_grad and p in self._updates]
         if not self._trained:
             raise CaptureError(
@@ -67,14 +68,18 @@ class TrainingStep:
     def __call__(
         self, parameters: list[Tensor], buffers: list[Tensor], states: list[Tensor], numbers: list[Tensor], data: Any
     ) -> dict[str, Any]:
-        arguments, target = data
-        outputs = self.module.call(self._model, parameters, buffers, arguments)
-        value = self._loss(outputs, target)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
         live = dict(zip(self.module.parameters, parameters))
-        self._recorder.phase = "backward"
-        found = self._backward(value, live)
+
+        def differentiate(arguments: tuple[Any, ...], target: Any) -> tuple[Any, Tensor, Sequence[Tensor | None]]:
+            outputs = self._model(*arguments)
+            value = self._loss(outputs, target)
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
+            self._recorder.phase = "backward"
+            return outputs, value, self._backward(value, live)
+
+        # The loss and the backward pass may read the model's parameters too: those of this call, as the model does.
+        outputs, value, found = self.module.call(differentiate, parameters, buffers, data)
         self._recorder.phase = "update"
         self._update(live, found, states, numbers)
         result = {"loss": value, "outputs": outputs}
@@ -83,12 +88,30 @@ class TrainingStep:
         return result
 
     def _backward(self, loss: Tensor, live: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
-        """The gradient of each trained parameter; None where the loss does not depend on it."""
-        wanted = [*(live[name] for name, _ in self._trained), *self._foreign]
-        found = torch.autograd.grad(loss, wanted, allow_unused=True)
-        if any(gradient is not None for gradient in found[len(self._trained) :]):
-            raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
-        return found
+        """The gradient of each trained parameter; None where the loss does not depend on it.
+
+        CaptureError where the loss also has a gradient by a tensor that is not an argument of the recorded step.
+        """
+        for leaf in _leaves(loss):
+            if id(leaf) in self._foreign:
+                raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
+            if not isinstance(leaf, FakeTensor):
+                raise CaptureError(
+                    f"cannot capture: the loss depends on {_describe(leaf)} that requires a gradient and is not read "
+                    "from the model, so a graph would miss this gradient"
+                )
+        return torch.autograd.grad(loss, [live[name] for name, _ in self._trained], allow_unused=True)
+
+    def check_constants(self, constants: Iterable[Tensor]) -> None:
+        """CaptureError where one of the recorded `constants` shares memory with a trained parameter or a buffer."""
+        tensors = [*(parameter for _, parameter in self._trained), *self.module.buffers.values()]
+        memory = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.numel()}
+        for constant in constants:
+            if constant.untyped_storage()._cdata in memory:
+                raise CaptureError(
+                    f"cannot capture: {_describe(constant)} shares memory with a parameter or buffer of the model, "
+                    "but is not read from the model"
+                )
 
     def _update(
         self,
@@ -117,6 +140,19 @@ class TrainingStep:
         """Put the state tensors that the captured step updates into `optimizer.state`."""
         for name, parameter in self._updated:
             keep_state(self._optimizer, parameter, self._states[name])
+
+
+def _leaves(tensor: Tensor) -> Iterator[Tensor]:
+    """The leaf tensors that `tensor` has a gradient by, found in autograd's graph."""
+    pending, known = [tensor.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            yield leaf
+        pending += [following for following, _ in node.next_functions]
 
 
 def _describe(value: Any) -> str:

@@ -18,7 +18,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.recording import PLAIN
-from threadcast.capture.unsupported import unsupported
+from threadcast.capture.unsupported import is_plain, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
@@ -32,6 +32,7 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
+from threadcast.runtime.watching.constants import exact
 from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
 
@@ -79,7 +80,7 @@ class Optimized:
         self._model = model
         self._watch = None if self._unsupported else Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._renew_watch)
-        self._shadowed = replace(shadowed, trace=partial(shadowed.trace, self._format))
+        self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
         self._tunings: dict[Any, Tuning | Fallback] = {}
         """For the key of each kind of arguments, what runs its calls."""
         self._last: tuple[Any, Tuning | Fallback] | None = None
@@ -112,7 +113,7 @@ class Optimized:
                 if self._awaited is not None:
                     self._changing.add(self._awaited)
                     self._awaited = None
-                return self._default(*arguments)
+                return self._as_given(*arguments)
             if not isinstance(found, Tuning):
                 return self._as_before(found.reason, arguments)
             return self._verified(found, arguments) if self._verify_every else found(*arguments)
@@ -257,6 +258,9 @@ class Optimized:
             return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
             return "an argument is a sparse tensor"
+        other = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and not is_plain(leaf)), None)
+        if other is not None:
+            return f"an argument is a {type(other).__name__}, not an ordinary tensor"
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
             return "an argument requires a gradient, which a captured step does not compute"
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (Tensor, *PLAIN))), None)
@@ -272,7 +276,17 @@ class Optimized:
         if reason not in self._warned:
             self._warned.add(reason)
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
+        return self._as_given(*arguments)
+
+    def _as_given(self, *arguments: Any) -> Any:
+        """Run a call in eager PyTorch in the given memory format."""
+        self._format.set(MemoryFormat.AS_GIVEN)
         return self._default(*arguments)
+
+    def _reference(self, *arguments: Any) -> Any:
+        """Run a call as `_as_given` does, and restore the memory format, in which the compared call ran."""
+        with self._format.as_given():
+            return self._default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
         """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""
@@ -307,7 +321,7 @@ def _described(leaves: list[Any]) -> tuple[Hashable, ...]:
     """A key of the leaves: shape, type, strides and device of each tensor; type and value of every other leaf."""
     return tuple(
         [
-            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else exact(leaf)
             for leaf in leaves
         ]
     )

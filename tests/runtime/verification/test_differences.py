@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from threadcast.runtime.verification.differences import first_difference, nudged, sensitivities, value_difference
+from threadcast.runtime.verification.differences import (
+    Sensitivity,
+    first_difference,
+    nudged,
+    sensitivities,
+    value_difference,
+)
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -73,3 +79,58 @@ def test_a_result_may_differ_by_what_eagers_own_differs_by_after_a_rounding() ->
     assert first_difference(eager, plan) is not None
     assert first_difference(eager, plan, sensitivity=allowed) is None
     assert first_difference(eager, {"difference": torch.tensor([0.1])}, sensitivity=allowed) is not None
+
+
+def _bf16_weight(movement: float) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    before = (torch.rand(256, generator=generator) - 0.5).bfloat16()
+    return before, (before + movement * torch.randn(256, generator=generator)).bfloat16()
+
+
+def _sensitivity(before: torch.Tensor, after: torch.Tensor) -> dict[str, Sensitivity]:
+    start = nudged(before)
+    end = (start.double() + (after.double() - before.double())).bfloat16()
+    return sensitivities({"weight": after}, {"weight": end}, before={"weight": before}, starts=[{"weight": start}])
+
+
+@pytest.mark.parametrize("movement", [0.003, 0.01, 0.1])
+def test_a_changed_start_is_not_sensitivity_of_what_moves(movement: float) -> None:
+    before, after = _bf16_weight(movement)
+    allowed = _sensitivity(before, after)
+    found = first_difference({"weight": after}, {"weight": before}, before={"weight": before}, sensitivity=allowed)
+    assert found is not None
+    assert "did not move" in found.reason
+
+
+@pytest.mark.parametrize("share", [0.3, -1.0])
+def test_a_movement_in_another_direction_or_by_less_than_half_is_found_however_sensitive(share: float) -> None:
+    before, after = _bf16_weight(0.1)
+    plan = (before.double() + share * (after.double() - before.double())).bfloat16()
+    found = value_difference("weight", after, plan, before=before, sensitivity=Sensitivity(allowed=1.0))
+    assert found is not None
+    assert "moved otherwise" in found.reason
+    unsteady = Sensitivity(allowed=1.0, steady=False)
+    assert value_difference("weight", after, plan, before=before, sensitivity=unsteady) is None
+
+
+def test_what_eager_itself_moves_in_any_direction_is_not_steady() -> None:
+    before, after = _bf16_weight(0.1)
+    other = {"weight": before + before - after}
+    values = {"weight": before}
+    assert not sensitivities({"weight": after}, other, before=values, starts=[values])["weight"].steady
+
+
+def test_numbers_that_are_not_finite_after_a_rounding_allow_nothing() -> None:
+    eager, plan = {"x": torch.tensor([1.0, 2.0])}, {"x": torch.tensor([1.0, 9.0])}
+    allowed = sensitivities(eager, {"x": torch.tensor([1.0, float("nan")])}, {"x": torch.tensor([1.0, float("inf")])})
+    assert first_difference(eager, plan, sensitivity=allowed) is not None
+    infinite = {"x": torch.tensor([1.0, float("inf")])}
+    allowed = sensitivities(infinite, eager)
+    assert first_difference(infinite, eager, sensitivity=allowed) is None
+    assert first_difference(infinite, {"x": torch.tensor([3.0, 2.0])}, sensitivity=allowed) is not None
+
+
+def test_changed_numbers_stay_between_the_smallest_and_the_largest() -> None:
+    value = torch.tensor([0.25, 1.0, 1.0, 1.0, 1.0, 0.5])
+    assert float(nudged(value).max()) == 1.0
+    assert not torch.equal(nudged(value), value)

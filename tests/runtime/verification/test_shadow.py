@@ -18,7 +18,7 @@ from threadcast.capture.capture import Captured, capture_training
 from threadcast.core import Machine
 from threadcast.core.errors import WrongResult
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.verification.shadow import Ran, Shadowed, shadow_step
+from threadcast.runtime.verification.shadow import Ran, Shadowed, checked_step, shadow_step
 
 Replaying = Callable[..., Engine]
 
@@ -129,3 +129,48 @@ def test_an_engine_that_mixes_up_values_is_told_from_a_wrong_kernel(machine: Mac
     with pytest.raises(WrongResult, match=f"operator '{op}' .* differs on the engine"):
         step.shadow()
     step.engine.close()
+
+
+class Drawn(nn.Module):
+    """A network whose input must be a probability."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(8), nn.Linear(8, 4)
+        self.register_buffer("unchanged", torch.tensor([0.0, -0.0, 1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(self.norm(torch.bernoulli(x)))
+        return result
+
+
+def _drawn() -> tuple[Drawn, Shadowed]:
+    model = Drawn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def eager(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    return model, Shadowed(eager, eager, model, optimizer, lambda loss: {"loss": loss})
+
+
+def test_changed_numbers_that_an_operator_refuses_do_not_reach_the_caller() -> None:
+    (model, shadowed), (alone, eager) = _drawn(), _drawn()
+    alone.load_state_dict(model.state_dict())
+    arguments = torch.ones(6, 8), torch.randn(6, 4)
+    result, difference = checked_step(shadowed, lambda *a: shadowed.eager(*a) * 2, arguments, None)
+    assert difference is not None
+    assert torch.equal(result, eager.eager(*arguments))
+    torch.testing.assert_close(model.state_dict(), alone.state_dict(), rtol=0, atol=0)
+
+
+def test_values_that_a_checked_step_leaves_alone_are_not_written() -> None:
+    model, shadowed = _drawn()
+    arguments = torch.rand(6, 8), torch.randn(6, 4)
+    versions = [tensor._version for tensor in (model.unchanged, *arguments)]
+    assert checked_step(shadowed, shadowed.eager, arguments, None)[1] is None
+    assert [tensor._version for tensor in (model.unchanged, *arguments)] == versions

@@ -12,6 +12,7 @@ from torch import nn
 
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.screening import screened
 from threadcast.runtime.backends.ways import ways
 from threadcast.runtime.backends.weight_versions import WeightVersions
@@ -34,12 +35,14 @@ def contenders(
 
     `among` are the backends to try, with up to `cores` threads. They take the module's parameters and buffers as
     constants, so `holds` of a contender is true until `WeightVersions` finds a write to one of them. A module in
-    training mode has no contenders. Backends that cannot run the module are left out, with a log message.
+    training mode, or one that draws random numbers, has no contenders. Backends that cannot run the module are left
+    out, with a log message. Whatever is run to make and to check them leaves the random generators as they are.
     """
     if any(part.training for part in module.modules()):
         return
     try:
-        flat = FlatModule(module, arguments)
+        with generators_restored():
+            flat = FlatModule(module, arguments)
         holds = WeightVersions(module).unchanged
     except (CaptureError, RuntimeError) as error:
         _logger.info("no backends: %s", error)
@@ -47,7 +50,8 @@ def contenders(
     with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
         file = Path(folder, "model.onnx")
         try:
-            found = screened(flat, cores, file, among)
+            with generators_restored():
+                found = screened(flat, cores, file, among)
         except (ExecutionError, OSError) as error:
             _logger.warning("backends are left out: %s", error)
             return
@@ -56,8 +60,9 @@ def contenders(
         makes = dict(ways(flat, cores, file if file.exists() else None))
         for way in found.ways:
             try:
-                run = makes[way]()
-                flat.check(run)
+                with generators_restored():
+                    run = makes[way]()
+                    flat.check(run)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
                 _logger.info("%s does not run this model: %s", way, str(error).splitlines()[:1])
                 continue

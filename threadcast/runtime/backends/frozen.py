@@ -23,7 +23,7 @@ class FlatModule(nn.Module):
     """A module as a function from tensors to tensors; its other arguments are fixed to those of the example.
 
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
-    tensors, or writes to its buffers or arguments.
+    tensors, writes to its buffers or arguments, or draws random numbers.
     """
 
     def __init__(self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
@@ -74,13 +74,15 @@ class FlatModule(nn.Module):
 
 
 def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """The module's result on copies of arguments and buffers; CaptureError where it writes to them: backends do not."""
+    """The module's result on copies of arguments and buffers; CaptureError where it writes to them or draws numbers."""
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     args, kwargs = pytree.tree_map_only(Tensor, torch.clone, arguments)
     copies = [*buffers.values(), *(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))]
     with torch.no_grad():
-        before = [copy._version for copy in copies]
+        before, generator = [copy._version for copy in copies], torch.get_rng_state()
         result = torch.func.functional_call(module, buffers, args, kwargs)
     if [copy._version for copy in copies] != before:
         raise CaptureError("the module writes to its buffers or arguments, which backends do not")
+    if not torch.equal(torch.get_rng_state(), generator):
+        raise CaptureError("the module draws random numbers, and backends draw others")
     return result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from threadcast.capture.capture import Captured
+from threadcast.capture.dependencies import is_random
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -18,6 +21,15 @@ def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...
     convolves = model is not None and any(isinstance(part, nn.Conv2d | nn.ConvTranspose2d) for part in model.modules())
     images = any(isinstance(leaf, Tensor) and leaf.dim() == 4 for leaf in pytree.tree_leaves(example))
     return tuple(MemoryFormat) if convolves and images else (MemoryFormat.AS_GIVEN,)
+
+
+def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
+    """Return those of `formats` in which a call with this graph gives what it gives in the given format.
+
+    Random numbers are drawn in the order of a tensor's numbers in memory: a graph that draws any has only the given
+    format.
+    """
+    return (MemoryFormat.AS_GIVEN,) if any(map(is_random, captured.program.nodes)) else tuple(formats)
 
 
 def with_images_channels_last(values: Any) -> Any:
@@ -64,6 +76,16 @@ class ModelFormat:
                     given = torch.empty_strided(tensor.shape, self._given[parameter], dtype=tensor.dtype)
                     tensor.data = given.copy_(tensor.detach())
         self._changed()
+
+    @contextmanager
+    def as_given(self) -> Iterator[None]:
+        """Within the context, all tensors are in the given format; afterwards in the one that they had before."""
+        before = self.current
+        self.set(MemoryFormat.AS_GIVEN)
+        try:
+            yield
+        finally:
+            self.set(before)
 
     def arguments(self, values: Any) -> Any:
         """Return a call's arguments in the current format."""

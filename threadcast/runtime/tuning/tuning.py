@@ -23,7 +23,7 @@ from threadcast.runtime.engines.open_engine import has_native_engine, open_engin
 from threadcast.runtime.fusion.fuse import fused
 from threadcast.runtime.plans.curves_in_step import probe_cases
 from threadcast.runtime.plans.malleable_plan import counts_below
-from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.model_format import ModelFormat, formats_with_equal_results
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender import Candidate, Contender, Run
@@ -69,8 +69,9 @@ class Tuning:
     contenders when their turn comes. A plan that `plans` has stored for the graph runs from the first call on; `call`
     identifies the call in that store. With `fuse` the graph with fused operators is tried too.
 
-    `checked` says how PyTorch runs a step: the first step by each plan is then also run by PyTorch, and a plan with
-    other results never runs again. Without it nothing is checked.
+    `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
+    eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
+    Without it nothing is checked. A graph that draws random numbers runs in the format as given only.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -91,12 +92,16 @@ class Tuning:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         formats = plans.formats_first(call, formats)
+        first = capture(formats[0])
+        equal = formats_with_equal_results(first, formats)
+        if equal[0] is not formats[0]:
+            first = capture(equal[0])
         self.report = Report()
         self._default, self._capture_graph, self._format = default, capture, model_format
         self._machine, self._call, self._plans, self._clock = machine, call, plans, clock
         self._backends = iter(backends)
-        self._first = Variant(formats[0])
-        self._graphs = {self._first: capture(formats[0])}
+        self._first = Variant(equal[0])
+        self._graphs = {self._first: first}
         self._contenders = {DEFAULT: Contender(DEFAULT, partial(self._run_eagerly, MemoryFormat.AS_GIVEN))}
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
@@ -109,11 +114,11 @@ class Tuning:
         """Seconds of a step of each plan that is stored."""
         self._shadowed = checked
         self._checked: set[ContenderId | SearchStep] = set()
-        """Plans that were compared with PyTorch, or were too large to be compared."""
+        """What was compared with PyTorch, or was too large to be compared."""
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._states = TuningMachine(formats, probe_cases(machine), fuse=fuse, backends=True)
+        self._states = TuningMachine(equal, probe_cases(machine), fuse=fuse, backends=True)
         self._instructions: Instructions = ()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -188,10 +193,10 @@ class Tuning:
         return lambda *arguments: (run(*arguments), None)
 
     def _needs_check(self, runner: Runner, arguments: tuple[Any, ...]) -> bool:
-        """Whether this is the first step of a plan, so that its results have to be compared with PyTorch's."""
+        """Whether this is the first step by a plan or in another memory format: it is compared with PyTorch's."""
         plan = _plan_of(runner)
-        by_plan = isinstance(plan, SearchStep) or plan.kind is Kind.PLAN
-        if self._shadowed is None or not by_plan or plan in self._checked:
+        differs = isinstance(plan, SearchStep) or plan.kind in {Kind.PLAN, Kind.EAGER}
+        if self._shadowed is None or not differs or plan in self._checked:
             return False
         reason = self._shadowed.too_large(arguments, self.captured)
         if reason is not None:
@@ -423,7 +428,7 @@ class Tuning:
 
 
 def _plan_of(runner: Runner) -> ContenderId | SearchStep:
-    """A key of the plan that runs the step. A step while a plan is being made has the key of the plan that runs it."""
+    """A key of what runs the step. A step while a plan is being made has the key of the plan that runs it."""
     if isinstance(runner, ContenderStep):
         return runner.contender
     return SearchStep(runner.variant, runner.step.by) if isinstance(runner.step, Meanwhile) else runner

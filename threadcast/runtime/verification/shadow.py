@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,17 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.verification.differences import NUDGES, Difference, first_difference, sensitivities
+from threadcast.runtime.verification.differences import (
+    NUDGES,
+    Difference,
+    Sensitivity,
+    first_difference,
+    sensitivities,
+)
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.step_state import StepState, free_bytes, needed_bytes, too_large
+
+_logger = logging.getLogger("threadcast")
 
 Run = Callable[..., Any]
 
@@ -47,17 +56,22 @@ class Shadowed:
         needed = needed_bytes(self.model, self.optimizer, arguments, _written(captured))
         return too_large(COPIES * needed, free_bytes())
 
-    def sensitivity(self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any]) -> dict[str, float]:
-        """Return how much a plan may differ in each value because eager's own result `wanted` is sensitive to rounding.
+    def sensitivity(self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any]) -> dict[str, Sensitivity]:
+        """Return how sensitive each value of eager's own result `wanted` is to rounding.
 
         Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by one rounding (see
-        `sensitivities`). Does not restore the state afterwards.
+        `sensitivities`). Where one of these steps raises, as on a probability above 1, nothing is returned. Does not
+        restore the state afterwards.
         """
-        changed = []
-        for seed in range(NUDGES):
-            start.nudge(seed)
-            changed.append({**self.copied(self.eager(*arguments)), **start.now()})
-        return sensitivities(wanted, *changed)
+        changed, starts = [], []
+        try:
+            for seed in range(NUDGES):
+                starts.append(start.nudge(seed))
+                changed.append({**self.copied(self.eager(*arguments)), **start.now()})
+        except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
+            _logger.debug("steps on numbers changed by one rounding raise: %s", error)
+            return {}
+        return sensitivities(wanted, *changed, before=start.values, starts=starts)
 
     def copied(self, result: Any) -> dict[str, Any]:
         """Return copies of the parts of a step's result, by name."""

@@ -21,6 +21,7 @@ MOST_OF_FREE_MEMORY = 0.5
 """Share of the free memory that copies may take."""
 
 
+_PARTS = ("real", "imag")
 GENERATOR = "the random generator's state"
 
 
@@ -69,9 +70,12 @@ class StepState:
         return next((name for name, parameter, version in self._versions if parameter._version != version), None)
 
     def restore(self) -> None:
-        """Set everything back to the values that it had when this object was made."""
+        """Set everything back to the values that it had when this object was made.
+
+        Tensors that have these values are not written to, so that their version counters stay.
+        """
         for name, tensor in self._tensors.items():
-            tensor.detach().copy_(self.values[name])
+            _set(tensor, self.values[name])
         if self._attributes is not None:
             self._attributes.restore()
         if self._optimizer is not None:
@@ -86,15 +90,32 @@ class StepState:
         torch.set_rng_state(self.values[GENERATOR])
         random.setstate(self._python_generator)
 
-    def nudge(self, seed: int) -> None:
-        """Set everything back as `restore` does, but with all numbers changed by one rounding, at random by `seed`."""
+    def nudge(self, seed: int) -> dict[str, Tensor]:
+        """Set everything back as `restore` does, but with all numbers changed by one rounding, at random by `seed`.
+
+        Returns the changed numbers by name.
+        """
         self.restore()
+        changed = {name: nudged(self.values[name], seed=seed) for name in self._tensors}
         for name, tensor in self._tensors.items():
-            tensor.detach().copy_(nudged(self.values[name], seed=seed))
+            _set(tensor, changed[name])
+        return changed
 
     def name_of(self, tensor: Tensor) -> str | None:
         """Return the name of the copy of this very tensor; None if the tensor was not copied."""
         return next((name for name, mine in self._tensors.items() if mine is tensor), None)
+
+
+def _set(tensor: Tensor, value: Tensor) -> None:
+    """Write a value to a tensor that does not have it already; 0 and -0 are different values here."""
+    tensor = tensor.detach()
+    same = torch.equal(tensor, value)
+    if same and tensor.is_complex():
+        same = all(torch.equal(getattr(tensor, part).signbit(), getattr(value, part).signbit()) for part in _PARTS)
+    elif same and tensor.is_floating_point():
+        same = torch.equal(tensor.signbit(), value.signbit())
+    if not same:
+        tensor.copy_(value)
 
 
 def needed_bytes(

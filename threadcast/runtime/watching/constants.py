@@ -25,4 +25,9 @@ def _hashable(value: Any) -> Any:
         return tuple(map(_hashable, value))
     if isinstance(value, dict):
         return tuple([(name, _hashable(one)) for name, one in value.items()])
-    return value if isinstance(value, _CONSTANTS) else repr(value)
+    return exact(value) if isinstance(value, _CONSTANTS) else repr(value)
+
+
+def exact(value: Any) -> tuple[type, Any]:
+    """A key of a constant that differs wherever code may tell two apart: 1, 1.0 and True, or 0.0 and -0.0."""
+    return type(value), repr(value) if isinstance(value, float | complex) else value

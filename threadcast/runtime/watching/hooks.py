@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_globals
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -38,6 +39,26 @@ def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> It
         found = (getattr(optimizer, name, None) for name in _OPTIMIZER_HOOKS)
         yield from (("the optimizer", table) for table in found if table is not None)
         yield from (("all optimizers", getattr(optimizer_globals, name)) for name in _GLOBAL_OPTIMIZER_HOOKS)
+
+
+def replaced_method(optimizer: Optimizer | None) -> str | None:
+    """Return in words a method of this one optimizer that a graph would not call; None where there is none.
+
+    A learning-rate schedule of PyTorch replaces `step` by a function that notes the call and makes it; that is allowed.
+    """
+    own = vars(optimizer) if optimizer is not None else {}
+    for name in ("step", "zero_grad"):
+        if name in own and not (name == "step" and _of_a_schedule(own[name], type(optimizer))):
+            return f"the optimizer's {name} was replaced by another function"
+    return None
+
+
+def _of_a_schedule(step: Any, kind: type) -> bool:
+    return (
+        isinstance(step, FunctionType)
+        and step.__globals__ is vars(lr_scheduler)
+        and getattr(step, "__wrapped__", None) is getattr(kind, "step", None)
+    )
 
 
 def _only_count(hooks: dict[Any, Any]) -> bool:

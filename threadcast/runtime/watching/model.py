@@ -15,7 +15,7 @@ from threadcast.capture.optimizers import built_in
 from threadcast.capture.unsupported import is_plain
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
-from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks
+from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, replaced_method
 from threadcast.runtime.watching.patience import Patience
 from threadcast.runtime.watching.python_values import ReadsWatch
 
@@ -72,7 +72,8 @@ class Watch:
         self._places = list(map(Tensor.data_ptr, self._tensors))
         self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
         self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
-        self._sizes = list(map(len, self._tables))
+        self._keys = list(map(tuple, self._tables))  # in their order, by which nn.Sequential calls its layers
+        self._kinds = list(map(type, self._modules))
         self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
         self._untouched: Any = None
         self._groups_untouched: Any = None
@@ -81,7 +82,9 @@ class Watch:
     def observe(self) -> Observation:
         """Return the current state. Call it exactly once before each call, because changes are counted by calls."""
         read = self._reads.changed()
-        if read is None and self._last is not None and self._untouched is not None and self._untouched.holds():
+        untouched = self._last is not None and self._untouched is not None and self._untouched.holds()
+        if read is None and untouched and self._same_kinds():
+            assert self._last is not None
             if not self._groups_untouched.holds():  # as before each step of a learning-rate schedule
                 self._groups_untouched = self._touches_of_groups()
                 self._last = replace(self._last, settings=(*self._last.settings[:2], *self._groups()))
@@ -103,7 +106,11 @@ class Watch:
 
     def _cannot_watch(self) -> str | None:
         reason = self._reads.state.unwatchable
-        return None if reason is None else f"it reads {reason}"
+        return replaced_method(self.optimizer) if reason is None else f"it reads {reason}"
+
+    def _same_kinds(self) -> bool:
+        """Whether all modules are still of the classes that they had: assigning `__class__` touches no dictionary."""
+        return all(map(is_, map(type, self._modules), self._kinds))
 
     def _touches_of_groups(self) -> Any:
         library = loaded_library()
@@ -130,7 +137,8 @@ class Watch:
         found = map(dict.get, self._holders, self._names)
         return (
             all(map(is_, found, self._values))
-            and list(map(len, self._tables)) == self._sizes
+            and list(map(tuple, self._tables)) == self._keys
+            and self._same_kinds()
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
             and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
         )

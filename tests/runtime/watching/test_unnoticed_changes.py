@@ -1,0 +1,195 @@
+"""Changes that equal values, replaced methods, classes or missing names hide: answers and steps follow PyTorch's."""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import ctypes
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import closing
+from types import MappingProxyType, MethodType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.optim.lr_scheduler import StepLR
+
+import threadcast
+from threadcast import networks
+from threadcast.capture.python_state import PythonState
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def line() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
+
+
+def clipped(optimizer: torch.optim.Optimizer) -> None:
+    before = optimizer.step
+
+    def step(*arguments: Any) -> Any:
+        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.01)
+        return before(*arguments)
+
+    optimizer.step = step  # type: ignore[method-assign]
+
+
+def without_effect(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step = MethodType(lambda self: None, optimizer)  # type: ignore[method-assign]
+
+
+def scheduled_and_clipped(optimizer: torch.optim.Optimizer) -> None:
+    StepLR(optimizer, 2)
+    clipped(optimizer)
+
+
+@pytest.mark.parametrize("change", [clipped, without_effect, scheduled_and_clipped])
+def test_an_optimizer_whose_step_was_replaced_runs_as_pytorch_does(change: Callable[[Any], None]) -> None:
+    mine, eager = line(), line()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager)]
+    x, y = torch.ones(3, 2).double(), torch.zeros(3, 2).double()
+    with closing(threadcast.optimize_training(mine, mse_loss, optimizers[0], cores=1)) as step:
+        for _ in range(3):
+            step(x, y)
+            one_step(eager, optimizers[1], x, y)
+        for optimizer in optimizers:
+            change(optimizer)
+        with pytest.warns(UserWarning, match="the optimizer's step was replaced"):  # noqa: PT031
+            for _ in range(3):
+                step(x, y)
+                one_step(eager, optimizers[1], x, y)
+    for found, wanted in zip(mine.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(mse_loss(model(x), y))
+    optimizer.step()
+
+
+def test_a_learning_rate_schedule_leaves_the_optimizer_capturable() -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = StepLR(optimizer, 2)
+    x, y = torch.ones(3, 2).double(), torch.zeros(3, 2).double()
+    with closing(threadcast.optimize_training(model, mse_loss, optimizer, cores=1)) as step:
+        for _ in range(4):
+            step(x, y)
+            schedule.step()
+        assert [report.reason for report in step.reports] == [""]
+
+
+class Scaled(nn.Module):
+    """Multiplies by its attribute; the type of the number decides what is computed."""
+
+    def __init__(self, factor: Any) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.factor[0] if isinstance(self.factor, tuple) else self.factor
+        if isinstance(factor, bool):
+            return x - 5
+        return x * factor
+
+
+class Negated(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
+
+
+def follows(model: Callable[..., Tensor], change: Callable[[], Any], *arguments: Any) -> None:
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+        for turn in range(6):
+            if turn == 3:
+                change()
+            torch.testing.assert_close(call(*arguments), model(*arguments))
+        assert call.reports[0].reason == ""
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2.0), (1, True), ((1, 2), (1.0, 2.0))])
+def test_an_equal_attribute_of_another_type_is_another_value(before: Any, after: Any) -> None:
+    model = Scaled(before)
+    follows(model, lambda: setattr(model, "factor", after), torch.arange(4))
+
+
+def test_zero_with_another_sign_is_another_value() -> None:
+    class Divided(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.copysign(x, self.factor)
+
+    model = Divided(0.0)
+    follows(model, lambda: setattr(model, "factor", -0.0), torch.ones(3))
+    with closing(threadcast.optimize(torch.copysign, cores=1, backends=False)) as call:
+        assert [float(call(torch.ones(()), zero)) for zero in (0.0, 0.0, -0.0)] == [1.0, 1.0, -1.0]
+
+
+def test_another_class_or_another_order_of_layers_is_another_model() -> None:
+    model = Scaled(2.0)
+    follows(model, lambda: setattr(model, "__class__", Negated), torch.ones(3))
+    layers = line().float()
+    follows(layers, lambda: layers._modules.update({"0": layers._modules.pop("0")}), torch.ones(3, 2))
+
+
+def test_attributes_of_functions_and_names_that_appear_later_are_read() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * scaled.factor * getattr(scaled, "late", 1.0) * (3 if "LATE" in globals() else 1)  # type: ignore
+
+    scaled.factor = 1.0  # type: ignore[attr-defined]
+    follows(scaled, lambda: setattr(scaled, "factor", 3.0), torch.ones(3))
+    follows(scaled, lambda: setattr(scaled, "late", 3.0), torch.ones(3))
+    try:
+        follows(scaled, lambda: globals().update(LATE=True), torch.ones(3))
+    finally:
+        globals().pop("LATE", None)
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    follows(
+        lambda x: x * float(os.environ.get("FACTOR", "1")), lambda: monkeypatch.setenv("FACTOR", "3"), torch.ones(3)
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        weakref.ref(Scaled), ctypes.c_double(1), array.array("d", [1.0]), memoryview(bytearray(2)),
+        MappingProxyType({"factor": 1.0}), {"factor": 1.0}.values(), contextvars.ContextVar("factor"),
+        np.array([object()], dtype=object),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_cannot_be_looked_into_is_refused(value: Any) -> None:
+    assert PythonState([lambda x: (x, value)]).unwatchable is not None
+
+
+@pytest.mark.parametrize("name", networks.names())
+def test_every_network_can_be_watched(name: str) -> None:
+    workload = networks.load(name, networks.sizes(name)[0], batch=2)
+    assert PythonState([workload.model, workload.loss]).unwatchable is None
+
+
+class Tripled(Tensor):
+    """A tensor whose operators do more than those of a plain one."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found * 3 if func is torch.tanh else found
+
+
+def test_an_argument_of_a_tensor_subclass_runs_as_pytorch_does() -> None:
+    plain = torch.ones(3)
+    with closing(threadcast.optimize(torch.tanh, cores=1, backends=False)) as call:
+        call(plain)
+        with pytest.warns(UserWarning, match="an argument is a Tripled"):
+            found = call(plain.as_subclass(Tripled))
+    torch.testing.assert_close(found.as_subclass(Tensor), plain.tanh() * 3)
