@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
+from threadcast.capture.tensor_reads import refused_reads
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError, InvalidInput
 from threadcast.core.tensor import TensorSpec
@@ -120,6 +121,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
                 given = [self._given(leaf) for leaf in leaves]
                 random_state = end.enter_context(_RandomState())
+                end.enter_context(refused_reads())
                 with self._fakes, self:
                     outputs = function(*pytree.tree_unflatten(given, structure))
                 random_state.check(self.recording)
