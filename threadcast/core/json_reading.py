@@ -39,7 +39,7 @@ def parse(text: str | bytes, *, what: str) -> Any:
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(members)
     if len(unique) < len(members):
-        (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
+        ((twice, _),) = Counter(name for name, _ in members).most_common(1)
         raise FormatError(f"an object has the member {twice!r} twice")
     return unique
 
