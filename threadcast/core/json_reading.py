@@ -13,14 +13,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 
 T = TypeVar("T")
 _REQUIRED: Any = object()
-_NAMES = {
-    dict: "an object",
-    list: "an array",
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "a boolean",
-}
+_NAMES = {dict: "an object", list: "an array", str: "a string", int: "an integer", float: "a number", bool: "a boolean"}
 
 
 def parse(text: str | bytes, *, what: str) -> Any:

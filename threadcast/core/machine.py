@@ -65,10 +65,7 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.cores:
             raise InvalidInput(f"machine {self.name!r} has no cores")
-        for what, values in (
-            ("core id", [c.id for c in self.cores]),
-            ("cpu", [x for c in self.cores for x in c.cpus]),
-        ):
+        for what, values in (("core id", [c.id for c in self.cores]), ("cpu", [x for c in self.cores for x in c.cpus])):
             if len(set(values)) != len(values):
                 raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")
         text = json.dumps(self.to_json(), sort_keys=True)

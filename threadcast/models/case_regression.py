@@ -230,12 +230,7 @@ def _fit_cases(
 
 
 def _take_residuals(
-    learned: CaseRegression,
-    inputs: Floats,
-    scores: Floats,
-    logs: Floats,
-    reference: Floats,
-    jobs: int,
+    learned: CaseRegression, inputs: Floats, scores: Floats, logs: Floats, reference: Floats, jobs: int
 ) -> None:
     """Fill `low` and `high` with bounds of out-of-fold residuals; each case gets those of the nearest probed case.
 
