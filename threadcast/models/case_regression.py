@@ -132,6 +132,7 @@ def features_of(sampled: Sampled, counters: Sequence[str], normaliser: Normalise
 
 
 def new_scaler() -> Any:
+    """An unfitted scikit-learn pipeline: it replaces missing inputs by their median, and standardises all."""
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
