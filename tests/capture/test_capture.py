@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -284,6 +285,20 @@ def test_outputs_of_any_nesting_come_back_as_they_were() -> None:
     result = captured.run(torch.zeros(2), {"y": torch.ones(2)})
     assert result["list"][1][1] == 3
     assert result["sum"].tolist() == [1.0, 1.0]
+
+
+OUTSIDE = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda w: w.tolist(), lambda w: w.numpy(), np.asarray, np.from_dlpack, lambda w: [w[0].item()], lambda w: list(w)],
+)
+def test_numbers_of_a_tensor_that_is_not_an_argument_cannot_be_captured(read: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(CaptureError, match="cannot capture"):
+        capture_forward(lambda x: x * float(read(OUTSIDE)[0]), torch.ones(3))
+    assert OUTSIDE.tolist() == [1.0, 1.0]
+    assert capture_forward(lambda x: x * torch.tensor([2.0]).tolist()[0], torch.ones(3)).run().tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
 from threadcast.capture.random_state import RandomStateWatch
 from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
+from threadcast.capture.tensor_reads import refused_reads
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
 from threadcast.core.tensor import TensorSpec
@@ -67,6 +68,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
                 given = [self._fakes.argument(leaf) for leaf in leaves]
                 random_state = end.enter_context(RandomStateWatch())
+                end.enter_context(refused_reads())
                 with self._fakes.mode, self:
                     outputs = function(*pytree.tree_unflatten(given, structure))
                 random_state.check(self.recording)

@@ -30,10 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "threadcast plan resnet18 --size small --batch 8 --explain",
         "threadcast plan resnet18 --size small --batch 8 --compare --timeline plan.json",
     ),
-    "run": (
-        "threadcast run inception_block --size small --batch 1",
-        "threadcast run my_model.py:build --gains",
-    ),
+    "run": ("threadcast run inception_block --size small --batch 1", "threadcast run my_model.py:build --gains"),
     "serve": ("threadcast serve --port 8321",),
     "models": ("threadcast models list", "threadcast models alias champion hill_climb@1"),
     "db": ("threadcast db import times.csv", "threadcast db export times.parquet"),

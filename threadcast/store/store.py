@@ -222,11 +222,7 @@ class Store:
         return list(self._read_all(select(table.c.id, table.c.document), Machine).values())
 
     def ops(
-        self,
-        *,
-        keys: Collection[str] | None = None,
-        kinds: Collection[str] | None = None,
-        network: str | None = None,
+        self, *, keys: Collection[str] | None = None, kinds: Collection[str] | None = None, network: str | None = None
     ) -> list[Op]:
         """Ops that were measured or belong to a graph and meet all given conditions, in the order of first
         appearance."""
