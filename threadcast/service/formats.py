@@ -269,6 +269,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 
+
 def answers(component: str, description: str, *, status: int = 200) -> dict[int | str, Any]:
     """Return the argument of `doc(responses=...)` for an answer that is one of `COMPONENTS`."""
     return {status: {"description": description, "content": {"application/json": {"schema": ref(component)}}}}
