@@ -156,11 +156,11 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, 
             f"<title>{escape(name)}: {y:.4g} at {x:g}</title></circle>"
             for x, y in points
         )
-        key = top + 14 * rank + 8
+        legend_y = top + 14 * rank + 8
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="2"/>{dots}'
-            f'<circle cx="{WIDTH - right + 16}" cy="{key - 4:.0f}" r="4" style="fill:{colours[name]}"/>'
-            f'<text x="{WIDTH - right + 26}" y="{key:.0f}">{escape(name)}</text>'
+            f'<circle cx="{WIDTH - right + 16}" cy="{legend_y - 4:.0f}" r="4" style="fill:{colours[name]}"/>'
+            f'<text x="{WIDTH - right + 26}" y="{legend_y:.0f}">{escape(name)}</text>'
         )
     tall = max(height, top + 14 * len(series) + 8)
     return f'<svg viewBox="0 0 {WIDTH:.0f} {tall:.0f}" role="img">{"".join(parts)}</svg>'

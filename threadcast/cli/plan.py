@@ -118,9 +118,9 @@ def command(
         shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
     shown.append(thread_counts(chosen))
     if explain:
-        report = ceiling(problem, unsplit=without_split(problem))
-        document["explain"] = {"verdict": report.verdict(), **report.to_json()}
-        shown += explained(report)
+        limits = ceiling(problem, unsplit=without_split(problem))
+        document["explain"] = {"verdict": limits.verdict(), **limits.to_json()}
+        shown += explained(limits)
     output.result(document, *shown)
 
 
@@ -154,10 +154,10 @@ def summary(plan: Plan) -> Row:
 def most_at_once(plan: Plan) -> int:
     """The most ops (without those that take no time) that run at the same moment."""
     timed = [op for op in plan.ops if op.duration_s]
-    steps = [(op.start_s, 1) for op in timed] + [(op.finish_s, -1) for op in timed]
+    changes = [(op.start_s, 1) for op in timed] + [(op.finish_s, -1) for op in timed]
     most = now = 0
-    for _, step in sorted(steps):
-        now += step
+    for _, change in sorted(changes):
+        now += change
         most = max(most, now)
     return most
 

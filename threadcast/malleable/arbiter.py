@@ -179,7 +179,7 @@ class Arbiter:
         try:
             connection.channel.send(message)
         except OSError as error:
-            self._drop(connection, f"it cannot be told anything: {error}")
+            self._drop(connection, f"it cannot be sent anything: {error}")
             return
         if connection.channel.has_unsent:
             self._selector.modify(connection.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
@@ -188,7 +188,7 @@ class Arbiter:
         try:
             connection.channel.flush()
         except OSError:
-            self._drop(connection, "it cannot be told anything")
+            self._drop(connection, "it cannot be sent anything")
             return
         if not connection.channel.has_unsent:
             self._selector.modify(connection.channel, selectors.EVENT_READ, connection)

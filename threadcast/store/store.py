@@ -17,7 +17,7 @@ from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
-from threadcast.store.plan_documents import keep_plan, kept_plan
+from threadcast.store.plan_documents import insert_plan, plan_text
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
@@ -122,16 +122,16 @@ class Store:
         with self._database.read() as connection:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
-    def keep_plan(self, name: str, document: str, *, most: int) -> None:
+    def add_plan(self, name: str, document: str, *, most: int) -> None:
         """Store a plan's JSON text under `name`, a digest of its content; the oldest of more than `most` plans is
         deleted."""
         now_s = time.time()
-        self._database.write(lambda connection: keep_plan(connection, name, document, now_s=now_s, most=most))
+        self._database.write(lambda connection: insert_plan(connection, name, document, now_s=now_s, most=most))
 
-    def kept_plan(self, name: str) -> str | None:
+    def plan(self, name: str) -> str | None:
         """The JSON text of the plan that is stored under this name; None where there is none, or it was deleted."""
         with self._database.read() as connection:
-            return kept_plan(connection, name)
+            return plan_text(connection, name)
 
     def measurements(
         self,
