@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine, read_machine
-from threadcast.core.errors import InvalidInput
+from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
@@ -50,6 +50,13 @@ class _OptimizedModel:
     def close(self) -> None:
         """End the threads that run the model; a later call measures anew."""
         self._optimized.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Raise NotCopyable: plans and threads belong to one model in one process."""
+        raise NotCopyable(
+            f"{type(self).__name__} cannot be copied or pickled: its plans and threads belong to one model in this "
+            "process. Copy the model (copy.deepcopy) or save its state_dict(), and optimise that model where it is used"
+        )
 
 
 class OptimizedCall(_OptimizedModel):

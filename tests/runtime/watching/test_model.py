@@ -120,6 +120,18 @@ def test_hooks_are_seen_and_that_they_have_gone(
 
 
 @needs_compiler
+@pytest.mark.parametrize("register", ["register_prehook", "register_hook"])
+def test_hooks_of_the_node_that_accumulates_a_gradient_are_seen(
+    watched: tuple[Model, Optimizer, Watch], register: str
+) -> None:
+    model, _, found = watched
+    node = torch.autograd.graph.get_gradient_edge(model.layer.weight).node
+    assert found.observe().hooked is None
+    getattr(node, register)(lambda *_: None)
+    assert found.observe().hooked == "a parameter"
+
+
+@needs_compiler
 @pytest.mark.parametrize("change", SETTINGS.values(), ids=list(SETTINGS))
 def test_other_settings_are_seen(watched: tuple[Model, Optimizer, Watch], change: Callable[..., Any]) -> None:
     model, optimizer, found = watched
