@@ -23,7 +23,7 @@ from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Program
-from threadcast.capture.recording import Recorder
+from threadcast.capture.recorder import Recorder
 from threadcast.capture.training_step import TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError

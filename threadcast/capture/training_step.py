@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
-from threadcast.capture.recording import Recorder
+from threadcast.capture.recorder import Recorder
 from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
 

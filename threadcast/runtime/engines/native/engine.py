@@ -14,7 +14,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.values import find_refs
 from threadcast.core import Core, Machine, Placement, Plan, Trace
 from threadcast.core.errors import EngineClosed, ExecutionError
-from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.lifetimes import lifetimes
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.native.lowering import Values, native_program, script_of
@@ -33,7 +33,7 @@ SPIN_S = 3e-4
 on a virtual machine with 2 cores, and short enough that longer waits burn little CPU time."""
 
 
-class NativeEngine(PlanEngine):
+class NativeEngine(Engine):
     """Runs the steps of `captured` by `plan` on the cores of `machine`; all native engines of a process share threads.
 
     The calling thread takes part in the step, so Ctrl-C takes effect after it. ExecutionError where the native library
