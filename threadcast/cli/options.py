@@ -54,6 +54,19 @@ def network_options(function: F) -> F:
     return function
 
 
+def predictor_options(function: F) -> F:
+    """Give a command the settings that select where its forecasts come from: a store, models, or a service."""
+    for option in (
+        setting("predictor.key_file", "--key-file"),
+        setting("predictor.deadline_s", "--deadline-s"),
+        setting("predictor.url", "--url"),
+        setting("models", "--models"),
+        setting("store", "--store"),
+    ):
+        function = option(function)
+    return function
+
+
 class NewFile(click.Path):
     """A file to write; a missing folder is an error before the command's work and not after it."""
 

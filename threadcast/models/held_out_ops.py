@@ -105,8 +105,8 @@ class HeldOutOps:
                 continue
             for kind, width in _widths(kinds, scores).items():
                 widths[kind][count] = width
-            told = scores / np.array([widths[kind][count] for kind in kinds])[:, None]
-            below, above = residual_bounds(told[~np.isnan(told)])
+            relative = scores / np.array([widths[kind][count] for kind in kinds])[:, None]
+            below, above = residual_bounds(relative[~np.isnan(relative)])
             low[count], high[count] = -below, above
         return widths, low, high
 
