@@ -176,11 +176,7 @@ def optimize(
 
 
 def optimize_training(
-    model: nn.Module,
-    loss: Callable[[Any, Any], Tensor],
-    optimizer: Optimizer,
-    *example: Any,
-    cores: int | None = None,
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, *example: Any, cores: int | None = None
 ) -> OptimizedStep:
     """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
 

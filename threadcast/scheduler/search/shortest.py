@@ -29,12 +29,7 @@ on 16 to 128 cores took 1.18 of the lower bound, with RHO alone 1.19, with none 
 
 
 def shortest(
-    problem: Problem,
-    *,
-    bound_s: float,
-    seed: int,
-    deadline_s: float,
-    slowdowns: SlowdownMatrix | None = None,
+    problem: Problem, *, bound_s: float, seed: int, deadline_s: float, slowdowns: SlowdownMatrix | None = None
 ) -> Iterator[tuple[Placement, ...]]:
     """Yield short schedules on real cores, the shortest first; `bound_s` is a lower bound on them.
 
