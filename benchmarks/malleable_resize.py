@@ -102,7 +102,7 @@ def resizes(name: str, size: str, count: int) -> list[str]:
         f"of {step_s * 1e3:.3g} ms: "
         f"the last op on a core that was given up ended {median(late) * 1e3:.2f} ms after the call in the median, "
         f"{late[int(0.99 * len(late))] * 1e3:.2f} ms in 99 %, {late[-1] * 1e3:.2f} ms at most "
-        f"(longest such op {longest_s * 1e3:.2f} ms); later than one op and 5 ms: {beyond}",
+        f"(longest such op {longest_s * 1e3:.2f} ms); later than one op and 5 ms: {beyond}"
     ]
 
 

@@ -37,10 +37,7 @@ NEAREST = 8
 """Curves of about the op's length, of which one is drawn."""
 
 GAINS, LOSSES, JAGS = (0.7, 1.0), (1.0, 1.2), 0.03
-GROUPED = (
-    Machine.uniform("68 in tiles of 2", 68, group_size=2),
-    Machine.uniform("64 in CCDs of 8", 64, group_size=8),
-)
+GROUPED = (Machine.uniform("68 in tiles of 2", 68, group_size=2), Machine.uniform("64 in CCDs of 8", 64, group_size=8))
 """The cores of a Xeon Phi 7250, two to an L2 cache (Sodani et al. 2016), and of an EPYC 7763, eight to an L3 cache
 (AMD, "EPYC 7003 Series Architecture Overview"); with one hardware thread each."""
 

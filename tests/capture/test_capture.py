@@ -8,11 +8,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from tests.random_order import random_order
 from threadcast import networks
 from threadcast.capture.calls import Call
 from threadcast.capture.capture import Captured, capture_forward, capture_training
@@ -33,22 +35,6 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def random_order(graph: OpGraph, seed: int) -> list[int]:
-    """A topological order drawn at random."""
-    rng = random.Random(seed)
-    waiting = [len(p) for p in graph.predecessors]
-    ready = [i for i, n in enumerate(waiting) if n == 0]
-    order = []
-    while ready:
-        index = ready.pop(rng.randrange(len(ready)))
-        order.append(index)
-        for successor in graph.successors[index]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                ready.append(successor)
-    return order
 
 
 def worst_error(found: Any, expected: Any) -> float:
@@ -89,7 +75,7 @@ def test_training_step_in_any_order_equals_eager(name: str, optimizer: str) -> N
         torch.manual_seed(step)
         expected = eager_step(eager, work.loss, theirs, work.inputs, work.target)
         torch.manual_seed(step)
-        order = None if step == 0 else random_order(captured.graph, step)
+        order = None if step == 0 else random_order(captured.graph, random.Random(step))
         assert worst_error(captured.run(order=order), expected) < TOLERANCE
         assert worst_error(dict(work.model.state_dict()), dict(eager.state_dict())) < TOLERANCE
 
@@ -106,7 +92,7 @@ def test_forward_in_any_order_equals_eager(name: str, training: bool) -> None:
         with torch.no_grad():
             expected = eager(*work.inputs)
         torch.manual_seed(seed)
-        assert worst_error(captured.run(order=random_order(captured.graph, seed)), expected) < TOLERANCE
+        assert worst_error(captured.run(order=random_order(captured.graph, random.Random(seed))), expected) < TOLERANCE
         assert worst_error(dict(model.state_dict()), dict(eager.state_dict())) < TOLERANCE
 
 
@@ -173,7 +159,7 @@ def test_random_operators_keep_their_order() -> None:
     assert random_ops[0] in captured.graph.predecessors[random_ops[1]]
     for seed in range(4):
         torch.manual_seed(7)
-        first, second = captured.run(order=random_order(captured.graph, seed))
+        first, second = captured.run(order=random_order(captured.graph, random.Random(seed)))
         torch.manual_seed(7)
         expected = Two().train()(torch.ones(64))
         assert torch.equal(first, expected[0])
@@ -190,7 +176,7 @@ def test_a_write_through_a_view_keeps_its_place() -> None:
     x = torch.arange(6.0).reshape(2, 3) + 1
     captured = capture_forward(through_view, x)
     for seed in range(10):
-        before, after = captured.run(order=random_order(captured.graph, seed))
+        before, after = captured.run(order=random_order(captured.graph, random.Random(seed)))
         assert (before.item(), after.item()) == (21.0, 75.0)
 
 
@@ -301,6 +287,20 @@ def test_outputs_of_any_nesting_come_back_as_they_were() -> None:
     assert result["sum"].tolist() == [1.0, 1.0]
 
 
+OUTSIDE = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda w: w.tolist(), lambda w: w.numpy(), np.asarray, np.from_dlpack, lambda w: [w[0].item()], lambda w: list(w)],
+)
+def test_numbers_of_a_tensor_that_is_not_an_argument_cannot_be_captured(read: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(CaptureError, match="cannot capture"):
+        capture_forward(lambda x: x * float(read(OUTSIDE)[0]), torch.ones(3))
+    assert OUTSIDE.tolist() == [1.0, 1.0]
+    assert capture_forward(lambda x: x * torch.tensor([2.0]).tolist()[0], torch.ones(3)).run().tolist() == [2.0] * 3
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -360,7 +360,7 @@ def test_values_are_freed_after_their_last_use() -> None:
 
         return watched_call
 
-    program._made[:] = [tuple(map(watched, program.calls))]
+    program._compiled[:] = [tuple(map(watched, program.calls))]
     program.run([torch.ones(3)])
     assert alive == [0, 1, 1, 1]
 

@@ -109,3 +109,23 @@ def test_a_frozen_teacher_may_be_read_without_gradients() -> None:
 
     step = capture_training(model, loss, sgd(model), (x,), y)
     torch.testing.assert_close(step.run((x,), y)["loss"], loss(small(torch.float64)(x), y).detach())
+
+
+def test_a_parameter_that_is_not_the_optimizers_is_refused_unless_frozen() -> None:
+    model = small(torch.float64)
+    optimizer = SGD(model[3].parameters(), 0.05)
+    arguments = (BATCH[0].double(),), BATCH[1]
+    with pytest.raises(CaptureError, match="requires a gradient but is not the optimizer's"):
+        capture_training(model, cross_entropy, optimizer, *arguments)
+    for layer in model[:3]:
+        layer.requires_grad_(False)
+    assert capture_training(model, cross_entropy, optimizer, *arguments).graph.ops
+
+
+def test_a_step_drops_the_gradients_that_its_parameters_have() -> None:
+    model = small(torch.float64)
+    captured = capture_training(model, cross_entropy, sgd(model), (BATCH[0].double(),), BATCH[1])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    captured.run()
+    assert {parameter.grad for parameter in model.parameters()} == {None}

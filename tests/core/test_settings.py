@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import ConfigError
-from threadcast.core.settings import SETTINGS, Settings, user_config_dir, user_data_dir
+from threadcast.core.settings import SETTINGS, Settings
 from threadcast.core.settings_table import markdown
+from threadcast.core.user_directories import user_config_dir, user_data_dir
 
 
 class Place:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.division import KEPT, Claim, divide
+from threadcast.malleable.division import STAYS_WITHIN, Claim, divide
 
 
 def curve(serial: float) -> dict[int, float]:
@@ -76,7 +76,7 @@ def test_a_division_that_is_nearly_as_good_stays():
     assert kept == {"a": 4, "b": 5}
     assert divide(claims, 9, {"a": 8, "b": 1}) != {"a": 8, "b": 1}
     assert divide(claims, 9, {"a": 9}) != {"a": 9}
-    assert 0 < KEPT < 0.1
+    assert 0 < STAYS_WITHIN < 0.1
 
 
 def test_what_is_not_known_is_taken_to_scale_a_little_less_than_perfectly():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from threadcast.core.errors import FormatError
 from threadcast.malleable.lines import LONGEST, Lines, line
-from threadcast.malleable.message_reading import order_of, question_of, requests_of
+from threadcast.malleable.message_reading import arbiter_message_of, question_of, requests_of
 from threadcast.malleable.messages import (
     AskLimits,
     Bounds,
@@ -81,7 +81,7 @@ def test_what_a_process_sends_is_read_as_it_was_meant(request_: Any) -> None:
     "order", [UseCores(CORES, 7), Refusal("not you"), STATUS], ids=lambda order: type(order).__name__
 )
 def test_what_an_arbiter_sends_is_read_as_it_was_meant(order: Any) -> None:
-    assert order_of(json.loads(json.dumps(to_json(order)))) == order
+    assert arbiter_message_of(json.loads(json.dumps(to_json(order)))) == order
 
 
 def test_the_forms_are_those_that_are_documented() -> None:
@@ -136,14 +136,19 @@ def test_any_json_at_any_place_is_read_or_refused(data: st.DataObject) -> None:
     message = data.draw(st.sampled_from(MESSAGES))
     path = data.draw(st.sampled_from([path for path in places(message) if path]))
     wrong = replaced(message, path, data.draw(JSON))
-    for read in (requests_of, order_of, question_of):
+    for read in (requests_of, arbiter_message_of, question_of):
         with suppress(FormatError):
             read(wrong)
 
 
 @given(JSON)
 def test_any_json_as_a_question_or_an_order_is_read_or_refused(value: Any) -> None:
-    for read, name in ((question_of, "resize"), (question_of, "limits"), (order_of, "cores"), (order_of, "deadline")):
+    for read, name in (
+        (question_of, "resize"),
+        (question_of, "limits"),
+        (arbiter_message_of, "cores"),
+        (arbiter_message_of, "deadline"),
+    ):
         with suppress(FormatError):
             read({name: value})
 

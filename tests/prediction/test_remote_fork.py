@@ -13,7 +13,6 @@ from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local
 from tests.waiting import eventually
 from threadcast.prediction.breaker import LIMIT
 from threadcast.prediction.fork_lock import ForkLock
-from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.remote import RemotePredictor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -63,14 +62,6 @@ def test_no_lock_is_found_held(service: Service, lock_of: Callable[[RemotePredic
     remote.curves(OPS[:1])
     thread, end = holding(lock_of(remote))
     in_a_child(lambda: len(remote.curves(OPS)) == 3 and len(remote.curves(OPS)) == 3)
-    end.set()
-    thread.join()
-
-
-def test_a_local_predictor_has_no_lock_that_is_found_held() -> None:
-    predictor: LocalPredictor = local()
-    thread, end = holding(predictor._cache._lock)
-    in_a_child(lambda: len(predictor.curves(OPS)) == 3)
     end.set()
     thread.join()
 

@@ -63,10 +63,11 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
     return make
 
 
-class SequentialPlanning:
-    """In place of the planning process: at its second look there is a plan of one op after the other."""
+class SequentialPlanner:
+    """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def __init__(self, problem: Problem, *, background: bool = False) -> None:
+    def ask(self, problem: Problem) -> None:
+        """Begin with another problem."""
         self._problem, self._looks = problem, 0
 
     def result(self) -> Plan | None:
@@ -83,7 +84,7 @@ class SequentialPlanning:
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come without another process, so that nothing depends on how fast the machine is."""
-    monkeypatch.setattr(plan_maker, "Planning", SequentialPlanning)
+    monkeypatch.setattr(plan_maker, "PlannerProcess", SequentialPlanner)
 
 
 class PlansWin(TuningMachine):

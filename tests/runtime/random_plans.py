@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 
+from tests.random_order import random_order
 from threadcast.core import Curve, CurveTable, Machine, OpGraph, Placement, Plan
 
 
@@ -27,20 +28,6 @@ def make_random_plan(
         free.update(dict.fromkeys(lanes, finish[op]))
         placements.append(Placement(graph.ids[op], used, factor * len(used), start, finish[op], lane))
     return Plan(len(cores), "random", tuple(placements))
-
-
-def random_order(graph: OpGraph, rng: random.Random) -> list[int]:
-    waiting = [len(before) for before in graph.predecessors]
-    ready = [op for op, count in enumerate(waiting) if count == 0]
-    order = []
-    while ready:
-        op = ready.pop(rng.randrange(len(ready)))
-        order.append(op)
-        for successor in graph.successors[op]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                ready.append(successor)
-    return order
 
 
 def made_up_curves(graph: OpGraph, machine: Machine, *, seed: int = 0) -> CurveTable:

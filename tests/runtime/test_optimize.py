@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from contextlib import closing
 from typing import Any
@@ -154,3 +156,12 @@ def test_an_error_comes_back_and_the_next_step_works(trained: Any) -> None:
         step(x, y + 100)
     mine.load_state_dict(eager.state_dict())
     torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_of_what_is_optimised_is_refused_with_what_to_copy_instead(copied: Any) -> None:
+    model = nn.Linear(2, 2)
+    step = threadcast.optimize_training(model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))
+    for optimised in (threadcast.optimize(model), step):
+        with pytest.raises(TypeError, match=r"Copy the model \(copy.deepcopy\)"):
+            copied(optimised)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
+from threadcast.runtime.call_table import CALLS_IN_A_ROW, MAX_SIGNATURES
 from threadcast.runtime.fallback import Fallback, FirstCall
-from threadcast.runtime.optimized import CALLS_IN_A_ROW, MAX_SIGNATURES
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.tuning import Tuning
 

@@ -19,8 +19,8 @@ import threadcast
 from tests.capture.test_optimizer_settings import SETTINGS, STEPS, batch, captured, moved_alike, train_eagerly, twins
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan
+from threadcast.runtime.call_table import MAX_SIGNATURES
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.optimized import MAX_SIGNATURES
 from threadcast.runtime.plans.sequential import sequential
 
 pytestmark = pytest.mark.usefixtures("one_thread")

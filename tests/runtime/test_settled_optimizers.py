@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 import threadcast
 from tests.capture.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
 from tests.runtime.small_training import run_until_settled
+from threadcast.runtime.call_table import MAX_SIGNATURES
 from threadcast.runtime.optimize import OptimizedStep
-from threadcast.runtime.optimized import MAX_SIGNATURES
 from threadcast.runtime.tuning.drift import DRIFT_STEPS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")

@@ -68,9 +68,9 @@ def test_plans_are_kept_by_name_and_the_oldest_go(store_url: Path | str, monkeyp
     with Store.open(store_url) as store:
         for number in range(4):
             monkeypatch.setattr("threadcast.store.store.time.time", lambda n=number: 1e9 + n)
-            store.keep_plan(f"p{number}", str(number), most=2)
-        store.keep_plan("p3", "another", most=2)
-        assert [store.kept_plan(f"p{number}") for number in range(4)] == [None, None, "2", "3"]
+            store.add_plan(f"p{number}", str(number), most=2)
+        store.add_plan("p3", "another", most=2)
+        assert [store.plan(f"p{number}") for number in range(4)] == [None, None, "2", "3"]
 
 
 def test_text_that_postgresql_has_no_place_for_is_the_senders_fault(postgres: str) -> None:

@@ -23,7 +23,7 @@ from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Program
-from threadcast.capture.recording import Recorder
+from threadcast.capture.recorder import Recorder
 from threadcast.capture.training_step import TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError
@@ -62,12 +62,14 @@ class Captured:
         """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
 
         CaptureError where a tensor has another shape or type than the example's, or another argument has another value:
-        the graph has both built in. The version counters of tensors that the run will write to are incremented, which
+        the graph has both built in. A training step drops the gradients that its parameters have, as `zero_grad` does
+        before it. The version counters of tensors that the run will write to are incremented, which
         operators below autograd do not do. By these counters code with a copy of the weights notices that it is stale.
         """
         tensors = iter(self._checked(arguments) if arguments else self.arguments)
         if self.settings is not None:
             self.settings.renew()
+            self.settings.drop_gradients()
         entries = enumerate(self.program.inputs)
         inputs = [next(tensors) if entry.role == "input" else self.held[slot] for slot, entry in entries]
         increment_version([inputs[slot] for slot in self.written])
@@ -98,11 +100,10 @@ class Captured:
         return tensors
 
 
-def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = True) -> Captured:
+def capture_forward(function: Callable[..., Any], *inputs: Any) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
-    `split` divides an operator that computes several gradients into one op for each. CaptureError says why a callable
-    cannot be captured.
+    CaptureError says why a callable cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)
@@ -113,7 +114,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
 
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     with module.left_alone(function):
-        return _capture(call, groups, inputs, Recorder(), settings=None, split=split)
+        return _capture(call, groups, inputs, Recorder(), settings=None, split=True)
 
 
 def capture_training(

@@ -199,6 +199,13 @@ class SettingInputs:
                 self.tensors[f"{i}.lr tensor"].fill_(numbers["lr"])
             self._filled[i] = numbers
 
+    def drop_gradients(self) -> None:
+        """Set the `.grad` of the optimizer's parameters to None, as its `zero_grad` does."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = None
+
     def numbers(
         self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float], *, fused: bool
     ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of
+from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_opaque
 
 _MISSING = object()
 
@@ -142,10 +142,12 @@ def same(now: Any, before: Any) -> bool:
     """Whether a value is the same object, or an equal constant of the same type, or a tuple of such values."""
     if now is before:
         return True
-    if type(now) is not type(before) or not isinstance(now, (*CONSTANTS, tuple)):
+    if type(now) is not type(before):
         return False
     if isinstance(now, tuple):
         return len(now) == len(before) and all(map(same, now, before))
+    if not isinstance(now, CONSTANTS) or not is_opaque(now):
+        return False
     return repr(now) == repr(before) if isinstance(now, float | complex) else bool(now == before)  # 0.0 is not -0.0
 
 

@@ -46,7 +46,7 @@ _LOOKED_INTO = ("threadcast.networks",)
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _OPAQUE = (
-    *CONSTANTS, enum.Enum, logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
+    logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket, CustomOpDef,
 )  # fmt: skip
 _UNCHANGING = (
@@ -66,6 +66,8 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
+_CALLS = frozenset(("forward", "__call__", "_call_impl"))
+"""The methods of a library's layer that a call of it runs."""
 _MODULE_OWN = frozenset(vars(nn.Module()))
 """Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
 
@@ -96,6 +98,8 @@ class Reachable:
         self._globals: dict[int, tuple[dict[str, Any], str, set[str]]] = {}
         self._by_name: list[tuple[dict[str, Any], str, nn.Module | type | ModuleType | None]] = []
         self._whole: list[tuple[dict[Any, Any], str]] = []
+        self._of_libraries: list[tuple[dict[str, Any], str, type | None]] = []
+        """Modules of libraries, and their classes of layers: functions in them may be replaced."""
         self._items = 0
         self._walk(list(roots))
 
@@ -110,24 +114,29 @@ class Reachable:
             yield table, owner, names_of, holder if isinstance(holder, type) else None
         for table, owner in self._whole:
             yield table, owner, None, None
+        for table, owner, of in self._of_libraries:
+            yield table, owner, frozenset(self._names if of is None else _CALLS), of
 
     def _walk(self, pending: list[Any]) -> None:
         while pending:
             while pending:
                 value = pending.pop()
-                if id(value) not in self._seen and not isinstance(value, _OPAQUE):
+                if id(value) not in self._seen and not is_opaque(value):
                     self._seen[id(value)] = value
                     pending.extend(self._visit(value))
+            libraries = {id(table) for table, *_ in self._of_libraries}
             for table, _, names, _ in self.tables:  # by names, of which more may be known by now
                 found = table.values() if names is None else [table[name] for name in names & table.keys()]
+                if id(table) in libraries:
+                    found = [value for value in found if isinstance(value, ModuleType)]
                 pending.extend(value for value in found if id(value) not in self._seen)
-            pending = [value for value in pending if not isinstance(value, _OPAQUE)]
+            pending = [value for value in pending if not is_opaque(value)]
 
     def _names_of(self, table: Mapping[str, Any], holder: object) -> frozenset[str]:
         if isinstance(holder, nn.Module):
             public = {name for name in table if not name.startswith("_")}
             names = self._names | (public if _has_library_code(holder) else set())
-            known = {n for n in public if isinstance(table[n], (*CONSTANTS, tuple)) and id(holder) in self._besides}
+            known = {name for name in public if id(holder) in self._besides and _is_constant(table[name])}
             return frozenset((names | set(table) if self._reflective else names) - _MODULE_OWN - known)
         if isinstance(holder, ModuleType):
             return frozenset(self._names)
@@ -143,6 +152,8 @@ class Reachable:
         kind = type(value)
         if isinstance(value, Tensor):
             self.tensors.append(value)
+            if vars(value):
+                self._by_name.append((vars(value), "a tensor", None))
         elif isinstance(value, nn.Module):
             self.modules.append(value)
             self._by_name.append((vars(value), kind.__name__, value))
@@ -153,11 +164,16 @@ class Reachable:
         elif isinstance(value, _WRAPPERS):
             yield from self._of_wrapper(value)
         elif isinstance(value, ModuleType):
-            if not _is_library(value.__name__):
+            if _is_library(value.__name__):
+                self._of_libraries.append((vars(value), value.__name__, None))
+            else:
                 self._by_name.append((vars(value), value.__name__, value))
         elif isinstance(value, type):
             self._callable_classes.update(map(id, value.__mro__))
             self._add_class(value)
+            self._add_class(kind)  # a metaclass may have properties
+            if issubclass(value, enum.Enum) and not _is_library(value.__module__):
+                yield from value
         elif isinstance(value, _CONTAINERS):
             yield from self._of_container(value)
         elif isinstance(value, (*_GENERATORS, Iterator)):
@@ -229,10 +245,13 @@ class Reachable:
 
     def _add_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            if not _is_library(base.__module__) and id(base) not in self._classes:
-                self._classes.add(id(base))
-                (table,) = gc.get_referents(vars(base))  # the dictionary behind the read-only view
-                self._by_name.append((table, f"class {base.__name__}", base))
+            if id(base) in self._classes:
+                continue
+            self._classes.add(id(base))
+            if not _is_library(base.__module__):
+                self._by_name.append((attributes_of(base), f"class {base.__name__}", base))
+            elif issubclass(base, nn.Module):
+                self._of_libraries.append((attributes_of(base), f"class {base.__name__}", base))
 
     def _of_object(self, value: Any, kind: type) -> Iterator[Any]:
         library = _is_library(kind.__module__)
@@ -242,6 +261,8 @@ class Reachable:
         if any(base.__module__ in _HIDDEN for base in kind.__mro__):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
             return
+        if isinstance(value, operator.attrgetter | operator.methodcaller):
+            self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
         elif not isinstance(attributes, dict) and self._hides(value, kind, library):
@@ -276,6 +297,32 @@ class Reachable:
 
     def _cannot(self, reason: str) -> None:
         self.unwatchable = self.unwatchable or reason
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether a value is a constant, or one that the walk does not look into.
+
+    Numbers, texts and members of enumerations of the user's own classes are looked into: they may have attributes.
+    """
+    if type(value) in CONSTANTS:
+        return True
+    if isinstance(value, (*CONSTANTS, enum.Enum)):
+        return _is_library(type(value).__module__)
+    return isinstance(value, _OPAQUE)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value is a constant, or a tuple of nothing else."""
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, CONSTANTS) and is_opaque(value)
+
+
+def attributes_of(kind: type) -> dict[str, Any]:
+    """The dictionary of a class's own attributes, behind the read-only view that `vars` gives."""
+    (table,) = gc.get_referents(vars(kind))
+    found: dict[str, Any] = table
+    return found
 
 
 def contents_of(cell: CellType) -> Any:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
-from threadcast.capture.recording import Recorder
+from threadcast.capture.recorder import Recorder
 from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
 
@@ -90,9 +90,17 @@ class TrainingStep:
     def _backward(self, loss: Tensor, live: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
         """The gradient of each trained parameter; None where the loss does not depend on it.
 
-        CaptureError where the loss also has a gradient by a tensor that is not an argument of the recorded step.
+        CaptureError where the loss also has a gradient by a parameter that the optimizer does not train, or by a tensor
+        that is not an argument of the recorded step: PyTorch adds this gradient to `.grad`, a graph would not.
         """
+        trained = {name for name, _ in self._trained}
+        others = {id(tensor): name for name, tensor in live.items() if name not in trained}
         for leaf in _leaves(loss):
+            if id(leaf) in others:
+                raise CaptureError(
+                    f"cannot capture: {others[id(leaf)]} requires a gradient but is not the optimizer's, and a graph "
+                    "would leave it no .grad; freeze it (requires_grad_(False)) or give it to the optimizer"
+                )
             if id(leaf) in self._foreign:
                 raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
             if not isinstance(leaf, FakeTensor):

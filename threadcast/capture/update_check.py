@@ -27,7 +27,7 @@ from threadcast.capture.optimizers import (
     updates_of,
 )
 from threadcast.capture.program import Input
-from threadcast.capture.recording import Recorder
+from threadcast.capture.recorder import Recorder
 from threadcast.core.errors import CaptureError
 
 _SIZES = (

@@ -38,14 +38,14 @@ def timeline(schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: 
     for placed in schedule.ops:
         kind = kinds.get(placed.id, "?")
         when = f"{duration(placed.duration_s)} at {duration(placed.start_s)}"
-        told = f"{placed.id} ({kind}), {placed.threads} threads, {when}"
+        tooltip = f"{placed.id} ({kind}), {placed.threads} threads, {when}"
         x, width = LABEL_WIDTH + placed.start_s * scale, max(placed.duration_s * scale, 0.3)
         height = TRACK_HEIGHT / 2 if placed.hardware_thread else TRACK_HEIGHT
         for core in placed.cores:
             y = rows[core] * step + (TRACK_HEIGHT / 2 if placed.hardware_thread else 0)
             parts.append(
                 f'<rect x="{x:.2f}" y="{y:.0f}" width="{width:.2f}" height="{height:.0f}" '
-                f'fill="{colours.get(kind, "#999999")}"><title>{escape(told)}</title></rect>'
+                f'fill="{colours.get(kind, "#999999")}"><title>{escape(tooltip)}</title></rect>'
             )
     height = len(cores) * step + 18
     parts.append(f'<text x="{LABEL_WIDTH}" y="{height - 4:.0f}">0</text>')
@@ -111,10 +111,10 @@ def bars(rows: Sequence[tuple[str, float, float]], *, unit: str) -> str:
     parts = []
     for i, (label, value, upper) in enumerate(rows):
         y = i * step
-        told = f"{label}: {value:.3g} {unit}, up to {upper:.3g} {unit}"
+        tooltip = f"{label}: {value:.3g} {unit}, up to {upper:.3g} {unit}"
         end = label_width + max(value, upper) * scale
         parts.append(
-            f"<g><title>{escape(told)}</title>"
+            f"<g><title>{escape(tooltip)}</title>"
             f'<text x="0" y="{y + 14:.0f}">{escape(label)}</text>'
             f'<rect x="{label_width}" y="{y + 3:.0f}" width="{max(value * scale, 1):.1f}" height="14" fill="#4477aa"/>'
             f'<line class="axis" x1="{label_width}" x2="{label_width + upper * scale:.1f}" y1="{y + 10:.0f}" '
@@ -156,11 +156,11 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, 
             f"<title>{escape(name)}: {y:.4g} at {x:g}</title></circle>"
             for x, y in points
         )
-        key = top + 14 * rank + 8
+        legend_y = top + 14 * rank + 8
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="2"/>{dots}'
-            f'<circle cx="{WIDTH - right + 16}" cy="{key - 4:.0f}" r="4" style="fill:{colours[name]}"/>'
-            f'<text x="{WIDTH - right + 26}" y="{key:.0f}">{escape(name)}</text>'
+            f'<circle cx="{WIDTH - right + 16}" cy="{legend_y - 4:.0f}" r="4" style="fill:{colours[name]}"/>'
+            f'<text x="{WIDTH - right + 26}" y="{legend_y:.0f}">{escape(name)}</text>'
         )
     tall = max(height, top + 14 * len(series) + 8)
     return f'<svg viewBox="0 0 {WIDTH:.0f} {tall:.0f}" role="img">{"".join(parts)}</svg>'

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from threadcast.cli.charts import CurvePlot
-from threadcast.cli.demo_report import RunReport, page
+from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_service import service
+from threadcast.cli.demo_summary import models_table, report_page, runs_table, summary
 from threadcast.cli.options import common
-from threadcast.cli.output import Output, table
+from threadcast.cli.output import Output
 from threadcast.core import CurveTable, Machine, Measurement, read_machine
-from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
 
@@ -53,13 +53,9 @@ class _Network:
 
 @click.command()
 @click.option(
-    "--output",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("build/demo"),
-    show_default=True,
-    help="Folder for report.html, summary.json, measurements and models.",
-)
+    "--output", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("build/demo"),
+    show_default=True, help="Folder for report.html, summary.json, measurements and models.",
+)  # fmt: skip
 @click.option("--steps", type=click.IntRange(3, 1000), default=30, show_default=True, help="Steps timed of each kind.")
 @click.option("--allow-busy", is_flag=True, help="Time although others use the cores.")
 @common
@@ -81,17 +77,13 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
         networks = [_capture(*which) for which in WORKLOADS]
         observed = _measure(output, machine, store, networks, allow_busy=allow_busy)
         rows, version = _learn(output, store, models, jobs=len(machine))
-        curves, over_http = _fetch(output, store_path, models, machine, networks, log=folder / "service.log")
+        curves = _fetch(output, store_path, models, machine, networks, log=folder / "service.log")
         runs = [_run(output, machine, one, curves[one.name], observed, steps=steps) for one in networks]
-    summary = _summary(machine, networks, observed, rows, version, over_http, runs)
-    write_json(folder / "summary.json", summary)
-    (folder / "report.html").write_text(_page(machine, runs, rows, summary), encoding="utf-8")
-    output.result(
-        summary,
-        _models_table(rows),
-        _runs_table(runs),
-        f"{over_http} curves came over HTTP from {version}. Report: {folder / 'report.html'}",
-    )
+    document = summary(machine, observed, rows, version, runs)
+    write_json(folder / "summary.json", document)
+    (folder / "report.html").write_text(report_page(machine, runs, rows, document), encoding="utf-8")
+    said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
+    output.result(document, models_table(rows), runs_table(runs), said)
 
 
 def _capture(name: str, size: str, mode: Mode) -> _Network:
@@ -162,28 +154,20 @@ def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[li
 
 def _fetch(
     output: Output, store: Path, models: Path, machine: Machine, networks: Sequence[_Network], *, log: Path
-) -> tuple[dict[str, CurveTable], int]:
-    """The networks' curves by name, fetched over HTTP from a service that runs meanwhile, and the number of distinct
-    ops."""
+) -> dict[str, CurveTable]:
+    """The networks' curves by name, fetched over HTTP from a service that runs meanwhile."""
     from threadcast.prediction.remote import RemotePredictor
 
     output.note("starting the prediction service")
     with service(store, models, log=log) as url:
         predictor = RemotePredictor(url, machine, deadline_s=DEADLINE_S, last_resort=False)
-        curves = {one.name: predictor.curves(one.captured.graph.ops) for one in networks}
-    keys = {op.key for one in networks for op in one.captured.graph.ops}
-    return curves, len(keys)
+        return {one.name: predictor.curves(one.captured.graph.ops) for one in networks}
 
 
 def _run(
-    output: Output,
-    machine: Machine,
-    network: _Network,
-    curves: CurveTable,
-    observed: Mapping[str, Sequence[Measurement]],
-    *,
-    steps: int,
-) -> RunReport:
+    output: Output, machine: Machine, network: _Network, curves: CurveTable,
+    observed: Mapping[str, Sequence[Measurement]], *, steps: int,
+) -> RunReport:  # fmt: skip
     """Plan the network, then run eager steps and planned steps in turn on the real cores."""
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.tuning.comparison import compare
@@ -211,66 +195,3 @@ def _run(
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
         spread=f"{verdict.low:.2f} to {verdict.high:.2f}",
     )  # fmt: skip
-
-
-def _summary(
-    machine: Machine,
-    networks: Sequence[_Network],
-    observed: Mapping[str, Sequence[Measurement]],
-    rows: Sequence[dict[str, Any]],
-    version: str,
-    over_http: int,
-    runs: Sequence[RunReport],
-) -> dict[str, Any]:
-    """The content of summary.json. Step times and bounds are given by network, and at the top their sums."""
-    keys = {op.key for one in networks for op in one.captured.graph.ops}
-    each: dict[str, dict[str, Any]] = {
-        run.name: {
-            "ops": len(run.graph), "lower_bound_s": run.plan.lower_bound_s, "predicted_step_s": run.plan.makespan_s,
-            "default_step_s": run.default_step_s, "planned_step_s": run.planned_step_s, "policy": run.plan.policy,
-            "guard_keeps": run.kept, "spread": run.spread,
-        }
-        for run in runs
-    }  # fmt: skip
-    summed = {
-        name: sum(one[name] for one in each.values())
-        for name in ("lower_bound_s", "predicted_step_s", "default_step_s", "planned_step_s")
-    }
-    return {
-        "machine": machine.fingerprint,
-        "cores": len(machine),
-        "ops_measured": sum(key in observed for key in keys),
-        "measured_share": sum(key in observed for key in keys) / len(keys),
-        "models": {row["model"]: {"accuracy": row["accuracy"], "regret": row["regret_mean"]} for row in rows},
-        "model_served": version,
-        "predictions_over_http": over_http,
-        **summed,
-        "networks": each,
-    }
-
-
-def _models_table(rows: Sequence[dict[str, Any]]) -> Any:
-    columns = ("model", "samples", "accuracy", "regret_mean", "fit_s", "predict_us")
-    return table(columns, [[row[name] for name in columns] for row in rows], title="Models, one network left out")
-
-
-def _runs_table(runs: Sequence[RunReport]) -> Any:
-    columns = ("step", "default_s", "planned_s", "gain", "predicted_s", "bound_s", "keeps")
-    lines = [
-        [run.name, run.default_step_s, run.planned_step_s, run.default_step_s / run.planned_step_s,
-         run.plan.makespan_s, run.plan.lower_bound_s, run.kept]
-        for run in runs
-    ]  # fmt: skip
-    return table(columns, lines, title="Steps, medians")
-
-
-def _page(
-    machine: Machine, runs: Sequence[RunReport], rows: Sequence[dict[str, Any]], summary: Mapping[str, Any]
-) -> str:
-    facts = (
-        f"{summary['ops_measured']} distinct operations measured, {summary['measured_share']:.0%} of all",
-        f"{summary['predictions_over_http']} curves fetched over HTTP from {summary['model_served']}",
-        f"all steps together: {duration(summary['default_step_s'])} by default, "
-        f"{duration(summary['planned_step_s'])} planned, {duration(summary['predicted_step_s'])} predicted",
-    )
-    return page(machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=rows, facts=facts)

@@ -30,6 +30,11 @@ class RunReport:
     plots: Sequence[CurvePlot]
 
 
+_STEP_COLUMNS = (
+    "network", "ops", "default", "planned", "gain", "predicted", "lower bound", "95 % interval of gain", "guard keeps",
+)  # fmt: skip
+
+
 def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, Any]], facts: Sequence[str]) -> str:
     """The whole report as one HTML file without links to other files. `models` are evaluation rows."""
     body = [
@@ -37,33 +42,7 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
         f"<p class=note>{escape(machine)}. Times are medians of interleaved steps on this machine.</p>",
         "<ul>" + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>",
         "<h2>Step times</h2>",
-        html_table(
-            [
-                "network",
-                "ops",
-                "default",
-                "planned",
-                "gain",
-                "predicted",
-                "lower bound",
-                "95 % interval of gain",
-                "guard keeps",
-            ],
-            [
-                [
-                    r.name,
-                    f"{len(r.graph):,}",
-                    duration(r.default_step_s),
-                    duration(r.planned_step_s),
-                    f"{r.default_step_s / r.planned_step_s:.2f}x",
-                    duration(r.plan.makespan_s),
-                    duration(r.plan.lower_bound_s),
-                    r.spread,
-                    r.kept,
-                ]
-                for r in runs
-            ],
-        ),
+        html_table(_STEP_COLUMNS, [_step_row(run) for run in runs]),
         "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
         "as fast as it was measured, is shorter. The guard keeps the plan where it was faster beyond doubt.</p>",
         "<h2>How well each model forecasts</h2>",
@@ -75,6 +54,14 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
     for run in runs:
         body += _run_section(run)
     return html_page("threadcast demo", body)
+
+
+def _step_row(run: RunReport) -> list[str]:
+    gain = f"{run.default_step_s / run.planned_step_s:.2f}x"
+    return [
+        run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), gain,
+        duration(run.plan.makespan_s), duration(run.plan.lower_bound_s), run.spread, run.kept,
+    ]  # fmt: skip
 
 
 def _model_table(models: Sequence[dict[str, Any]]) -> str:

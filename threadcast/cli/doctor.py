@@ -62,8 +62,10 @@ def command(output: Output, settings: Settings, network: str | None) -> None:
     rows = []
     for f in found:
         rows += [(f.topic, f.state, f.found), *([("", "", f"-> {f.advice}")] if f.advice else [])]
-    told = [plain_gains.times(gains)] if gains else []
-    output.result(document, table(["machine", ""], _describe(machine)), table(["topic", "", "found"], rows), *told)
+    gains_table = [plain_gains.times(gains)] if gains else []
+    output.result(
+        document, table(["machine", ""], _describe(machine)), table(["topic", "", "found"], rows), *gains_table
+    )
 
 
 def _gains(network: str, output: Output) -> PlainGains:

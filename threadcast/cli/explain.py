@@ -1,4 +1,4 @@
-"""The ceiling report of `threadcast plan --explain` as text."""
+"""The ceiling of `threadcast plan --explain` as text."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _ROWS: tuple[tuple[str, Callable[[Reach], str]], ...] = (
 _HOLDERS = "by how much the bound falls if an op takes no time"
 
 
-def explained(report: Ceiling) -> list[RenderableType]:
-    """The parts of the report to print: the verdict as a sentence, the figures, the ops that determine the makespan."""
-    reaches = [report.reach] + ([report.without_split] if report.without_split else [])
+def explained(limits: Ceiling) -> list[RenderableType]:
+    """The parts to print: the verdict as a sentence, the figures, the ops that determine the makespan."""
+    reaches = [limits.reach] + ([limits.without_split] if limits.without_split else [])
     rows = [(name, *(show(reach) for reach in reaches)) for name, show in _ROWS]
     figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)
-    total_s = report.reach.bound_s or 1.0
+    total_s = limits.reach.bound_s or 1.0
     holders = [
         (_name(at), f"{duration(at.fastest_s)} at {at.threads}", at.falls_s, f"{at.falls_s / total_s:.1%}")
-        for at in report.holders
+        for at in limits.holders
     ]
     unknown = ["Without the split backward pass: not known, as the graph names no parts of one."]
     return [
-        f"Can scheduling help? {report.verdict()}",
+        f"Can scheduling help? {limits.verdict()}",
         figures,
-        *([] if report.without_split else unknown),
+        *([] if limits.without_split else unknown),
         table(("op", "fastest", "falls_s", "of it"), holders, title=_HOLDERS),
     ]
 

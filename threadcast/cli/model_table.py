@@ -86,11 +86,7 @@ def _cases_of_smallest(measurements: Sequence[Measurement]) -> int:
 
 
 def choose_split(
-    wanted: str,
-    measurements: Sequence[Measurement],
-    networks_of: Mapping[str, Collection[str]],
-    *,
-    known: int = 0,
+    wanted: str, measurements: Sequence[Measurement], networks_of: Mapping[str, Collection[str]], *, known: int = 0
 ) -> tuple[Split, str]:
     """The split of this name; for "auto" new networks where at least two can be left out, else new shapes.
 

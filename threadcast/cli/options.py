@@ -45,12 +45,23 @@ def network_options(function: F) -> F:
             click.option("--size", help="Size of a built-in network [default: tiny]."),
             click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own]."),
             click.option(
-                "--mode",
-                type=click.Choice(["forward", "training"]),
-                help="[default: training where there is a loss]",
+                "--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]"
             ),
             click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True),
         )
+    ):
+        function = option(function)
+    return function
+
+
+def predictor_options(function: F) -> F:
+    """Give a command the settings that select where its forecasts come from: a store, models, or a service."""
+    for option in (
+        setting("predictor.key_file", "--key-file"),
+        setting("predictor.deadline_s", "--deadline-s"),
+        setting("predictor.url", "--url"),
+        setting("models", "--models"),
+        setting("store", "--store"),
     ):
         function = option(function)
     return function

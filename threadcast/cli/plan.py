@@ -15,7 +15,7 @@ from rich.table import Table
 
 from threadcast.cli.corun_tables import interference_of
 from threadcast.cli.explain import explained
-from threadcast.cli.options import NewFile, common, network_options, setting
+from threadcast.cli.options import NewFile, common, network_options, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
@@ -61,11 +61,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
 @click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down.")
 @setting("corun", "--corun-dir")
-@setting("store", "--store")
-@setting("models", "--models")
-@setting("predictor.url", "--url")
-@setting("predictor.deadline_s", "--deadline-s")
-@setting("predictor.key_file", "--key-file")
+@predictor_options
 @click.option("--output", "plan_file", type=NewFile(), help="Write the plan here.")
 @click.option("--timeline", "timeline_file", type=NewFile(), help="Write a timeline here that ui.perfetto.dev opens.")
 @common
@@ -120,11 +116,11 @@ def command(
     if compared:
         document["compared"] = [summary(candidate) for candidate in compared]
         shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
-    shown.append(widths(chosen))
+    shown.append(thread_counts(chosen))
     if explain:
-        report = ceiling(problem, unsplit=without_split(problem))
-        document["explain"] = {"verdict": report.verdict(), **report.to_json()}
-        shown += explained(report)
+        limits = ceiling(problem, unsplit=without_split(problem))
+        document["explain"] = {"verdict": limits.verdict(), **limits.to_json()}
+        shown += explained(limits)
     output.result(document, *shown)
 
 
@@ -158,15 +154,15 @@ def summary(plan: Plan) -> Row:
 def most_at_once(plan: Plan) -> int:
     """The most ops (without those that take no time) that run at the same moment."""
     timed = [op for op in plan.ops if op.duration_s]
-    steps = [(op.start_s, 1) for op in timed] + [(op.finish_s, -1) for op in timed]
+    changes = [(op.start_s, 1) for op in timed] + [(op.finish_s, -1) for op in timed]
     most = now = 0
-    for _, step in sorted(steps):
-        now += step
+    for _, change in sorted(changes):
+        now += change
         most = max(most, now)
     return most
 
 
-def widths(plan: Plan) -> Table:
+def thread_counts(plan: Plan) -> Table:
     """A table with the number of ops that run with each thread count, and their share of the core time."""
     count: Counter[int] = Counter()
     core_s: dict[int, float] = defaultdict(float)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 from rich.table import Table
 
-from threadcast.cli.options import common, setting
+from threadcast.cli.options import common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import (
     Question,
@@ -38,11 +38,7 @@ _OP_KEY = re.compile(r".+-[0-9a-f]{16}")
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
 @click.option("--curves", "every_curve", is_flag=True, help="Show every op's whole curve, not only its best case.")
 @setting("cores", "--cores")
-@setting("store", "--store")
-@setting("models", "--models")
-@setting("predictor.url", "--url")
-@setting("predictor.deadline_s", "--deadline-s")
-@setting("predictor.key_file", "--key-file")
+@predictor_options
 @common
 def command(
     output: Output, settings: Settings, what: str, size: str | None, batch: int | None,

@@ -24,12 +24,12 @@ class ProgressBar:
 
     def __init__(self, doing: str, *, total: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._doing, self._total, self._done = doing, total, 0
-        self._clock, self._started, self._told = clock, clock(), clock()
+        self._clock, self._started, self._printed_s = clock, clock(), clock()
         self._bar = _terminal_bar() if sys.stderr.isatty() else None
         self._task = self._bar.add_task(doing, total=total) if self._bar else None
 
     def __enter__(self) -> Self:
-        self._started = self._told = self._clock()
+        self._started = self._printed_s = self._clock()
         if self._bar:
             self._bar.start()
         return self
@@ -45,8 +45,8 @@ class ProgressBar:
         self._done, self._total, self._doing = done, total or self._total, doing or self._doing
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total, description=self._doing)
-        elif self._clock() - self._told >= _LINE_EVERY_S:
-            self._told = self._clock()
+        elif self._clock() - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s = self._clock()
             click.echo(self._line(), err=True)
 
     def _line(self) -> str:

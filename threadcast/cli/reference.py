@@ -30,10 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "threadcast plan resnet18 --size small --batch 8 --explain",
         "threadcast plan resnet18 --size small --batch 8 --compare --timeline plan.json",
     ),
-    "run": (
-        "threadcast run inception_block --size small --batch 1",
-        "threadcast run my_model.py:build --gains",
-    ),
+    "run": ("threadcast run inception_block --size small --batch 1", "threadcast run my_model.py:build --gains"),
     "serve": ("threadcast serve --port 8321",),
     "models": ("threadcast models list", "threadcast models alias champion hill_climb@1"),
     "db": ("threadcast db import times.csv", "threadcast db export times.parquet"),
@@ -52,12 +49,12 @@ def render() -> str:
     return "\n".join(parts)
 
 
-def _section(command: click.Command, path: str, level: str, examples: tuple[str, ...] = ()) -> list[str]:
+def _section(command: click.Command, path: str, heading: str, examples: tuple[str, ...] = ()) -> list[str]:
     arguments = " ".join(
         p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)
     )
     text = inspect.cleandoc(command.help or "")
-    parts = [f"{level} `{f'{path} {arguments}'.strip()}`\n", text + "\n"]
+    parts = [f"{heading} `{f'{path} {arguments}'.strip()}`\n", text + "\n"]
     if examples:
         parts.append("```console\n" + "\n".join(f"$ {line}" for line in examples) + "\n```\n")
     rows = [_row(option) for option in command.params if isinstance(option, click.Option)]
@@ -65,7 +62,7 @@ def _section(command: click.Command, path: str, level: str, examples: tuple[str,
         parts.append("\n".join(["| option | what it does |", "|---|---|", *shown]) + "\n")
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
-            parts += _section(child, f"{path} {name}", level + "#")
+            parts += _section(child, f"{path} {name}", heading + "#")
     return parts
 
 

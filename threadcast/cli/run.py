@@ -13,7 +13,7 @@ import numpy as np
 
 from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
-from threadcast.cli.options import NewFile, common, network_options, setting
+from threadcast.cli.options import NewFile, common, network_options, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks
 from threadcast.core import Case, Machine, OpGraph, Plan, Trace, timeline
@@ -74,11 +74,7 @@ class _Network:
 )
 @click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down, and note none that do.")
 @setting("corun", "--corun-dir")
-@setting("store", "--store")
-@setting("models", "--models")
-@setting("predictor.url", "--url")
-@setting("predictor.deadline_s", "--deadline-s")
-@setting("predictor.key_file", "--key-file")
+@predictor_options
 @click.option(
     "--timeline",
     "timeline_file",
@@ -126,7 +122,7 @@ def command(
             f"sequential, {threads} threads": engines.enter_context(
                 open_engine(captured, sequential(captured.graph, machine, Case(threads)), machine)
             )
-            for threads in _widths(machine)
+            for threads in _thread_counts(machine)
         }
         inputs = captured.bind()
         result = compare(engine, inputs, eager, others=others, steps=steps, progress=lambda done, _: bar.update(done))
@@ -134,15 +130,15 @@ def command(
             traces = [engine.run_traced(inputs)[1] for _ in range(TRACED)]
             bad = learn(problem, traces, settings)
     if problem is not None and not settings["predictor.url"]:
-        _keep(graph_name(workload, mode, optimizer=optimizer), planned, result.trace, machine, settings)
+        _store_run(graph_name(workload, mode, optimizer=optimizer), planned, result.trace, machine, settings)
     if timeline_file is not None:
         timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
     if trace_file is not None:
         write_json(trace_file, result.trace.to_json())
     document = {**_document(captured.graph, planned, machine, result), "bad_pairs": bad}
     document["plain_gains"] = plain_gains.to_json(plain) if plain else None
-    told: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
-    output.result(document, *_shown(document), *told)
+    plain_parts: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
+    output.result(document, *_shown(document), *plain_parts)
 
 
 def _plain_gains(which: _Network, mode: Mode, steps: int, output: Output) -> PlainGains:
@@ -168,7 +164,7 @@ def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineC
         return Problem(graph, costs.added(curves), machine)
 
 
-def _keep(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
+def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
     """Store the run for the service's pages, if the store has the graph."""
     from threadcast.store import Store
 
@@ -188,7 +184,7 @@ def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Ma
     return planned, machine
 
 
-def _widths(machine: Machine) -> list[int]:
+def _thread_counts(machine: Machine) -> list[int]:
     """Thread counts: the powers of two up to the number of cores, and that number."""
     return sorted({2**i for i in range(len(machine).bit_length())} | {len(machine)})
 

@@ -37,11 +37,7 @@ class LoneOps:
 
         self.machine = machine
         self._cache, self._events, self._seed = cache, EVENTS if counters else (), seed
-        self.conditions: Mapping[str, Any] = {
-            "cache": cache,
-            "memory": memory_regime(),
-            "torch": torch.__version__,
-        }
+        self.conditions: Mapping[str, Any] = {"cache": cache, "memory": memory_regime(), "torch": torch.__version__}
 
     @contextmanager
     def at(self, case: Case) -> Iterator[Measure]:
@@ -52,10 +48,7 @@ class LoneOps:
         cores = self.machine.place(case)
         bytes_between = eviction_bytes(self.machine, cores)
         stopping = threading.Event()
-        with (
-            ThreadTeam(self.machine.cpus(cores)) as team,
-            CounterGroup(self._events, threads=team.threads) as counters,
-        ):
+        with ThreadTeam(self.machine.cpus(cores)) as team, CounterGroup(self._events, threads=team.threads) as counters:
             evict = team.run(lambda: make_evictor(self.machine, cores)) if self._cache == "cold" else None
 
             def measure(op: Op, goal: Goal) -> Measurement:

@@ -1,9 +1,10 @@
 """The vocabulary: ops, graphs, machines, measurements, curves, plans. Imports nothing else of threadcast."""
 
+from threadcast.core.case import Affinity, Case
 from threadcast.core.curve import Curve, Source
 from threadcast.core.curve_table import CurveTable
 from threadcast.core.graph import Edge, OpGraph
-from threadcast.core.machine import Affinity, Cache, Case, Core, Machine
+from threadcast.core.machine import Cache, Core, Machine
 from threadcast.core.measurement import Measurement, Sample
 from threadcast.core.op import Op
 from threadcast.core.plan import Placement, Plan, Trace

@@ -9,8 +9,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from threadcast.core.case import Case
 from threadcast.core.errors import InvalidInput
-from threadcast.core.machine import Case
 
 Floats = NDArray[np.float64]
 

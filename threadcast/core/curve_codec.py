@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from threadcast.core.case import Affinity, Case
 from threadcast.core.curve import Floats, Source
 from threadcast.core.curve_table import ARRAYS, CurveTable
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.machine import Affinity, Case
 
 SOURCE_NAMES = tuple(source.value for source in Source)
 """Names of the sources; the numbers in `CurveTable.source` are positions in this tuple."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from threadcast.core.case import Case
 from threadcast.core.curve import Curve, Floats, Source
 from threadcast.core.errors import InvalidInput
-from threadcast.core.machine import Case
 
 ARRAYS = ("seconds", "low", "high", "source")
 """Names of the (n_ops, n_cases) arrays of a table."""

@@ -18,6 +18,7 @@ ThreadcastError
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
 │   └── EngineClosed                   the engine was closed before
 ├── WrongResult (RuntimeError)         an optimised step did not give what PyTorch gives
+├── NotCopyable (TypeError)            an optimised function or step, to be copied or pickled
 └── ServiceError (RuntimeError)        the prediction service gave no usable answer
     ├── ServiceUnavailable (ConnectionError)
     │   └── NotAsked                   no request was made
@@ -107,6 +108,10 @@ class EngineClosed(ExecutionError):
 
 class WrongResult(ThreadcastError, RuntimeError):
     """An optimised step did not give what PyTorch gives; the message names the first operator that differs."""
+
+
+class NotCopyable(ThreadcastError, TypeError):
+    """An optimised function or training step was to be copied or pickled; the message says what to copy instead."""
 
 
 class ServiceError(ThreadcastError, RuntimeError):

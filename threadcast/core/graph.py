@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +55,7 @@ class OpGraph:
         if len(self.ops) > MAX_OPS:
             raise InvalidInput(f"{len(self.ops)} ops are more than the {MAX_OPS} that a graph may have; split it")
         if len(set(self.ids)) != len(self.ids):
-            seen: set[str] = set()
-            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            ((twice, _),) = Counter(self.ids).most_common(1)
             raise InvalidInput(f"op id {twice!r} is used twice; ids must be unique")
         unknown = sorted(set(self.curves) - set(self.ids))
         if unknown:

@@ -13,14 +13,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 
 T = TypeVar("T")
 _REQUIRED: Any = object()
-_NAMES = {
-    dict: "an object",
-    list: "an array",
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "a boolean",
-}
+_NAMES = {dict: "an object", list: "an array", str: "a string", int: "an integer", float: "a number", bool: "a boolean"}
 
 
 def parse(text: str | bytes, *, what: str) -> Any:
@@ -39,7 +32,7 @@ def parse(text: str | bytes, *, what: str) -> Any:
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(members)
     if len(unique) < len(members):
-        (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
+        ((twice, _),) = Counter(name for name, _ in members).most_common(1)
         raise FormatError(f"an object has the member {twice!r} twice")
     return unique
 

@@ -8,10 +8,10 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from threadcast.core.case import Affinity, Case
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member
 
@@ -24,34 +24,6 @@ III-B). In larger groups (a CCX, a socket) the imbalance is slight and every cou
 MAX_CORES = 4096
 """Most cores of a machine that is described and not read from the system; the largest shared-memory machines have far
 fewer."""
-
-
-class Affinity(StrEnum):
-    """How the threads of an op are placed relative to caches."""
-
-    COMPACT = "compact"
-    """Neighbouring threads share a cache: whole cache groups are filled one after the other."""
-    SPREAD = "spread"
-    """One thread for each cache group."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Case:
-    """One way to run an op: a number of threads, one for each core, and how they are placed relative to caches."""
-
-    threads: int
-    affinity: Affinity = Affinity.COMPACT
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.threads, int) or isinstance(self.threads, bool) or self.threads < 1:
-            raise InvalidInput(f"threads={self.threads!r}: an op runs on at least 1 thread")
-        object.__setattr__(self, "affinity", Affinity(self.affinity))
-
-    def __hash__(self) -> int:
-        return self.threads if self.affinity is Affinity.COMPACT else ~self.threads  # the dataclass's takes 3 x as long
-
-    def __str__(self) -> str:
-        return f"{self.threads} {self.affinity}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +65,7 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.cores:
             raise InvalidInput(f"machine {self.name!r} has no cores")
-        for what, values in (
-            ("core id", [c.id for c in self.cores]),
-            ("cpu", [x for c in self.cores for x in c.cpus]),
-        ):
+        for what, values in (("core id", [c.id for c in self.cores]), ("cpu", [x for c in self.cores for x in c.cpus])):
             if len(set(values)) != len(values):
                 raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")
         text = json.dumps(self.to_json(), sort_keys=True)

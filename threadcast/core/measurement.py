@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from threadcast.core.case import Case
 from threadcast.core.errors import InvalidInput
-from threadcast.core.machine import Case, Machine
+from threadcast.core.machine import Machine
 from threadcast.core.op import Op
 
 

@@ -77,10 +77,7 @@ class Op:
         return hash(self.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            Op,
-            (self.kind, self.inputs, dict(self.attributes), self.outputs, (self.flops, self.bytes_moved)),
-        )
+        return (Op, (self.kind, self.inputs, dict(self.attributes), self.outputs, (self.flops, self.bytes_moved)))
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the op in a graph file, without its id."""

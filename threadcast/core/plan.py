@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,8 +86,7 @@ class _Schedule(ABC):
             raise InvalidInput(f"cores={self.cores}: a schedule needs at least 1")
         object.__setattr__(self, "ops", tuple(sorted(self.ops, key=lambda op: op.start_s)))
         if len(self.by_id()) != len(self.ops):
-            seen: set[str] = set()
-            twice = next(op.id for op in self.ops if op.id in seen or seen.add(op.id))  # type: ignore[func-returns-value]
+            ((twice, _),) = Counter(op.id for op in self.ops).most_common(1)
             raise InvalidInput(f"op {twice!r} is placed twice; a step runs each op once")
         used = {core for op in self.ops for core in op.cores}
         if len(used) > self.cores:

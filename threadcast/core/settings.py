@@ -17,9 +17,10 @@ from types import MappingProxyType
 from typing import Any
 
 from threadcast.core.errors import ConfigError
-from threadcast.core.settings_table import SETTINGS, Setting, user_config_dir, user_data_dir
+from threadcast.core.settings_table import SETTINGS
+from threadcast.core.user_directories import user_config_dir
 
-__all__ = ["CONFIG_VARIABLE", "FILE_NAME", "SETTINGS", "Setting", "Settings", "user_config_dir", "user_data_dir"]
+__all__ = ["CONFIG_VARIABLE", "DATA_VARIABLE", "FILE_NAME", "SETTINGS", "Settings"]
 
 FILE_NAME = "threadcast.toml"
 CONFIG_VARIABLE = "THREADCAST_CONFIG"

@@ -2,137 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from threadcast.core.errors import ConfigError
 from threadcast.core.secret import Secret
-
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_KINDS = {
-    str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path",
-    Secret: "visible ASCII characters",
-}  # fmt: skip
-
-
-def user_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Default directory of measurements and models: $XDG_DATA_HOME/threadcast, else ~/.local/share/threadcast."""
-    return _user_dir(environment, "XDG_DATA_HOME", ".local/share")
-
-
-def user_config_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Directory of the user's own threadcast.toml: $XDG_CONFIG_HOME/threadcast, else ~/.config/threadcast."""
-    return _user_dir(environment, "XDG_CONFIG_HOME", ".config")
-
-
-def user_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Directory of files that can be created again: $XDG_CACHE_HOME/threadcast, else ~/.cache/threadcast."""
-    return _user_dir(environment, "XDG_CACHE_HOME", ".cache")
-
-
-def user_runtime_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Directory of sockets: $XDG_RUNTIME_DIR/threadcast, else /tmp/threadcast-UID."""
-    base = Path(environment.get("XDG_RUNTIME_DIR", ""))
-    return base / "threadcast" if base.is_absolute() else Path(f"/tmp/threadcast-{os.getuid()}")
-
-
-def _user_dir(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
-    base = Path(environment.get(variable, ""))
-    home = Path(environment.get("HOME") or Path.home())
-    return (base if base.is_absolute() else home / fallback) / "threadcast"  # XDG: relative paths are ignored
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: its name, type, default, unit, allowed values and what it does.
-
-    A `default` that is a function is computed from the environment. None stands for "not set" and is
-    only ever a default.
-    """
-
-    name: str
-    kind: type[str] | type[int] | type[float] | type[bool] | type[Path] | type[Secret]
-    default: str | float | bool | Callable[[Mapping[str, str]], str | Path] | None
-    doc: str
-    unit: str = ""
-    minimum: float = -math.inf
-    maximum: float = math.inf
-    choices: tuple[str, ...] = ()
-    default_text: str = ""
-    """What documentation shows in place of a default that is computed or None."""
-
-    @property
-    def variable(self) -> str:
-        """Name of the setting's environment variable."""
-        return "THREADCAST_" + self.name.upper().replace(".", "_")
-
-    @property
-    def allowed(self) -> str:
-        """The allowed values, in words."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        words = _KINDS[self.kind]
-        if self.minimum > -math.inf:
-            words += f" of at least {self.minimum:g}"
-        if self.maximum < math.inf:
-            words += f"{' and' if self.minimum > -math.inf else ' of'} at most {self.maximum:g}"
-        return f"{words} ({self.unit})" if self.unit else words
-
-    @property
-    def shown_default(self) -> str:
-        """The default as documentation shows it."""
-        return self.default_text or str(self.default)
-
-    def check(self, value: Any, *, origin: str, base: Path | None = None) -> Any:
-        """Return `value` as this setting's type; ConfigError, naming `origin`, when it is not an allowed value.
-
-        Text from the environment or a flag is converted to the type. A relative path is relative to `base`.
-        """
-        try:
-            converted = _convert(value, self.kind)
-        except ValueError:
-            raise self._refuse(value, origin) from None
-        if isinstance(converted, Path):
-            converted = Path(os.path.expanduser(converted))  # which leaves ~nobody as it is, and does not raise
-            return base / converted if base else converted
-        if self.choices and converted not in self.choices:
-            raise self._refuse(value, origin)
-        if isinstance(converted, int | float) and not self.minimum <= converted <= self.maximum:  # also refuses nan
-            raise self._refuse(value, origin)
-        return converted
-
-    def _refuse(self, value: Any, origin: str) -> ConfigError:
-        said = "not shown" if self.kind is Secret else repr(value)
-        return ConfigError(f"{origin}: {self.name} is {said}, it must be {self.allowed}")
-
-
-def _convert(value: Any, kind: type) -> Any:
-    if isinstance(value, bool) or kind is bool:
-        if isinstance(value, bool) and kind is bool:
-            return value
-        if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
-            return value.lower() in _TRUE
-        raise ValueError
-    if kind is Secret:
-        if not isinstance(value, str | Secret):
-            raise ValueError
-        return value if isinstance(value, Secret) else Secret(value)
-    if kind in (str, Path):
-        if not isinstance(value, str | Path) or not str(value):
-            raise ValueError
-        return kind(value)
-    if isinstance(value, str):
-        return kind(value)
-    if isinstance(value, int) or (kind is float and isinstance(value, float)):
-        return kind(value)
-    raise ValueError
-
+from threadcast.core.setting import Setting
+from threadcast.core.user_directories import user_cache_dir, user_data_dir, user_runtime_dir
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType({
     setting.name: setting
@@ -147,7 +24,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         ),
         Setting(
             "corun", Path, lambda env: user_data_dir(env) / "corun",
-            "Directory of what is known of ops that slow each other down.",
+            "Directory of measured slow-downs of ops that run side by side.",
             default_text="corun in the user's data directory",
         ),
         Setting(
@@ -163,8 +40,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators."),
         Setting("engine.verify_every", int, 0, "Optimised steps from one that is also run by PyTorch, on copies of the "
                 "same state, and compared with it to the next; 0 is never.", "steps", minimum=0),
-        Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling it may take.", "seconds",
-                minimum=1),
+        Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling the native engine may take.",
+                "seconds", minimum=1),
         Setting(
             "cores", int, None, "Cores to use.", "cores", minimum=1,
             default_text="all that this process may use",
@@ -176,19 +53,21 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             maximum=0.999,
         ),
         Setting(
-            "profile.tolerance", float, 0.02, "Half-width of that interval, relative to the median, to stop at.",
-            minimum=0.0001, maximum=1,
+            "profile.tolerance", float, 0.02,
+            "Half-width of that interval, relative to the median, at which timing stops.", minimum=0.0001, maximum=1,
         ),
         Setting(
             "profile.busy_limit", float, 0.1,
             "Share of the usable cores that other work may take before timing is refused.", minimum=0, maximum=1,
         ),
-        Setting("train.jobs", int, None, "Models fitted side by side.", minimum=1, default_text="one a usable core"),
+        Setting("train.jobs", int, None, "Models fitted at the same time.", minimum=1,
+                default_text="one a usable core"),
         Setting("service.host", str, "127.0.0.1", "Address that the prediction service listens on."),
-        Setting("service.port", int, 8321, "Port that it listens on; 0 takes a free one.", minimum=0, maximum=65535),
-        Setting("service.model", str, "champion", "Alias or name@version of what answers where a request names none."),
+        Setting("service.port", int, 8321, "Port of the prediction service; 0 selects a free one.", minimum=0,
+                maximum=65535),
+        Setting("service.model", str, "champion", "Alias or name@version of the model for requests that name none."),
         Setting("service.workers", int, 1, "Worker processes.", "processes", minimum=1, maximum=64),
-        Setting("service.threads", int, 16, "Threads of each of them.", "threads", minimum=1, maximum=256),
+        Setting("service.threads", int, 16, "Threads of each worker process.", "threads", minimum=1, maximum=256),
         Setting("service.max_body_bytes", int, 32 << 20, "Longest request body.", "bytes", minimum=1),
         Setting("service.max_ops", int, 20_000, "Ops in one request or graph.", "ops", minimum=1),
         Setting("service.max_cases", int, 1_024, "Cases in one request.", "cases", minimum=1),
@@ -196,15 +75,16 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.max_plan_points", int, 5_000_000, "Ops times cases of one plan.", "points", minimum=1),
         Setting("service.max_rows", int, 200_000, "Samples in one request that stores them.", "samples", minimum=1),
         Setting("service.max_page", int, 1_000, "Measurements in one page.", "measurements", minimum=1),
-        Setting("service.max_contexts", int, 16, "Graphs kept for decisions, in each process.", "graphs", minimum=1),
+        Setting("service.max_contexts", int, 16, "Graphs in the cache for decisions, in each process.", "graphs",
+                minimum=1),
         Setting("service.max_in_flight", int, 15,
-                "Requests under /v1 worked at at once, in each process; more get 429.", "requests", minimum=1),
-        Setting("service.max_kept_curves", int, 20_000, "Curves kept as they were answered, in each process.",
+                "Concurrent requests under /v1, in each process; more get 429.", "requests", minimum=1),
+        Setting("service.max_kept_curves", int, 20_000, "Answered curves in the cache, in each process.",
                 "curves", minimum=1),
-        Setting("service.max_kept_plans", int, 200, "Plans that can be asked for again.", "plans", minimum=1),
+        Setting("service.max_kept_plans", int, 200, "Stored plans that can be asked for again.", "plans", minimum=1),
         Setting("service.max_planners", int, 1, "Planning processes of each worker process.", "processes", minimum=1,
                 maximum=64),
-        Setting("service.deadline_s", float, 30.0, "Longest time that a request is worked at; then it is stopped.",
+        Setting("service.deadline_s", float, 30.0, "Longest time that a request may take; then it is stopped.",
                 "seconds", minimum=0.001),
         Setting("service.receive_s", float, 10.0, "Longest time that a request may take to arrive.", "seconds",
                 minimum=0.1),
@@ -221,22 +101,23 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Socket of the daemon that divides the cores among processes.",
             default_text="arbiter.sock in the user's runtime directory",
         ),
-        Setting("malleable.weight", float, 1.0, "What this process's progress is worth beside others'.",
+        Setting("malleable.weight", float, 1.0, "Weight of this process's progress when cores are divided.",
                 minimum=0.001, maximum=1000),
-        Setting("malleable.least", int, 1, "Cores that it gets at least.", "cores", minimum=1),
-        Setting("malleable.most", int, None, "Cores that it gets at most.", "cores", minimum=1,
+        Setting("malleable.least", int, 1, "Fewest cores that this process gets.", "cores", minimum=1),
+        Setting("malleable.most", int, None, "Most cores that this process gets.", "cores", minimum=1,
                 default_text="all there are"),
-        Setting("malleable.deadline_steps", int, None, "Optimizer steps that it has to make in time.", "steps",
-                minimum=1, default_text="none"),
-        Setting("malleable.deadline_s", float, None, "Time from its start in which it has to make them.", "seconds",
+        Setting("malleable.deadline_steps", int, None, "Optimizer steps that this process is to make by its deadline.",
+                "steps", minimum=1, default_text="none"),
+        Setting("malleable.deadline_s", float, None, "Time from the start of this process to its deadline.", "seconds",
                 minimum=0.001, maximum=1e9, default_text="none"),
         Setting("predictor.url", str, None, "Prediction service that schedulers ask.", default_text="none: in process"),
         Setting("predictor.deadline_s", float, 1.0, "Longest wait for the service before the local model answers.",
                 "seconds", minimum=0.001),
-        Setting("predictor.fresh_s", float, 60.0, "Age up to which its curves are used without asking it anew.",
-                "seconds", minimum=0),
-        Setting("predictor.key", Secret, None, "Key that the service is shown.", default_text="none"),
-        Setting("predictor.key_file", Path, None, "File that holds this key.", default_text="none"),
+        Setting("predictor.fresh_s", float, 60.0,
+                "Age up to which curves of the service are used without asking it again.", "seconds", minimum=0),
+        Setting("predictor.key", Secret, None, "API key that is sent to the service.", default_text="none"),
+        Setting("predictor.key_file", Path, None, "File with the API key that is sent to the service.",
+                default_text="none"),
     )
 })  # fmt: skip
 """Every setting by name; any other name is an error."""

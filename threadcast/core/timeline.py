@@ -48,8 +48,8 @@ def _group(
     numbers = {track: i for i, track in enumerate(sorted(tracks), start=1)}  # 0 is the idle task to Perfetto
     yield _named("process_name", process, 0, name=name)
     yield _named("process_sort_index", process, 0, sort_index=process)
-    for (core, slot, lane), number in numbers.items():
-        beside = f", hardware thread {slot}" if slot else ""
+    for (core, thread, lane), number in numbers.items():
+        beside = f", hardware thread {thread}" if thread else ""
         again = f", overlap {lane}" if lane else ""
         yield _named("thread_name", process, number, name=f"core {core}{beside}{again}")
         yield _named("thread_sort_index", process, number, sort_index=number)

@@ -12,27 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core import Machine
-from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.errors import InvalidInput
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.connection import Connection
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.ledger import Ledger
-from threadcast.malleable.limits import Cores
 from threadcast.malleable.message_reading import requests_of
-from threadcast.malleable.messages import (
-    Confirm,
-    ExpectRates,
-    Join,
-    ListProcesses,
-    Refusal,
-    ReportSteps,
-    Request,
-    SetBounds,
-    SetDeadline,
-    UseCores,
-    to_json,
-)
-from threadcast.malleable.process_list import deadline_status, process_list
+from threadcast.malleable.messages import Refusal, UseCores, to_json
+from threadcast.malleable.process_list import deadline_status
+from threadcast.malleable.request_handling import RequestHandler
 from threadcast.malleable.sockets import listen, peer
 
 RELEASE_S = 0.5
@@ -60,9 +47,8 @@ class Arbiter:
     ) -> None:
         self._ledger = Ledger(machine)
         self._path, self._now = path, now
-        self._core_of = {cpu: core.id for core in machine.cores for cpu in core.cpus}
-        self._cpus_of = {core.id: core.cpus for core in machine.cores}
         self._connections: dict[str, Connection] = {}
+        self._requests = RequestHandler(self._ledger, self._connections)
         self._numbers = count(1)
         self._listening = listen(path, group=group)
         self._selector = selectors.DefaultSelector()
@@ -144,9 +130,11 @@ class Arbiter:
             for message in connection.channel.receive():
                 requests = requests_of(message)
                 if not requests:
-                    self._refuse_stranger(connection)
+                    self._requests.require_joined(connection)
                 for request in requests:
-                    self._handle(connection, request)
+                    answer = self._requests.handle(connection, request, self._now())
+                    if answer is not None:
+                        self._send(connection, answer)
                 if connection.name not in self._connections:  # it could not be answered
                     return
         except InvalidInput as error:
@@ -155,67 +143,12 @@ class Arbiter:
         except OSError:
             self._drop(connection, "it ended")
 
-    def _handle(self, connection: Connection, request: Request) -> None:
-        now_s, name = self._now(), connection.name
-        match request:
-            case ListProcesses():
-                listed = process_list(self._ledger, self._connections, self._cpus_of, now_s)
-                self._send(connection, listed)
-                return
-            case Join():
-                self._join(connection, request, now_s)
-                return
-        self._refuse_stranger(connection)
-        match request:
-            case Confirm(order, in_use):
-                self._ledger.confirm(name, order, self._ids_of(in_use))
-                if order >= connection.order:
-                    connection.ordered_s = None
-            case SetBounds(bounds):
-                allowed = self._allowed(bounds.allowed)
-                self._ledger.set_bounds(name, bounds.least, bounds.most, now_s, allowed=allowed)
-            case ExpectRates(rates):
-                self._ledger.expect(name, rates, now_s)
-            case ReportSteps(steps):
-                self._ledger.report(name, steps, now_s)
-            case SetDeadline(remaining):
-                deadline = None if remaining is None else Deadline.within(remaining.steps, remaining.in_s, now_s)
-                self._ledger.set_deadline(name, deadline, now_s)
-                connection.on_time = None
-
-    def _join(self, connection: Connection, asked: Join, now_s: float) -> None:
-        name, allowed = connection.name, self._allowed(asked.bounds.allowed)
-        if name in self._ledger.parties:
-            raise FormatError("this connection has joined already")
-        connection.title = asked.name
-        self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
-        if asked.deadline is not None:
-            deadline = Deadline.within(asked.deadline.steps, asked.deadline.in_s, now_s)
-            self._ledger.set_deadline(name, deadline, now_s)
-        _logger.info("%s (%s) joined", name, connection.title)
-
-    def _refuse_stranger(self, connection: Connection) -> None:
-        if connection.name not in self._ledger.parties:
-            raise FormatError("join first")
-
-    def _ids_of(self, cores: Cores) -> list[int]:
-        """Ids of these cores, without cores that this machine lacks."""
-        return sorted({self._core_of[cpu] for core in cores for cpu in core if cpu in self._core_of})
-
-    def _allowed(self, cores: Cores | None) -> frozenset[int] | None:
-        """Ids of the cores of which a process may use every hardware thread; None if these are all cores or none."""
-        if cores is None:
-            return None
-        cpus = {cpu for core in cores for cpu in core}
-        found = frozenset(core for core, own in self._cpus_of.items() if cpus.issuperset(own))
-        return found if 0 < len(found) < len(self._cpus_of) else None
-
     def _send_orders(self) -> None:
         now_s = self._now()
         for name, (number, cores) in self._ledger.orders().items():
             connection = self._connections[name]
             connection.order, connection.cores, connection.ordered_s = number, cores, now_s
-            self._send(connection, to_json(UseCores(tuple(self._cpus_of[core] for core in cores), number)))
+            self._send(connection, to_json(UseCores(self._requests.cpus_of(cores), number)))
 
     def _confirm_for_silent(self) -> None:
         """Count orders that were not confirmed in time as confirmed, so that other processes get the cores."""
@@ -246,7 +179,7 @@ class Arbiter:
         try:
             connection.channel.send(message)
         except OSError as error:
-            self._drop(connection, f"it cannot be told anything: {error}")
+            self._drop(connection, f"it cannot be sent anything: {error}")
             return
         if connection.channel.has_unsent:
             self._selector.modify(connection.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
@@ -255,7 +188,7 @@ class Arbiter:
         try:
             connection.channel.flush()
         except OSError:
-            self._drop(connection, "it cannot be told anything")
+            self._drop(connection, "it cannot be sent anything")
             return
         if not connection.channel.has_unsent:
             self._selector.modify(connection.channel, selectors.EVENT_READ, connection)

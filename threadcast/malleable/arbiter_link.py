@@ -14,7 +14,7 @@ from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.limits import Cores
-from threadcast.malleable.message_reading import order_of
+from threadcast.malleable.message_reading import arbiter_message_of
 from threadcast.malleable.messages import (
     Bounds,
     Confirm,
@@ -72,13 +72,13 @@ class ArbiterLink:
         self._steps, self._expected, self._assigned, self._now = steps, expected, assigned, now
         self._channel: Channel | None = None
         self._refused_s, self._join_from_s = 0.0, 0.0
-        self._told_bounds: Bounds | None = None
-        self._told_rates: Mapping[int, float] = {}
-        self._told_steps: float | None = None
+        self._sent_bounds: Bounds | None = None
+        self._sent_rates: Mapping[int, float] = {}
+        self._sent_steps: float | None = None
         self._report_from_s = 0.0
         self._lock = threading.Lock()
         self._deadline: Deadline | None = None
-        self._deadline_told = True
+        self._deadline_sent = True
         self._on_time: bool | None = None
 
     @property
@@ -93,7 +93,7 @@ class ArbiterLink:
         """
         deadline = Deadline.within(steps, within_s, self._now())
         with self._lock:
-            self._deadline, self._deadline_told, self._on_time = deadline, False, None
+            self._deadline, self._deadline_sent, self._on_time = deadline, False, None
 
     def look(self, bounds: Bounds, in_use: Cores, *, has_all: bool) -> None:
         """Join the arbiter if there is one and it is time to, and send it what has changed. Call this regularly.
@@ -105,17 +105,17 @@ class ArbiterLink:
             self._join(bounds, in_use)
         if self._channel is None:
             return
-        if bounds != self._told_bounds:
-            self._told_bounds = bounds
-            self._tell(SetBounds(bounds))
-        if (rates := self._expected()) != self._told_rates:
-            self._told_rates = rates
-            self._tell(ExpectRates(rates))
+        if bounds != self._sent_bounds:
+            self._sent_bounds = bounds
+            self._send(SetBounds(bounds))
+        if (rates := self._expected()) != self._sent_rates:
+            self._sent_rates = rates
+            self._send(ExpectRates(rates))
         # Steps before the deadline: the arbiter counts what is left of it from the steps that were reported last.
-        if not self._deadline_told or self._now() >= self._report_from_s:
+        if not self._deadline_sent or self._now() >= self._report_from_s:
             self._report(every_s=REPORT_S if has_all else 0.0)
-        if not self._deadline_told:
-            self._tell_deadline()
+        if not self._deadline_sent:
+            self._send_deadline()
 
     def hear(self) -> None:
         """Act on the messages that the arbiter has sent: orders, deadline status, refusals."""
@@ -123,7 +123,7 @@ class ArbiterLink:
             return
         try:
             for message in self._channel.receive():
-                match order_of(message):
+                match arbiter_message_of(message):
                     case Refusal(reason):
                         self._refused_s = min(max(2 * self._refused_s, REFUSED_S), LONGEST_REFUSED_S)
                         self._join_from_s = self._now() + self._refused_s
@@ -135,7 +135,7 @@ class ArbiterLink:
                             left = remaining.steps, remaining.in_s
                             _logger.warning("the deadline will not be met: %s steps are left, and %s s", *left)
                     case UseCores(cores, number):
-                        self._tell(Confirm(number, self._assigned(cores)))
+                        self._send(Confirm(number, self._assigned(cores)))
                 self._refused_s = 0.0
         except (OSError, FormatError):
             self.close()
@@ -146,9 +146,9 @@ class ArbiterLink:
             self._selector.unregister(self._channel)
             self._channel.close()
             self._channel = None
-            self._told_steps, self._report_from_s, self._told_rates, self._on_time = None, 0.0, {}, None
+            self._sent_steps, self._report_from_s, self._sent_rates, self._on_time = None, 0.0, {}, None
             with self._lock:
-                self._deadline_told = self._deadline is None
+                self._deadline_sent = self._deadline is None
 
     def abandon(self) -> None:
         """Close a forked child's copy of the socket; the parent's connection stays open."""
@@ -161,25 +161,25 @@ class ArbiterLink:
         except (NotFound, ServiceUnavailable):
             return
         self._selector.register(self._channel, selectors.EVENT_READ, self.hear)
-        self._told_bounds = bounds
-        self._tell(Join(self._terms.name, self._terms.weight, bounds, in_use))
+        self._sent_bounds = bounds
+        self._send(Join(self._terms.name, self._terms.weight, bounds, in_use))
 
     def _report(self, *, every_s: float) -> None:
-        if (steps := self._steps()) != self._told_steps:
-            self._told_steps, self._report_from_s = steps, self._now() + every_s
-            self._tell(ReportSteps(steps))
+        if (steps := self._steps()) != self._sent_steps:
+            self._sent_steps, self._report_from_s = steps, self._now() + every_s
+            self._send(ReportSteps(steps))
 
-    def _tell_deadline(self) -> None:
+    def _send_deadline(self) -> None:
         with self._lock:
-            deadline, self._deadline_told = self._deadline, True
+            deadline, self._deadline_sent = self._deadline, True
             if deadline is not None and deadline.since is None:
-                deadline = self._deadline = replace(deadline, since=self._told_steps)
+                deadline = self._deadline = replace(deadline, since=self._sent_steps)
         if deadline is not None:
-            remaining = Remaining(deadline.left(self._told_steps), deadline.by_s - self._now())
+            remaining = Remaining(deadline.left(self._sent_steps), deadline.by_s - self._now())
             if remaining.steps > 0 and remaining.in_s > 0:
-                self._tell(SetDeadline(remaining))
+                self._send(SetDeadline(remaining))
 
-    def _tell(self, message: Request) -> None:
+    def _send(self, message: Request) -> None:
         if self._channel is None:
             return
         try:

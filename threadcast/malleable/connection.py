@@ -22,4 +22,4 @@ class Connection:
         self.ordered_s: float | None = None
         """When the last order was sent, in seconds of the arbiter's clock; None once it is confirmed."""
         self.on_time: bool | None = None
-        """Whether its deadline will be met, as it was last told; None before that."""
+        """Whether its deadline will be met, as the process was last told; None before that."""

@@ -15,7 +15,7 @@ SERIAL = 0.05
 """Share of a process's work that is assumed not to scale (Amdahl's law) where its rates are not known. It is low, so
 that a process gets many cores until it is known that it does not use them."""
 
-KEPT = 0.02
+STAYS_WITHIN = 0.02
 """The present division stays if its progress is at most this share below the best one's: every change costs time."""
 
 _ROUNDING = 1e-9
@@ -124,7 +124,7 @@ def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | 
     best = _best_division(worth, bounds, cores)
     if before is not None and before.keys() == claims.keys() and sum(before.values()) <= cores:
         allowed = all(bounds[name][0] <= count <= bounds[name][1] for name, count in before.items())
-        if allowed and _sum(worth, before) >= (1 - KEPT) * _sum(worth, best):
+        if allowed and _sum(worth, before) >= (1 - STAYS_WITHIN) * _sum(worth, best):
             return dict(before)
     return best
 

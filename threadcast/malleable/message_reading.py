@@ -14,6 +14,7 @@ from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import check_bounds
 from threadcast.malleable.limits import Cores
 from threadcast.malleable.messages import (
+    ArbiterMessage,
     AskLimits,
     Bounds,
     Confirm,
@@ -21,7 +22,6 @@ from threadcast.malleable.messages import (
     ExpectRates,
     Join,
     ListProcesses,
-    Order,
     Question,
     Refusal,
     Remaining,
@@ -60,7 +60,7 @@ def requests_of(message: Mapping[str, Any]) -> tuple[Request, ...]:
     return tuple(found)
 
 
-def order_of(message: Mapping[str, Any]) -> Order:
+def arbiter_message_of(message: Mapping[str, Any]) -> ArbiterMessage:
     """Return the order, deadline status or refusal in a message of the arbiter."""
     if "error" in message:
         return Refusal(str(message["error"]))

@@ -117,7 +117,7 @@ class Refusal:
     reason: str
 
 
-Order = UseCores | DeadlineStatus | Refusal
+ArbiterMessage = UseCores | DeadlineStatus | Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class AskLimits:
 Question = Resize | AskLimits
 
 
-def to_json(message: Request | Order) -> dict[str, Any]:
+def to_json(message: Request | ArbiterMessage) -> dict[str, Any]:
     """Return the JSON object of a message."""
     match message:
         case Join():

@@ -32,39 +32,39 @@ def place(
     allowed = {name: (restricted.get(name, group.keys()) & group.keys()) or group.keys() for name in counts}
     if sum(counts.values()) > len(machine):
         return _shared(counts, before, allowed)
-    kept: dict[str, list[int]] = {}
+    given: dict[str, list[int]] = {}
     owned: set[int] = set()
     for name, count in counts.items():
         own = [core for core in before.get(name, ()) if core in allowed[name] and core not in owned]
         size = Counter(group[core] for core in own)
         own.sort(key=lambda core: (-size[group[core]], group[core], core))
-        kept[name] = own[:count]
-        owned.update(kept[name])
+        given[name] = own[:count]
+        owned.update(given[name])
     free = group.keys() - owned
     lacking = sorted(
-        (name for name in counts if len(kept[name]) < counts[name]), key=lambda n: len(kept[n]) - counts[n]
+        (name for name in counts if len(given[name]) < counts[name]), key=lambda n: len(given[n]) - counts[n]
     )
     while lacking:
-        name = lacking[0] if not restricted else min(lacking, key=lambda name: len(kept[name]))
-        mine, there = kept[name], free & allowed[name]
+        name = lacking[0] if not restricted else min(lacking, key=lambda name: len(given[name]))
+        mine, there = given[name], free & allowed[name]
         if there:
             mine_in, free_in = Counter(group[core] for core in mine), Counter(group[core] for core in free)
             chosen = min(there, key=lambda core: (-mine_in[group[core]], -free_in[group[core]], core))
             free.remove(chosen)
             mine.append(chosen)
-        elif not _make_room(name, kept, free, allowed):
+        elif not _make_room(name, given, free, allowed):
             lacking.remove(name)
             continue
         if len(mine) == counts[name]:
             lacking.remove(name)
-    load = Counter(core for mine in kept.values() for core in mine)
+    load = Counter(core for mine in given.values() for core in mine)
     return {
         name: tuple(sorted(mine)) or (min(allowed[name], key=lambda core: (load[core], core)),)
-        for name, mine in kept.items()
+        for name, mine in given.items()
     }
 
 
-def _make_room(name: str, kept: dict[str, list[int]], free: set[int], allowed: Mapping[str, Set[int]]) -> bool:
+def _make_room(name: str, given: dict[str, list[int]], free: set[int], allowed: Mapping[str, Set[int]]) -> bool:
     """Give `name` a core of another process, which gets one of a third, and so on up to a free core (Berge 1957).
 
     Returns whether such a chain was found.
@@ -72,7 +72,7 @@ def _make_room(name: str, kept: dict[str, list[int]], free: set[int], allowed: M
     gives: dict[str, tuple[str, int]] = {}  # by process: to whom, and which core
     asking = [name]
     for one in asking:
-        for other, theirs in kept.items():
+        for other, theirs in given.items():
             wanted = [core for core in theirs if core in allowed[one]]
             if other == name or other in gives or not wanted:
                 continue
@@ -81,11 +81,11 @@ def _make_room(name: str, kept: dict[str, list[int]], free: set[int], allowed: M
             if there := free & allowed[other]:
                 chosen = min(there)
                 free.remove(chosen)
-                kept[other].append(chosen)
+                given[other].append(chosen)
                 while other != name:
                     to, core = gives[other]
-                    kept[other].remove(core)
-                    kept[to].append(core)
+                    given[other].remove(core)
+                    given[to].append(core)
                     other = to
                 return True
     return False

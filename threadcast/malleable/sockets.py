@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
-from threadcast.core.settings_table import user_runtime_dir
+from threadcast.core.user_directories import user_runtime_dir
 from threadcast.malleable.lines import LONGEST_ANSWER, Lines, line
 
 ANSWER_S = 2.0

@@ -93,9 +93,9 @@ class CaseGaussian:
         within = across[:, :, at]
         off = values - scale[:, None] * self.mean[at]
         noise, shift, wrong = _judged_by_others(within, off, scatter)
-        told = _inverse(within, noise) @ across
-        mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", off - shift, told)
-        variance = np.maximum(alone - (across * told).sum(axis=1), LEAST_VARIANCE)
+        gains = _inverse(within, noise) @ across
+        mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", off - shift, gains)
+        variance = np.maximum(alone - (across * gains).sum(axis=1), LEAST_VARIANCE)
         return mean, variance, 1 - wrong
 
     def remaining(self, where: Sequence[int], samples: Floats) -> Floats:
@@ -106,8 +106,8 @@ class CaseGaussian:
     def most_informative(self, left: Floats, allowed: Sequence[int], weights: Floats) -> int:
         """The one of the `allowed` cases that, sampled once, reduces the weighted sum of the variances in `left`
         most."""
-        told = (weights[:, None] * left**2).sum(axis=0) / (np.diag(left) + self.noise)
-        return max(allowed, key=lambda case: float(told[case]))
+        removed = (weights[:, None] * left**2).sum(axis=0) / (np.diag(left) + self.noise)
+        return max(allowed, key=lambda case: float(removed[case]))
 
     def _gain(self, at: list[int], samples: Floats) -> Floats:
         within = self.covariance[np.ix_(at, at)] + np.diag(self.noise[at] / samples)

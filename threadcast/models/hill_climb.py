@@ -74,6 +74,26 @@ def next_count(steps: Sequence[int], measured: Mapping[int, float]) -> int | Non
     return None
 
 
+def next_case(
+    observed: Sequence[Measurement],
+    machine: Machine,
+    next_count: Callable[[Sequence[int], Mapping[int, float]], int | None],
+) -> Case | None:
+    """The next case of a climb with cache sharing (COMPACT); after its end, of one without (SPREAD).
+
+    `next_count` gets the ascending legal thread counts of an affinity and the measured seconds by thread count; it
+    returns the next count of the climb, None at its end.
+    """
+    measured_at = by_case(observed)
+    for affinity in Affinity:
+        counts = [case.threads for case in machine.cases() if case.affinity is affinity]
+        times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
+        threads = next_count(counts, times)
+        if threads is not None:
+            return Case(threads, affinity)
+    return None
+
+
 class HillClimb(PerformanceModel):
     """The climb of Liu et al. 2018, III-C: needs no training, no counters and no knowledge of the op.
 
@@ -94,14 +114,7 @@ class HillClimb(PerformanceModel):
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The next step of the climb with cache sharing (COMPACT); after its end, of the one without (SPREAD)."""
-        measured_at = by_case(observed)
-        for affinity in Affinity:
-            counts = [case.threads for case in machine.cases() if case.affinity is affinity]
-            times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
-            threads = next_count(ladder(counts, self.interval), times)
-            if threads is not None:
-                return Case(threads, affinity)
-        return None
+        return next_case(observed, machine, lambda counts, times: next_count(ladder(counts, self.interval), times))
 
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Measured points and straight lines between them; see `interpolation.curve_through` for the rest."""

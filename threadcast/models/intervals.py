@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from threadcast.core.curve import Floats
+from threadcast.core.errors import ArtefactError
+from threadcast.core.json_reading import finite
 
 TAIL = 0.05
 """Probability outside of an interval on either side: every interval is meant to hold with 90 %."""
@@ -64,3 +67,11 @@ def residual_bounds(residuals: Floats) -> tuple[float, float]:
     ordered = np.sort(residuals)
     rank = min(math.ceil((1 - TAIL) * (len(ordered) + 1)), len(ordered))
     return min(float(ordered[len(ordered) - rank]), 0.0), max(float(ordered[rank - 1]), 0.0)
+
+
+def read_log_bounds(pair: Iterable[Any]) -> tuple[float, float]:
+    """The bounds of log residuals in a JSON array of two numbers; ArtefactError unless they enclose 0."""
+    low, high = (finite(bound, pointer="/log_bounds") for bound in pair)
+    if low > 0 or high < 0:
+        raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
+    return low, high

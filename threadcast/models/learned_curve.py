@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from itertools import chain
 from typing import Self
 
@@ -16,11 +15,13 @@ from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import CaseGaussian, expected_regret
 from threadcast.models.correction import Forecast
-from threadcast.models.curve_learning import MIN_OPS, NOISE, NORMAL_95, learn
+from threadcast.models.curve_learning import MIN_OPS, NOISE, learn
+from threadcast.models.held_out_ops import NORMAL_95
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import by_case, group, usable
@@ -34,10 +35,6 @@ SCHEMA = "threadcast.learned_curve/2"
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
 equal for all cases."""
-
-FADE_S = 30 * 86400.0
-"""Age in seconds at which a measurement counts for half as many samples as a new one of the op. A convention: a
-month."""
 
 FOREIGN = 1.5
 """Factor by which intervals are wider on a machine that was not learned from. A convention."""
@@ -111,7 +108,7 @@ class LearnedCurve(BatchModel):
             # a curve that jumps is as likely as a sample that is wrong
             near = learned.cases[doubted[0]].threads
             return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
-        where, _, samples, ages = _positions(learned, measured_at)
+        where, _, samples, ages = aged_samples(measured_at, learned.position)
         left = learned.scale_of(op.kind) ** 2 * learned.gaussian.remaining(
             where, np.array(samples) / (1 + np.array(ages))
         )
@@ -207,7 +204,7 @@ class LearnedCurve(BatchModel):
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.
         for row, measured_at in enumerate(known):
-            where, *own = _positions(learned, measured_at)
+            where, *own = aged_samples(measured_at, learned.position)
             rows, *flat = alike.setdefault(where, ([], [], [], []))
             rows.append(row)
             for values, more in zip(flat, own, strict=True):
@@ -242,7 +239,7 @@ class LearnedCurve(BatchModel):
         if not measured_at:
             return []
         base = self._base([op], learned, machine)
-        where, *given = _positions(learned, measured_at)
+        where, *given = aged_samples(measured_at, learned.position)
         _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
@@ -303,31 +300,3 @@ class LearnedCurve(BatchModel):
             loaded._trees = PointTrees("xgboost", loaded.shape).from_files("trees", files, features=loaded._features)
         self.__dict__.update(loaded.__dict__)
         return self
-
-
-def _positions(
-    learned: MachineCurves, measured_at: Mapping[Case, Measurement]
-) -> tuple[tuple[int, ...], list[float], list[float], list[float]]:
-    """The measurements at learned cases, the oldest first: positions of the cases, log seconds, the number of samples
-    behind each median, and the age in units of `FADE_S`, relative to the newest."""
-    known = []
-    for case, measured in measured_at.items():
-        at = learned.position.get(case)
-        if at is not None:
-            known.append((_when(measured), at, math.log(measured.seconds), len(measured.samples)))
-    known.sort()
-    newest = known[-1][0] if known else 0.0
-    return (
-        tuple([one[1] for one in known]), [one[2] for one in known], [one[3] for one in known],
-        [(newest - one[0]) / FADE_S for one in known],
-    )  # fmt: skip
-
-
-def _when(measured: Measurement) -> float:
-    """The time of the measurement in seconds since 1970; 0 where it is not known."""
-    if "time" not in measured.conditions:
-        return 0.0
-    try:
-        return datetime.fromisoformat(str(measured.conditions["time"])).timestamp()
-    except ValueError:
-        return 0.0

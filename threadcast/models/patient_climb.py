@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
-from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
+from threadcast.core import Case, Curve, Machine, Measurement, Op
 from threadcast.core.errors import InvalidInput
 from threadcast.core.json_reading import member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
+from threadcast.models.hill_climb import next_case
 from threadcast.models.interpolation import Between, curve_through, measured_knots
-from threadcast.models.measured import by_case
 
 
 class PatientClimb(PerformanceModel):
@@ -37,14 +37,7 @@ class PatientClimb(PerformanceModel):
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The next case of the climb with cache sharing and its refinement; after these, of the climb without."""
-        measured_at = by_case(observed)
-        for affinity in Affinity:
-            counts = [case.threads for case in machine.cases() if case.affinity is affinity]
-            times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
-            threads = self._next(counts, times)
-            if threads is not None:
-                return Case(threads, affinity)
-        return None
+        return next_case(observed, machine, self._next)
 
     def _next(self, counts: Sequence[int], times: Mapping[int, float]) -> int | None:
         if not counts:
@@ -76,13 +69,9 @@ class PatientClimb(PerformanceModel):
         """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("patient_climb"):
-            between = member(document, "between", str)
-            PatientClimb.__init__(
-                self,
-                patience=member(document, "patience", int),
-                refine=member(document, "refine", int),
-                between=between,  # type: ignore[arg-type]  # checked there
-            )
+            between: Any = member(document, "between", str)  # checked there
+            patience, refine = member(document, "patience", int), member(document, "refine", int)
+            PatientClimb.__init__(self, patience=patience, refine=refine, between=between)
         return self
 
 

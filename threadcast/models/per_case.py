@@ -12,7 +12,8 @@ from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.case_regression import CaseRegression, Recipe, Scale, learn
+from threadcast.models.case_learning import learn
+from threadcast.models.case_regression import CaseRegression, Recipe, Scale
 from threadcast.models.interpolation import Knot, curve_through, measured_knots, with_measured
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.sampling import evenly_spread

@@ -9,12 +9,12 @@ import numpy as np
 
 from threadcast.collector.calibration import Calibration
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
-from threadcast.core.errors import ArtefactError, ModelError
-from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.core.errors import ModelError
+from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
-from threadcast.models.intervals import residual_bounds
+from threadcast.models.intervals import read_log_bounds, residual_bounds
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.roofline_limits import fit_limits, least_seconds
 
@@ -95,11 +95,6 @@ class Roofline(BatchModel):
             check_schema(document, SCHEMA)
             limits = [Calibration.from_json(part) for part in document["calibrations"]]
             listed = member(document, "log_bounds", dict)
-            bounds = {
-                machine: (finite(low, pointer="/log_bounds"), finite(high, pointer="/log_bounds"))
-                for machine, (low, high) in listed.items()
-            }
-            if any(low > 0 or high < 0 for low, high in bounds.values()):
-                raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {bounds}")
+            bounds = {machine: read_log_bounds(pair) for machine, pair in listed.items()}
         self._limits, self._bounds = {c.machine: c for c in limits}, bounds
         return self

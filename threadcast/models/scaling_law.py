@@ -16,11 +16,11 @@ import numpy as np
 from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
-from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
 from threadcast.models.interpolation import OTHER_AFFINITY_FACTOR, Knot, measured_knots
-from threadcast.models.intervals import residual_bounds
+from threadcast.models.intervals import read_log_bounds, residual_bounds
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.sampling import evenly_spread
 
@@ -148,11 +148,8 @@ class ScalingLaw(PerformanceModel):
             check_schema(document, SCHEMA)
             if document["law"] != self.name:
                 raise ArtefactError(f"model.json is of {document['law']!r}, not of {self.name!r}")
-            low, high = (finite(bound, pointer="/log_bounds") for bound in member(document, "log_bounds", list))
-            if low > 0 or high < 0:
-                raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
             ScalingLaw.__init__(self, samples=member(document, "samples", int))
-        self._bounds = (low, high)
+            self._bounds = read_log_bounds(document["log_bounds"])
         return self
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, ModelError
-from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
-from threadcast.models.intervals import PRIOR_OPS, residual_bounds
+from threadcast.models.intervals import PRIOR_OPS, read_log_bounds, residual_bounds
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
@@ -93,9 +93,9 @@ class StaticRegressor(BatchModel):
             if document["library"] != self.library:
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
             loaded = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
-            loaded._bounds = _bounds_of(document, "log_bounds")
+            loaded._bounds = read_log_bounds(member(document, "log_bounds", list))
             of_kind = member(document, "log_bounds_of_kinds", dict, default={})  # older models have none
-            loaded._of_kind = {str(kind): _bounds_of(of_kind, kind) for kind in of_kind}
+            loaded._of_kind = {str(kind): read_log_bounds(bounds) for kind, bounds in of_kind.items()}
             loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
         if fitted:
@@ -118,14 +118,3 @@ def _bounds_by_kind(entries: Sequence[MeasuredOp], residuals: Sequence[Floats]) 
         low, high = (believed * of_kind + (1 - believed) * of_all).tolist()
         found[kind] = low, high
     return found
-
-
-def _bounds_of(document: Any, name: str) -> tuple[float, float]:
-    """Two numbers around 0; ArtefactError on anything else."""
-    bounds = member(document, name, list)
-    if len(bounds) != 2:
-        raise ArtefactError(f"model.json has an interval with {len(bounds)} ends")
-    low, high = (finite(bound, pointer=f"/{name}") for bound in bounds)
-    if low > 0 or high < 0:
-        raise ArtefactError(f"model.json has an interval that does not enclose its forecast: {low}, {high}")
-    return low, high

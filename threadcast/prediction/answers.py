@@ -38,11 +38,7 @@ def read_curves(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], m
     model = document.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MAX_MODEL_NAME:
         raise ServiceError(f"the answer names no model: {str(model)[:60]!r}")
-    for name, asked in (
-        ("machine", machine.fingerprint),
-        ("ops", list(keys)),
-        ("cases", case_documents(cases)),
-    ):
+    for name, asked in (("machine", machine.fingerprint), ("ops", list(keys)), ("cases", case_documents(cases))):
         if document.get(name) != asked:
             raise ServiceError(f"the answer is about other {name} than were asked for")
     try:

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.models.base import Measurements, PerformanceModel
-from threadcast.prediction.curve_cache import CurveCache
+from threadcast.prediction.held_curves import HeldCurves
 
 
 @runtime_checkable
@@ -42,25 +42,24 @@ class LocalPredictor:
         self.machine = machine
         self.version = version or model.name
         self._model, self._observed = model, observed
-        self._cache = CurveCache(machine.cases())
+        self._held = self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
         """Return a table with one row for each op over `cases` (None: all of the machine's).
 
         InvalidInput for a case that the machine does not have, ModelError where the model cannot predict.
         """
-        keys = [op.key for op in ops]
-        wanted = self._cache.missing(keys)
-        if wanted:
-            self._cache.add([keys[i] for i in wanted], self._predict([ops[i] for i in wanted]))
-        table = self._cache.get(keys)
-        if table is None:  # `forget` came between
-            table = self._predict(ops)
-        return (table if ops else CurveTable.empty(self.machine.cases(), model=self.version)).at_cases(cases)
+        if not ops:
+            return CurveTable.empty(self.machine.cases(), model=self.version).at_cases(cases)
+        keys, held = [op.key for op in ops], self._held
+        if wanted := held.missing(keys):
+            # Threads that predict at the same time may each drop what the other has added; it is predicted again.
+            held = self._held = held.updated([keys[i] for i in wanted], self._predict([ops[i] for i in wanted]))
+        return held.table.take([held.rows[key] for key in keys]).at_cases(cases)
 
     def forget(self) -> None:
         """Drop the cached curves, so that the next call predicts from the measurements known by then."""
-        self._cache.clear()
+        self._held = self._none
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
         measured = self._measured([op.key for op in ops])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import Case, CurveTable
-from threadcast.prediction.curve_cache import HeldCurves
 from threadcast.prediction.fork_lock import ForkLock
+from threadcast.prediction.held_curves import HeldCurves
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,16 @@
-"""Results that say that PyTorch's default runs a call, and why."""
+"""Which calls PyTorch's default runs, and why."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threadcast.capture.recording import PLAIN
+from threadcast.capture.unsupported import is_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +25,22 @@ class FirstCall:
 
 
 FIRST_CALL = FirstCall()
+
+
+def why_not_captured(leaves: Iterable[Any]) -> str | None:
+    """Why a call with these leaves of its arguments cannot run by a graph; None where it may."""
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+    reasons = (_why_no_input(leaf) for leaf in leaves)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_no_input(leaf: Any) -> str | None:
+    if not isinstance(leaf, Tensor):
+        known = isinstance(leaf, PLAIN)
+        return None if known else f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
+    if leaf.layout is not torch.strided:
+        return "an argument is a sparse tensor"
+    if not is_plain(leaf):
+        return f"an argument is a {type(leaf).__name__}, not an ordinary tensor"
+    return "an argument requires a gradient, which a captured step does not compute" if leaf.requires_grad else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine, read_machine
-from threadcast.core.errors import InvalidInput
+from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
@@ -51,6 +51,13 @@ class _OptimizedModel:
         """End the threads that run the model; a later call measures anew."""
         self._optimized.close()
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Raise NotCopyable: plans and threads belong to one model in one process."""
+        raise NotCopyable(
+            f"{type(self).__name__} cannot be copied or pickled: its plans and threads belong to one model in this "
+            "process. Copy the model (copy.deepcopy) or save its state_dict(), and optimise that model where it is used"
+        )
+
 
 class OptimizedCall(_OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
@@ -73,7 +80,7 @@ class OptimizedCall(_OptimizedModel):
                 return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
             return capture_forward(_Formatted(model, model_format), *arguments)
 
-        def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
+        def of_backends(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
             return contenders(model, arguments, cores) if backends and model is not None else ()
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -90,7 +97,7 @@ class OptimizedCall(_OptimizedModel):
             name=name,
             watched=(model, None),
             functions=(function,),
-            rivals=rivals,
+            backends=of_backends,
             among=among,
             most=most,
         )
@@ -159,21 +166,17 @@ def optimize(
     A call that cannot be captured (control flow that depends on data, hooks, unknown operators) runs in PyTorch as
     before, with a warning that says why.
     """
-    made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
+    call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
         for _ in range(2):  # the first call may fill caches of the model's
-            made(*example)
-        while any(report.measuring for report in made.reports):
-            made(*example)
-    return made
+            call(*example)
+        while any(report.measuring for report in call.reports):
+            call(*example)
+    return call
 
 
 def optimize_training(
-    model: nn.Module,
-    loss: Callable[[Any, Any], Tensor],
-    optimizer: Optimizer,
-    *example: Any,
-    cores: int | None = None,
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, *example: Any, cores: int | None = None
 ) -> OptimizedStep:
     """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
 

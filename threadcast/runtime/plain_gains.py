@@ -1,31 +1,21 @@
 """Measures what plain PyTorch gains by settings alone: malloc that keeps freed memory, memory format, thread count.
 
 Every setting has a process of its own, because a change to malloc cannot be undone. The processes take turns, so that
-a machine that becomes faster or slower affects all settings alike. Each process runs `threadcast.runtime.plain_step`.
+a machine that becomes faster or slower affects all settings alike.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import re
-import select
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from threadcast.core import errors, usable_cores
-from threadcast.core.errors import InvalidInput, MeasurementError, NetworkError, ThreadcastError
-from threadcast.core.sysfs import read_text
-from threadcast.threads.memory import KEEPING
+from threadcast.core import usable_cores
+from threadcast.core.errors import InvalidInput, MeasurementError
+from threadcast.runtime.plain_process import PlainProcess, Setting
+from threadcast.threads.memory import KEEPING, free_bytes
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode, OptimizerName
@@ -43,25 +33,11 @@ ADVISED_GAIN = 1.02
 TIMEOUT_S = 300.0
 """Longest wait in seconds for the start of a process or for one of its turns."""
 
-_ENDING_S = 5.0
-"""Longest wait in seconds for the exit code of a process that has closed its pipes."""
-
 _KEEPING = " ".join(f"{name}={value}" for name, value in KEEPING.items())
 _MALLOC = f"start Python with {_KEEPING} in its environment: freed memory stays in the process"
 _LAYOUT = (
     "model.to(memory_format=torch.channels_last) once, x = x.to(memory_format=torch.channels_last) for input images"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A setting at which the step runs. `advice` tells how to get it in plain PyTorch; None: the current setting."""
-
-    name: str
-    advice: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    channels_last: bool = False
-    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +115,19 @@ def measure_plain_gains(
     request = {"network": network, "size": size, "batch": batch, "mode": mode, "optimizer": optimizer}
     with ExitStack() as ends:
 
-        def start(setting: Setting) -> _Process:
-            return ends.enter_context(_Process(setting, request, timeout_s))
+        def start(setting: Setting) -> PlainProcess:
+            return ends.enter_context(PlainProcess(setting, request, timeout_s))
 
         usual = start(Setting("as run now"))
         usual.get_ready()
-        info = usual.ready
+        info = usual.description
         others = list(_others(info["threads"], images=info["images"]))
         _refuse_too_large(info["needs_bytes"], len(others))
         processes = [usual, *map(start, others)]
         for process in processes[1:]:
             process.get_ready()
         _take_turns(processes, rounds, progress)
-    failed = {p.setting.name: _said(p.failure) for p in processes if p.failure is not None}
+    failed = {p.setting.name: p.failure for p in processes if p.failure is not None}
     timed = tuple(_summary(p, usual) for p in processes if p.failure is None)
     described = {name: info[name] for name in ("size", "batch", "mode", "threads")}
     return PlainGains(network, **described, rounds=len(usual.turns), timed=timed, failed=failed)
@@ -167,14 +143,14 @@ def _others(threads: int, *, images: bool) -> Iterator[Setting]:
         yield Setting(name, f"torch.set_num_threads({count}) or OMP_NUM_THREADS={count}", threads=count)
 
 
-def _take_turns(processes: list[_Process], rounds: int, progress: Callable[[int, int], None]) -> None:
+def _take_turns(processes: list[PlainProcess], rounds: int, progress: Callable[[int, int], None]) -> None:
     for done in range(rounds):
         for i, process in enumerate(processes):
-            process.take_turn()
+            process.take_turn(STEPS)
             progress(done * len(processes) + i + 1, rounds * len(processes))
 
 
-def _summary(process: _Process, usual: _Process) -> TimedSetting:
+def _summary(process: PlainProcess, usual: PlainProcess) -> TimedSetting:
     seconds = [s for turn in process.turns for s in turn["seconds"]]
     pairs = zip(usual.turns, process.turns, strict=True)
     gain = Spread.of([median(before["seconds"]) / median(turn["seconds"]) for before, turn in pairs])
@@ -184,116 +160,17 @@ def _summary(process: _Process, usual: _Process) -> TimedSetting:
     return TimedSetting(process.setting, Spread.of(seconds), gain, faults, process.turns[-1]["peak_bytes"], gains)
 
 
-def _faults(process: _Process) -> float:
+def _faults(process: PlainProcess) -> float:
     """Mean page faults of one step."""
     faults: int = sum(turn["faults"] for turn in process.turns)
     return faults / (STEPS * len(process.turns))
 
 
-class _Process:
-    """A process that runs the step at one setting. `turns` are its answers, `failure` is the network's exception."""
-
-    def __init__(self, setting: Setting, request: Mapping[str, Any], timeout_s: float) -> None:
-        self.setting = setting
-        self.ready: dict[str, Any] = {}
-        self.turns: list[dict[str, Any]] = []
-        self.failure: dict[str, str] | None = None
-        self._request = {**request, "threads": setting.threads, "channels_last": setting.channels_last}
-        self._timeout_s = timeout_s
-
-    def __enter__(self) -> Self:
-        pipe = subprocess.PIPE
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
-        command = [sys.executable, "-m", "threadcast.runtime.plain_step"]
-        environment = {**os.environ, **self.setting.environment}
-        # A session of its own: Ctrl-C is for the caller, who then ends the process and what it may have started.
-        self._running = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=environment, start_new_session=True
-        )
-        try:
-            self._tell(self._request)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._running.returncode is None:  # while it is not reaped, the number is its own
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.communicate()
-        self._errors.close()
-
-    def get_ready(self) -> None:
-        """Wait until the process has built the step and warmed it up."""
-        self.ready = self._answer()
-
-    def take_turn(self) -> None:
-        """Time some steps, unless the network has failed."""
-        if self.failure is None:
-            self._tell(STEPS)
-            self.turns.append(self._answer())
-
-    def _tell(self, what: object) -> None:
-        requests = self._running.stdin
-        if requests is not None:
-            with contextlib.suppress(BrokenPipeError):  # then there is no answer, which tells more
-                requests.write(json.dumps(what).encode() + b"\n")
-
-    def _answer(self) -> dict[str, Any]:
-        answers = self._running.stdout
-        if answers is None:  # never: it was asked for
-            raise MeasurementError("the process has no pipes")
-        poll = select.poll()
-        poll.register(answers, select.POLLIN)
-        if not poll.poll(self._timeout_s * 1e3):
-            raise MeasurementError(
-                f"steps {self._named} took longer than {self._timeout_s:g} s; choose a smaller size or batch"
-            )
-        line = answers.readline()
-        if not line.endswith(b"\n"):
-            raise MeasurementError(f"the process that ran steps {self._named} ended: {self._end()}")
-        answer: dict[str, Any] = json.loads(line)
-        self.failure = answer.get("error")
-        if self.failure is not None and self.setting.advice is None:
-            raise _raised(self._request["network"], self.failure)
-        return answer
-
-    @property
-    def _named(self) -> str:
-        return "as run now" if self.setting.advice is None else f"with {self.setting.name}"
-
-    def _end(self) -> str:
-        """A text of how the process ended: its exit code or signal, and the last line that it wrote to stderr."""
-        try:
-            code = self._running.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            return "it gave no answer"
-        self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-        memory = ["memory may have run out: choose a smaller size or batch"] if code == -signal.SIGKILL else []
-        return ", ".join([how, *last, *memory])
-
-
 def _refuse_too_large(needs_bytes: int, more: int) -> None:
     """Raise MeasurementError where `more` further processes that need `needs_bytes` each do not fit into memory."""
-    found = re.search(r"^MemAvailable: +(\d+) kB$", read_text(Path("/proc/meminfo")) or "", re.MULTILINE)
-    available_bytes = int(found[1]) << 10 if found else None
+    available_bytes = free_bytes()
     if available_bytes is not None and more * needs_bytes > available_bytes:
         raise MeasurementError(
             f"{more} more processes with {needs_bytes / 2**30:.1f} GiB each do not fit into the "
             f"{available_bytes / 2**30:.1f} GiB of memory that are free; choose a smaller size or batch"
         )
-
-
-def _raised(network: str, failure: Mapping[str, str]) -> ThreadcastError:
-    """The network's exception at the current setting, to be raised in this process."""
-    kind = getattr(errors, failure["type"], None)
-    if isinstance(kind, type) and issubclass(kind, ThreadcastError):
-        return kind(failure["message"])
-    return NetworkError(f"a step of {network} raised {_said(failure)}")
-
-
-def _said(failure: Mapping[str, str]) -> str:
-    return f"{failure['type']}: {failure['message']}"

@@ -1,6 +1,6 @@
 """The program of a process that times a network's step in plain PyTorch at one setting.
 
-`threadcast.runtime.plain_gains` starts it and talks with it over pipes, a line of JSON at a time. The first line to it
+`plain_process.PlainProcess` starts it and talks with it over pipes, a line of JSON at a time. The first line to it
 is the request, which is answered by a description of the step. Each line after it is a number of steps, answered by
 the seconds that each took. An error is answered by `{"error": {"type", "message"}}`, which is the last line.
 """
@@ -31,7 +31,7 @@ def answers_to(requests: TextIO) -> Iterator[dict[str, Any]]:
         import torch  # noqa: F401 - its memory is not the network's
 
         before_bytes = peak_bytes()
-        step, info = _made(json.loads(requests.readline()))
+        step, info = _build(json.loads(requests.readline()))
         for _ in range(WARM_UP):
             step()
         yield {**info, "needs_bytes": peak_bytes() - before_bytes}
@@ -41,7 +41,7 @@ def answers_to(requests: TextIO) -> Iterator[dict[str, Any]]:
         yield {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
-def _made(request: dict[str, Any]) -> tuple[Callable[[], object], dict[str, Any]]:
+def _build(request: dict[str, Any]) -> tuple[Callable[[], object], dict[str, Any]]:
     import torch
 
     from threadcast.capture.workloads import default_mode, eager_step

@@ -33,7 +33,7 @@ def complete(spec: Any) -> Any:
                 "description": "What went wrong.",
                 "content": {problems.MEDIA_TYPE: {"schema": formats.ref("Problem")}},
             }
-    return formats.with_references(spec)
+    return _with_references(spec)
 
 
 def _without_null(parameter: dict[str, Any]) -> dict[str, Any]:
@@ -43,3 +43,14 @@ def _without_null(parameter: dict[str, Any]) -> dict[str, Any]:
         return parameter
     rest = {name: value for name, value in parameter["schema"].items() if name not in ("anyOf", "default")}
     return {**parameter, "schema": {**choices[0], **rest}}
+
+
+def _with_references(description: Any) -> Any:
+    """Return the OpenAPI description with every `formats.REF` replaced by a "$ref" to a component."""
+    if isinstance(description, list):
+        return [_with_references(item) for item in description]
+    if not isinstance(description, dict):
+        return description
+    if formats.REF in description:
+        return {"$ref": f"#/components/schemas/{description[formats.REF]}"}
+    return {name: _with_references(value) for name, value in description.items()}

@@ -34,7 +34,7 @@ blueprint = APIBlueprint("decisions", __name__, url_prefix="/v1")
 def decide(asked: DecisionRequest) -> Response:
     """Decide what to launch now
 
-    Give one of three: a graph (with what a plan takes), for which a policy is made and kept; the `context` that
+    Give one of three: a graph (with what a plan takes), for which a policy is made and cached; the `context` that
     such an answer named, which spares sending and preparing the graph again; or a plan to follow. The answer is
     the launches to make now, in order; none means wait. With nothing running, something ready and no `idle` there is
     one; a policy decides for the whole machine, and `idle` holds back its launches on other cores.
@@ -59,7 +59,7 @@ def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
     if asked.context is not None:
         policy = here.policies.get(asked.context)
         if policy is None:
-            raise Problem(404, "no such context is kept here (any more); send the graph", pointer="/context")
+            raise Problem(404, "this process has no such context (any more); send the graph", pointer="/context")
         return asked.context, policy
     problem = read_problem(asked.graph, asked, here)
     with stopped_in_time(deadline(here.settings.deadline_s)):

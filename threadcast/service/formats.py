@@ -6,9 +6,7 @@ accept, and with the answers of the service.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import WithJsonSchema
+from typing import Any
 
 from threadcast.core import Affinity, Source
 from threadcast.core.tensor import DTYPE_BYTES
@@ -39,7 +37,7 @@ def _object(
 
 
 def ref(name: str) -> dict[str, str]:
-    """Return a reference to one of `COMPONENTS`, in the form that `with_references` replaces."""
+    """Return a reference to one of `COMPONENTS`, in the form that `api_description` replaces."""
     return {REF: name}
 
 
@@ -274,32 +272,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 
-_NULL = {"type": "null"}
-
-Ops = Annotated[
-    list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [ref("Op"), {"type": "string"}]}, "minItems": 1})
-]
-Cases = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Case"), "minItems": 1})]
-MachineOrFingerprint = Annotated[Any, WithJsonSchema({"anyOf": [ref("Machine"), {"type": "string"}, _NULL]})]
-GraphOrName = Annotated[Any, WithJsonSchema({"anyOf": [ref("Graph"), {"type": "string"}]})]
-OptionalGraphOrName = Annotated[Any, WithJsonSchema({"anyOf": [ref("Graph"), {"type": "string"}, _NULL]})]
-OptionalPlan = Annotated[Any, WithJsonSchema({"anyOf": [ref("Plan"), _NULL]})]
-MachineDocument = Annotated[Any, WithJsonSchema(ref("Machine"))]
-DenseEntries = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Measurement"), "minItems": 1})]
-Rows = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("MeasurementRow"), "minItems": 1})]
-
 
 def answers(component: str, description: str, *, status: int = 200) -> dict[int | str, Any]:
     """Return the argument of `doc(responses=...)` for an answer that is one of `COMPONENTS`."""
     return {status: {"description": description, "content": {"application/json": {"schema": ref(component)}}}}
-
-
-def with_references(description: Any) -> Any:
-    """Return the OpenAPI description with every `REF` replaced by a "$ref" to a component."""
-    if isinstance(description, list):
-        return [with_references(item) for item in description]
-    if not isinstance(description, dict):
-        return description
-    if REF in description:
-        return {"$ref": f"#/components/schemas/{description[REF]}"}
-    return {name: with_references(value) for name, value in description.items()}

@@ -41,7 +41,7 @@ def make_plan(asked: PlanRequest) -> Response:
     """Plan a graph on some cores
 
     With curves in the graph no model is needed; without, the model predicts them. The plan says where its curves
-    came from in `curves_from`, and for each op what its time is in `source`. It is kept for a while at
+    came from in `curves_from`, and for each op what its time is in `source`. It is stored for a while at
     Content-Location: asked again, with the same curves, it is not made again.
     """
     policy = asked.policy or AUTO
@@ -53,12 +53,12 @@ def make_plan(asked: PlanRequest) -> Response:
     with timed("model"):
         problem = read_problem(asked.graph, asked, here)
     name = _name(problem, policy, asked.options)
-    text = here.store.kept_plan(name)
+    text = here.store.plan(name)
     if text is None:
         with timed("plan"):
             plan = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
         text = json.dumps(described(plan, problem), separators=(",", ":"))
-        here.store.keep_plan(name, text, most=here.settings.max_kept_plans)
+        here.store.add_plan(name, text, most=here.settings.max_kept_plans)
     response = _answer(text)
     response.headers["Content-Location"] = f"/v1/plans/{name}"
     return response
@@ -68,9 +68,9 @@ def make_plan(asked: PlanRequest) -> Response:
 @blueprint.doc(responses=answers("Plan", "The plan."), extensions={PARAMETERS: [_NAME]})
 def kept_plan(name: str) -> Response:
     """Show a plan that was made before"""
-    text = context().store.kept_plan(name)
+    text = context().store.plan(name)
     if text is None:
-        raise Problem(404, "no such plan is kept (any more); make it again", pointer="/name", where="path")
+        raise Problem(404, "no such plan is stored (any more); make it again", pointer="/name", where="path")
     return _answer(text)
 
 

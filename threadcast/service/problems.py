@@ -51,13 +51,7 @@ class Problem(Exception):
     """An error that is answered with this HTTP status; `pointer` is a JSON pointer into `where`."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        pointer: str = "",
-        where: Where = "body",
-        headers: Headers = (),
+        self, status: int, detail: str, *, pointer: str = "", where: Where = "body", headers: Headers = ()
     ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.pointer, self.where, self.headers = status, detail, pointer, where, headers

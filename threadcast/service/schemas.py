@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, Strict, WithJsonSchema
 
 from threadcast.core.machine import MAX_CORES
-from threadcast.service.formats import (
-    Cases,
-    DenseEntries,
-    GraphOrName,
-    MachineDocument,
-    MachineOrFingerprint,
-    Ops,
-    OptionalGraphOrName,
-    OptionalPlan,
-    Rows,
-)
+from threadcast.service.formats import ref
+
+_NULL = {"type": "null"}
+
+Ops = Annotated[
+    list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [ref("Op"), {"type": "string"}]}, "minItems": 1})
+]
+Cases = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Case"), "minItems": 1})]
+MachineOrFingerprint = Annotated[Any, WithJsonSchema({"anyOf": [ref("Machine"), {"type": "string"}, _NULL]})]
+GraphOrName = Annotated[Any, WithJsonSchema({"anyOf": [ref("Graph"), {"type": "string"}]})]
+OptionalGraphOrName = Annotated[Any, WithJsonSchema({"anyOf": [ref("Graph"), {"type": "string"}, _NULL]})]
+OptionalPlan = Annotated[Any, WithJsonSchema({"anyOf": [ref("Plan"), _NULL]})]
+MachineDocument = Annotated[Any, WithJsonSchema(ref("Machine"))]
+DenseEntries = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Measurement"), "minItems": 1})]
+Rows = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("MeasurementRow"), "minItems": 1})]
 
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=200)]
 Options = Annotated[dict[str, Any], Field(max_length=50)]

@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, column, create_engine, event, in
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
 from threadcast.core.errors import InvalidInput, StoreError
-from threadcast.core.settings import user_data_dir
+from threadcast.core.user_directories import user_data_dir
 from threadcast.store import sqlite_file
 from threadcast.store.latest import Latest
 from threadcast.store.schema import REVISIONS, VERSION_TABLE

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from threadcast.store.schema import plans
 
 
-def keep_plan(connection: Connection, name: str, document: str, *, now_s: float, most: int) -> None:
+def insert_plan(connection: Connection, name: str, document: str, *, now_s: float, most: int) -> None:
     """Store `document` under `name`, unless that name has one, and delete the oldest of more than `most` plans.
 
     `now_s` is the present time in seconds since 1970.
@@ -21,7 +21,7 @@ def keep_plan(connection: Connection, name: str, document: str, *, now_s: float,
         connection.execute(delete(plans).where(plans.c.name.in_(oldest)))
 
 
-def kept_plan(connection: Connection, name: str) -> str | None:
+def plan_text(connection: Connection, name: str) -> str | None:
     """The document of this name; None where it is not stored, or not any more."""
     document: str | None = connection.execute(select(plans.c.document).where(plans.c.name == name)).scalar()
     return document

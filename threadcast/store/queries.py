@@ -43,6 +43,17 @@ def of_ops(
     return query
 
 
+def of_measurements(
+    query: Select[Any], machine: str | None, *, kinds: Collection[str] | None, network: str | None
+) -> Select[Any]:
+    """`query`, narrowed to measurements on this machine, of ops of these kinds and in this network (None: any)."""
+    table = schema.measurements
+    query = of_ops(query, table.c.op_id, kinds=kinds, network=network)
+    if machine is not None:
+        query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+    return query
+
+
 def ensure(
     connection: Connection, column: Column[Any], things: Mapping[str, T], row_of: Callable[[T], Row]
 ) -> dict[str, int]:

@@ -85,7 +85,7 @@ def json_text(document: Any, what: str) -> str:
     try:
         return json.dumps(document, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{what} cannot be kept: {error}; use JSON values only") from error
+        raise InvalidInput(f"{what} cannot be stored: {error}; use JSON values only") from error
 
 
 class Document(Protocol):

@@ -10,27 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Column, Connection, Select, delete, func, insert, select
+from sqlalchemy import Column, Connection, Select, func, select
 
 from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
-from threadcast.store.plan_documents import keep_plan, kept_plan
-from threadcast.store.queries import chunks, documents, ensure, ids, of_ops
+from threadcast.store.plan_documents import insert_plan, plan_text
+from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
-from threadcast.store.rows import (
-    D,
-    graph_row,
-    json_text,
-    machine_row,
-    measurement_reader,
-    measurement_row,
-    op_row,
-    read,
-)
-from threadcast.store.summaries import refresh
+from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
+from threadcast.store.writing import insert_graph, insert_measurements, insert_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +102,12 @@ class Store:
         """
         added = list(measurements)
         rows = [measurement_row(m) for m in added]
-        ops = {m.op.key: m.op for m in added}
-        machines = {m.machine.fingerprint: m.machine for m in added}
         now_s = time.time()
 
         def work(connection: Connection) -> Receipt | None:
             if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
                 return former
-            op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
-            machine_ids = ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
-            for m, row in zip(added, rows):
-                row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
-            touched: dict[int, set[int]] = {}
-            for row in rows:
-                touched.setdefault(row["machine_id"], set()).add(row["op_id"])
-            if rows:
-                connection.execute(insert(schema.measurements), rows)
-                refresh(connection, touched, {op_ids[key]: op for key, op in ops.items()})
+            insert_measurements(connection, added, rows)
             return None
 
         return self._database.write(work)
@@ -142,16 +122,16 @@ class Store:
         with self._database.read() as connection:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
-    def keep_plan(self, name: str, document: str, *, most: int) -> None:
+    def add_plan(self, name: str, document: str, *, most: int) -> None:
         """Store a plan's JSON text under `name`, a digest of its content; the oldest of more than `most` plans is
         deleted."""
         now_s = time.time()
-        self._database.write(lambda connection: keep_plan(connection, name, document, now_s=now_s, most=most))
+        self._database.write(lambda connection: insert_plan(connection, name, document, now_s=now_s, most=most))
 
-    def kept_plan(self, name: str) -> str | None:
+    def plan(self, name: str) -> str | None:
         """The JSON text of the plan that is stored under this name; None where there is none, or it was deleted."""
         with self._database.read() as connection:
-            return kept_plan(connection, name)
+            return plan_text(connection, name)
 
     def measurements(
         self,
@@ -167,7 +147,7 @@ class Store:
         `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph; `since`
         is a result of `last_measurement`: only later measurements are returned.
         """
-        query = self._narrowed(select(schema.measurements), machine, kinds, network)
+        query = of_measurements(select(schema.measurements), machine, kinds=kinds, network=network)
         query = query.where(schema.measurements.c.id > since) if since else query
         with self._database.read() as connection:
             if keys is None:
@@ -191,7 +171,7 @@ class Store:
         table = schema.measurements
         kinds = None if kind is None else [kind]
         count, query = (
-            self._narrowed(chosen, machine, kinds, network)
+            of_measurements(chosen, machine, kinds=kinds, network=network)
             for chosen in (select(func.count()).select_from(table), select(table))
         )
         if op is not None:
@@ -200,15 +180,6 @@ class Store:
             total = int(connection.execute(count).scalar_one())
             rows = list(connection.execute(query.order_by(table.c.id).offset(after).limit(limit))) if limit else []
             return total, self._measured(connection, rows)
-
-    def _narrowed(
-        self, query: Select[Any], machine: str | None, kinds: Collection[str] | None, network: str | None
-    ) -> Select[Any]:
-        table = schema.measurements
-        query = of_ops(query, table.c.op_id, kinds=kinds, network=network)
-        if machine is not None:
-            query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
-        return query
 
     def _measured(self, connection: Connection, rows: Sequence[Any]) -> list[Measurement]:
         ops = documents(connection, schema.ops, {row.op_id for row in rows})
@@ -222,11 +193,7 @@ class Store:
         return list(self._read_all(select(table.c.id, table.c.document), Machine).values())
 
     def ops(
-        self,
-        *,
-        keys: Collection[str] | None = None,
-        kinds: Collection[str] | None = None,
-        network: str | None = None,
+        self, *, keys: Collection[str] | None = None, kinds: Collection[str] | None = None, network: str | None = None
     ) -> list[Op]:
         """Ops that were measured or belong to a graph and meet all given conditions, in the order of first
         appearance."""
@@ -242,18 +209,7 @@ class Store:
     def add_graph(self, name: str, graph: OpGraph) -> None:
         """Store `graph` under `name`, replacing a former graph of this name; measurements stay."""
         row = graph_row(name, graph)
-        distinct = graph.distinct_ops()
-
-        def work(connection: Connection) -> None:
-            op_ids = ensure(connection, schema.ops.c.key, distinct, op_row)
-            connection.execute(delete(schema.graphs).where(schema.graphs.c.name == name))
-            connection.execute(insert(schema.graphs).values(**row))
-            graph_id = connection.execute(ids(schema.graphs.c.name, [name])).scalar_one()
-            members = [{"graph_id": graph_id, "op_id": op_id} for op_id in op_ids.values()]
-            if members:
-                connection.execute(insert(schema.graph_ops), members)
-
-        self._database.write(work)
+        self._database.write(lambda connection: insert_graph(connection, row, graph.distinct_ops()))
 
     def graph(self, name: str) -> OpGraph:
         """The graph of this name; NotFound, whose message lists the stored names, if there is none."""
@@ -285,18 +241,11 @@ class Store:
 
     def add_run(self, graph: str, machine: Machine, *, plan: Plan, trace: Trace, time: str) -> None:
         """Store the plan and the trace of a run of the graph with this name; `time` is ISO 8601."""
-        documents = {
-            "plan": json_text(plan.to_json(), f"the plan of {graph}"),
+        row = {
+            "graph": graph, "time": time, "plan": json_text(plan.to_json(), f"the plan of {graph}"),
             "trace": json_text(trace.to_json(), f"the trace of {graph}"),
-        }
-
-        def work(connection: Connection) -> None:
-            machine_id = ensure(connection, schema.machines.c.fingerprint, {machine.fingerprint: machine}, machine_row)[
-                machine.fingerprint
-            ]
-            connection.execute(insert(schema.runs).values(graph=graph, machine_id=machine_id, time=time, **documents))
-
-        self._database.write(work)
+        }  # fmt: skip
+        self._database.write(lambda connection: insert_run(connection, row, machine))
 
     @property
     def browse(self) -> Browser:

@@ -21,7 +21,7 @@ from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.malleable.limits import Limits
 from threadcast.malleable.thread_masks import ThreadMasks
-from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import SPARE_THREADS_PER_CORE
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
@@ -48,10 +48,10 @@ def captured() -> Captured:
 
 
 @pytest.fixture(params=[NativeEngine, PythonEngine])
-def engine_of(request: pytest.FixtureRequest) -> Callable[..., PlanEngine]:
+def engine_of(request: pytest.FixtureRequest) -> Callable[..., Engine]:
     if request.param is NativeEngine:
         skip_without_compiler()
-    found: Callable[..., PlanEngine] = request.param
+    found: Callable[..., Engine] = request.param
     return found
 
 
@@ -73,7 +73,7 @@ class AtCheckpoint:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_step_goes_on_by_another_plan_from_any_op(
-    captured: Captured, machine: Machine, engine_of: Callable[..., PlanEngine], seed: int
+    captured: Captured, machine: Machine, engine_of: Callable[..., Engine], seed: int
 ) -> None:
     one = machine.limited_to(ids(machine)[:1])
     wide = make_random_plan(captured.graph, ids(machine), seed=seed)
@@ -123,7 +123,7 @@ def test_no_op_begins_on_a_core_that_was_given_up(captured: Captured, machine: M
 class Changing(threading.Thread):
     """Changes an engine's plan, again and again, until its end."""
 
-    def __init__(self, engine: PlanEngine, plans: Sequence[tuple[Plan, Machine, Sequence[Core]]]) -> None:
+    def __init__(self, engine: Engine, plans: Sequence[tuple[Plan, Machine, Sequence[Core]]]) -> None:
         super().__init__()
         self.made, self._engine, self._plans, self._ending = 0, engine, plans, threading.Event()
 

@@ -118,7 +118,7 @@ def test_planning_that_fails_leaves_one_op_after_the_other(
     def failing(*_: object, **__: object) -> None:
         raise ExecutionError("no")
 
-    monkeypatch.setattr("threadcast.runtime.plans.malleable_plan.Planning", failing)
+    monkeypatch.setattr("threadcast.runtime.plans.malleable_plan.PlannerProcess", failing)
     problem = Problem(captured.graph, made_up_curves(captured.graph, big), big)
     engine, done = Noting(captured), threading.Event()
     whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)

@@ -17,9 +17,10 @@ from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
-from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.contender import VariantPlan
 from threadcast.runtime.tuning.drift import DRIFT_STEPS
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.scheduler.policies import Problem
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +93,12 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = Fa
     """Keep a plan of `waves`, as if an earlier process had proven it."""
     with closing(threadcast.optimize(waves)) as call:
         call(x)
-        (made,) = call._optimized._tunings.values()
-        assert isinstance(made, Tuning)
-        graph = made._capture_graph(MemoryFormat.AS_GIVEN).graph
-        plan = make_random_plan(graph, tuple(core.id for core in machine.cores), seed=2)
-        known = made_up_curves(graph, machine) if curves else None
-        made._plans.write(made._call, graph, StoredPlan(plan, MemoryFormat.AS_GIVEN, step_s, curves=known))
+        (tuned,) = call._optimized._table.tunings
+        captured = tuned.captured
+        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
+        problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine) if curves else None
+        variant_plan = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, plan, captured.graph, problem)
+        tuned._stored.write(variant_plan, step_s)
     return plan
 
 
@@ -137,11 +138,10 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
     keep_a_plan(x, machine, step_s=1.0, curves=True)
     with closing(threadcast.optimize(waves)) as call:
         call(x)
-        (tuned,) = call._optimized._tunings.values()
-        assert isinstance(tuned, Tuning)
-        graph = tuned._capture_graph(MemoryFormat.AS_GIVEN).graph
-        assert eventually(lambda: (stored := tuned._plans.read(graph)) is None or stored.fewer)
-        found = tuned._plans.read(graph)
+        (tuned,) = call._optimized._table.tunings
+        plans, graph = tuned._stored._plans, tuned.captured.graph
+        assert eventually(lambda: (stored := plans.read(graph)) is None or stored.fewer)
+        found = plans.read(graph)
         assert found is not None
         assert sorted(found.fewer) == sorted(counts_below(len(machine)))
         assert found.curves is None, "nothing is left to be made"

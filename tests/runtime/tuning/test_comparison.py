@@ -38,6 +38,8 @@ class Clockwork(Engine):
     def close(self) -> None:
         pass
 
+    prepare = change = None  # type: ignore[assignment]
+
 
 def test_only_steps_that_follow_their_own_are_timed_and_each_rests_after_its_turn() -> None:
     now, log, told = [0.0], [], []

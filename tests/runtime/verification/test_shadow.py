@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -174,3 +177,31 @@ def test_values_that_a_checked_step_leaves_alone_are_not_written() -> None:
     versions = [tensor._version for tensor in (model.unchanged, *arguments)]
     assert checked_step(shadowed, shadowed.eager, arguments, None)[1] is None
     assert [tensor._version for tensor in (model.unchanged, *arguments)] == versions
+
+
+def test_steps_that_are_run_again_leave_all_random_generators_as_one_step_does() -> None:
+    _, plain = _drawn()
+
+    def eager(x: Tensor, y: Tensor) -> Tensor:
+        loss: Tensor = plain.eager(x, y) + random.random() + np.random.rand() + torch.rand(())
+        return loss
+
+    shadowed = dataclasses.replace(plain, eager=eager)
+
+    def states() -> str:
+        return repr((random.getstate(), np.random.get_state(), torch.get_rng_state().tolist()))
+
+    def after(step: Callable[..., Any]) -> str:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        step()
+        return states()
+
+    arguments = torch.rand(6, 8), torch.randn(6, 4)
+    wanted = after(lambda: eager(*arguments))
+    assert after(lambda: checked_step(shadowed, eager, arguments, None)) == wanted
+    assert after(lambda: checked_step(shadowed, lambda *a: plain.eager(*a) * 2, arguments, None)) == wanted
+    assert after(lambda: shadow_step(shadowed, eager, arguments, None, lambda: None)) == wanted
+    with pytest.raises(WrongResult):
+        after(lambda: shadow_step(shadowed, plain.eager, arguments, None, lambda: None))

@@ -5,10 +5,15 @@ from __future__ import annotations
 import array
 import contextvars
 import ctypes
+import dataclasses
+import enum
+import operator
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from functools import wraps
 from types import MappingProxyType, MethodType
 from typing import Any
 
@@ -50,7 +55,26 @@ def scheduled_and_clipped(optimizer: torch.optim.Optimizer) -> None:
     clipped(optimizer)
 
 
-@pytest.mark.parametrize("change", [clipped, without_effect, scheduled_and_clipped])
+def clipped_class(optimizer: torch.optim.Optimizer) -> None:
+    before = type(optimizer).step
+
+    @wraps(before)
+    def step(self: torch.optim.Optimizer, *arguments: Any) -> Any:
+        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.01)
+        return before(self, *arguments)
+
+    type(optimizer).step = step  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def step_of_sgd() -> Iterator[None]:
+    """Puts the step of the class back."""
+    before = torch.optim.SGD.step
+    yield
+    torch.optim.SGD.step = before  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("change", [clipped, without_effect, scheduled_and_clipped, clipped_class])
 def test_an_optimizer_whose_step_was_replaced_runs_as_pytorch_does(change: Callable[[Any], None]) -> None:
     mine, eager = line(), line()
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager)]
@@ -61,7 +85,7 @@ def test_an_optimizer_whose_step_was_replaced_runs_as_pytorch_does(change: Calla
             one_step(eager, optimizers[1], x, y)
         for optimizer in optimizers:
             change(optimizer)
-        with pytest.warns(UserWarning, match="the optimizer's step was replaced"):  # noqa: PT031
+        with pytest.warns(UserWarning, match="step.* was replaced"):  # noqa: PT031
             for _ in range(3):
                 step(x, y)
                 one_step(eager, optimizers[1], x, y)
@@ -155,6 +179,103 @@ def test_attributes_of_functions_and_names_that_appear_later_are_read() -> None:
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     follows(
         lambda x: x * float(os.environ.get("FACTOR", "1")), lambda: monkeypatch.setenv("FACTOR", "3"), torch.ones(3)
+    )
+
+
+class Marked(float):
+    """A number with attributes."""
+
+
+class WithProperty(type):
+    """A class of classes that have a property."""
+
+    @property
+    def factor(cls) -> float:
+        return cls._factor  # type: ignore[attr-defined, no-any-return]
+
+
+class Owner(metaclass=WithProperty):
+    """Its `factor` is computed from `_factor`."""
+
+    _factor = 1.0
+
+
+class Mode(enum.Enum):
+    """An enumeration whose members have another attribute."""
+
+    FAST = 1
+
+
+def with_factor(owner: Any) -> Any:
+    owner.factor = 1.0
+    return owner
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(lambda: with_factor(torch.ones(2)), "factor"), (lambda: with_factor(Marked(1)), "factor"),
+     (lambda: with_factor(Mode.FAST), "factor"), (lambda: Owner, "_factor")],
+    ids=["tensor", "subclass of float", "member of an enumeration", "property of a metaclass"],
+)  # fmt: skip
+def test_attributes_of_unusual_owners_are_read(owner: Callable[[], Any], name: str) -> None:
+    read = owner()
+    try:
+        follows(lambda x: x * read.factor, lambda: setattr(read, name, 3.0), torch.ones(3))
+    finally:
+        Owner._factor = 1.0
+
+
+class Plain:
+    """An object whose attribute no code spells out."""
+
+
+@dataclass(eq=False, repr=False, init=False)
+class Fields:
+    """A data class whose attribute no code of its own reads."""
+
+    zq: float
+
+
+def matched(owner: Any) -> Any:
+    match owner:
+        case Plain(zq=found):
+            return found
+
+
+GETTER = operator.attrgetter("zq")
+READERS: dict[str, Callable[[Any], Any]] = {
+    "case": matched,
+    "asdict": lambda owner: dataclasses.asdict(owner)["zq"],
+    "attrgetter": lambda owner: GETTER(owner),
+    "__getattribute__": lambda owner: owner.__getattribute__("zq"),
+    "__reduce_ex__": lambda owner: owner.__reduce_ex__(2)[2]["zq"],
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_attributes_that_code_does_not_spell_out_are_read(way: str) -> None:
+    owner, read = (Fields if way == "asdict" else Plain)(), READERS[way]
+    vars(owner)["zq"] = 1.0
+    follows(lambda x: x * read(owner), lambda: vars(owner).update(zq=3.0), torch.ones(3))
+
+
+def test_objects_in_a_tuple_of_the_model_are_read() -> None:
+    model = Scaled((with_factor(type("Options", (), {})()),))
+    model.forward = lambda x: x * model.factor[0].factor  # type: ignore[method-assign]
+    follows(model, lambda: setattr(model.factor[0], "factor", 3.0), torch.ones(3))
+
+
+def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, forward = torch.nn.functional.relu, nn.Linear.forward
+    follows(
+        lambda x: torch.nn.functional.relu(x),
+        lambda: monkeypatch.setattr(torch.nn.functional, "relu", lambda x: before(x) * 3),
+        torch.ones(3),
+    )
+    follows(
+        line().float(),
+        lambda: monkeypatch.setattr(nn.Linear, "forward", lambda self, x: forward(self, x) * 3),
+        torch.ones(3, 2),
     )
 
 

@@ -132,11 +132,7 @@ class CounterGroup:
     """
 
     def __init__(
-        self,
-        events: Sequence[Event] = EVENTS,
-        *,
-        threads: Sequence[int] | None = None,
-        opener: Opener = open_event,
+        self, events: Sequence[Event] = EVENTS, *, threads: Sequence[int] | None = None, opener: Opener = open_event
     ) -> None:
         self._events = tuple(events)
         self._threads = threads

@@ -61,14 +61,14 @@ class XeonPhiCoRun:
         return factors
 
     def _disjoint(self, running: Sequence[RunningOp]) -> bool:
-        seen = 0
+        counted = 0
         for at in running:
             mask = self._masks.get(at.cores)
             if mask is None:
                 mask = self._masks[at.cores] = sum(1 << core for core in at.cores)
-            if seen & mask:
+            if counted & mask:
                 return False
-            seen |= mask
+            counted |= mask
         return True
 
     def _alone(self, at: RunningOp) -> tuple[float, float]:

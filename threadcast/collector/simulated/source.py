@@ -34,13 +34,7 @@ class SimulatedXeonPhi:
     """
 
     def __init__(
-        self,
-        model: XeonPhi | None = None,
-        *,
-        samples: int = 5,
-        noise: float = NOISE,
-        seed: int = 0,
-        count: bool = True,
+        self, model: XeonPhi | None = None, *, samples: int = 5, noise: float = NOISE, seed: int = 0, count: bool = True
     ) -> None:
         if samples < 1 or not 0 <= noise < 1:
             raise InvalidInput(f"samples={samples} needs at least 1, noise={noise} from 0 to below 1")

@@ -1,4 +1,4 @@
-"""The interface of all engines: an engine runs one captured step again and again."""
+"""The interface of both engines: an engine runs one captured step again and again, by a plan."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from threadcast.core import Core, Machine, Plan, Trace
 
 
 class Engine(ABC):
-    """Runs a captured program on teams of pinned threads; `with` closes the engine.
+    """Runs a captured program by a plan on teams of pinned threads; `with` closes the engine.
 
-    Subclasses implement the abstract methods, which may be called from any thread. All engines keep these promises:
+    It can change to another plan and other cores. Subclasses implement the abstract methods, which may be called from
+    any thread. All engines keep these promises:
 
     - A run returns what `Captured.run` returns on the same inputs and random state.
     - Runs of one engine, and of engines that share teams, never overlap: one waits for the other.
@@ -25,6 +26,9 @@ class Engine(ABC):
       interpreter exits.
     - After `close`, and in a forked child, which has none of the threads, a run raises ExecutionError.
     """
+
+    plan: Plan
+    captured: Captured
 
     @abstractmethod
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -42,21 +46,6 @@ class Engine(ABC):
     def close(self) -> None:
         """Wait until a current run ends, then end the engine's threads; closing again does nothing."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class PlanEngine(Engine):
-    """An engine that runs steps by a plan, and can change to another plan and other cores."""
-
-    plan: Plan
-    captured: Captured
-
     @abstractmethod
     def prepare(self, plan: Plan, machine: Machine) -> None:
         """Prepare a `change` to this plan, so that the change itself is quick. May be called from any thread."""
@@ -69,3 +58,11 @@ class PlanEngine(Engine):
         engine changes before its next step. Results are the same. Keep the plan alive as long as the engine, because
         the engine tells plans apart by identity.
         """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

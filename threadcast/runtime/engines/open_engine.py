@@ -8,7 +8,7 @@ from functools import cache
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.python_engine import PythonEngine
@@ -17,7 +17,7 @@ from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE, PYTHON_ENGI
 _logger = logging.getLogger("threadcast")
 
 
-def open_engine(captured: Captured, plan: Plan, machine: Machine) -> PlanEngine:
+def open_engine(captured: Captured, plan: Plan, machine: Machine) -> Engine:
     """Return an engine that runs the steps of `captured` by `plan`; logs once why it is not the native one."""
     if has_native_engine():
         try:

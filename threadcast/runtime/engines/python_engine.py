@@ -9,27 +9,27 @@ lock, so graphs of tiny ops are slower than in PyTorch's own loop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from threadcast.capture.calls import Call
 from threadcast.capture.capture import Captured
 from threadcast.capture.values import find_refs
-from threadcast.core import Core, Machine, Plan
+from threadcast.core import Core, Machine, Plan, Trace
 from threadcast.core.errors import PlanError
-from threadcast.runtime.engines.engine import PlanEngine
-from threadcast.runtime.engines.executor_engine import ExecutorEngine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.lifetimes import Lifetimes, lifetimes
-from threadcast.runtime.engines.replay import Replay, Team, arrange
+from threadcast.runtime.engines.op_times import OpTimes
+from threadcast.runtime.engines.replay import Replay, arrange
 from threadcast.runtime.engines.step import Step
 
 Instruction = tuple[int, int, tuple[int, ...], bool]
 """Number of the op, the slot that it fills, slots to empty after it, whether its finish must be reported to others."""
 
 
-class PythonEngine(ExecutorEngine, PlanEngine):
+class PythonEngine(Engine):
     """Runs the steps of `captured` by `plan` on the cores of `machine`, in Python threads.
 
     Engines that are used in turns may share `executors`; with None the engine makes its own and closes them. PlanError
@@ -39,11 +39,33 @@ class PythonEngine(ExecutorEngine, PlanEngine):
     def __init__(self, captured: Captured, plan: Plan, machine: Machine, *, executors: Executors | None = None) -> None:
         self.plan, self.captured = plan, captured
         self._machine = machine
+        self._cores, self._policy = plan.cores, plan.policy
         self._arrange(plan)
         self._next = self._arranged = plan
-        super().__init__(
-            captured, machine, teams=self._replay.teams, executors=executors, cores=plan.cores, policy=plan.policy
-        )
+        self._owned = executors is None
+        self._executors = executors or Executors(machine)
+        try:
+            self._executors.make(self._replay.teams)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        return self._run(inputs, self.captured.program.calls)[0]
+
+    def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
+        times = OpTimes(self.captured.graph)
+        calls = [times.timed(op, call) for op, call in enumerate(self.captured.program.calls)]
+        outputs, replay = self._run(inputs, calls, times.begin)
+        teams = [replay.teams[number] for number in replay.team_of]
+        return outputs, times.trace(teams, cores=self._cores, policy=self._policy)
+
+    def rest(self) -> None:
+        self._executors.rest()
+
+    def close(self) -> None:
+        if self._owned:
+            self._executors.close()
 
     def prepare(self, plan: Plan, machine: Machine) -> None:
         """Do nothing: this engine changes plans between two steps, where the change need not be quick."""
@@ -57,22 +79,36 @@ class PythonEngine(ExecutorEngine, PlanEngine):
 
     def _arrange(self, plan: Plan) -> None:
         program, replay = self.captured.program, arrange(plan, self.captured.graph)
-        made = [[slot for slot in slots if slot >= len(program.inputs)] for slots in program.touches]
-        kept = {ref.slot for ref in find_refs(program.outputs)}
-        self._replay, self._lifetimes = replay, lifetimes(made, kept, replay)
+        computed = [[slot for slot in slots if slot >= len(program.inputs)] for slots in program.touches]
+        returned = {ref.slot for ref in find_refs(program.outputs)}
+        self._replay, self._lifetimes = replay, lifetimes(computed, returned, replay)
         last, counted = self._lifetimes.last, self._lifetimes.counted
         self._instructions: list[list[Instruction]] = [
             [(op, program.slot_of(op), last[op], bool(replay.tells[op] or counted[op])) for op in ops]
             for ops in replay.sequences
         ]
 
-    def _new_step(self, slots: list[Any], calls: Sequence[Call]) -> Step:
+    def _run(
+        self, inputs: Sequence[Any], calls: Sequence[Call], note_start: Callable[[], None] | None = None
+    ) -> tuple[Any, Replay]:
+        slots = self.captured.program.new_slots(inputs)
+        self._executors.check()
+        with self._executors.turn:
+            self._executors.settle()
+            self._follow_change()
+            replay = self._replay
+            step = _ReplayStep(slots, self._executors, calls, replay, self._lifetimes, self._instructions)
+            if note_start is not None:
+                note_start()
+            if calls:
+                step.complete(replay.teams[0])
+        return self.captured.program.collect(slots), replay
+
+    def _follow_change(self) -> None:
         if (plan := self._next) is not self._arranged:  # another may come at any moment: that is the next step's
             self._arranged = plan
             self._arrange(plan)
-            self._teams = self._replay.teams
-            self._executors.change(self._teams)
-        return _ReplayStep(slots, self._executors, calls, self._replay, self._lifetimes, self._instructions)
+            self._executors.change(self._replay.teams)
 
 
 class _ReplayStep(Step):
@@ -91,10 +127,6 @@ class _ReplayStep(Step):
         self._users = dict(lives.users)
         self._parked: dict[int, threading.Lock] = {}  # op -> what its team sleeps on until the op may start
 
-    @property
-    def teams(self) -> Sequence[Team]:
-        return [self._replay.teams[number] for number in self._replay.team_of]
-
     def begin(self) -> None:
         """Start the other teams, then run the first team's ops."""
         for team, theirs in zip(self._replay.teams[1:], self._instructions[1:], strict=True):
@@ -104,7 +136,7 @@ class _ReplayStep(Step):
     def _play(self, instructions: Sequence[Instruction]) -> None:
         """Run a team's ops to the end, or until the step has failed."""
         slots, calls, awaited = self.slots, self._calls, self._awaited
-        for op, slot, empties, reports in instructions:
+        for op, slot, empties, awaited_by_others in instructions:
             if awaited[op]:
                 self._sleep_until_ready(op)
             if self.error is not None:
@@ -112,7 +144,7 @@ class _ReplayStep(Step):
             slots[slot] = calls[op](slots)
             for empty in empties:
                 slots[empty] = None
-            if reports:
+            if awaited_by_others:
                 self._report(op)
 
     def wake_all(self) -> None:

@@ -148,6 +148,6 @@ def _order(placements: list[Placement], graph: OpGraph) -> list[int]:
             early, late = placements[edge.target], placements[edge.source]
             raise PlanError(
                 f"the plan starts op {early.id!r} at {early.start_s:.9g} s, before its predecessor {late.id!r} "
-                f"at {late.start_s:.9g} s; check it with `scheduler.checker`"
+                f"at {late.start_s:.9g} s; check it with `threadcast.scheduler.check_schedule`"
             )
     return order

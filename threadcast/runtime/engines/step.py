@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,11 +35,6 @@ class Step(ABC):
     @abstractmethod
     def begin(self) -> None:
         """Run the first job, which launches the others."""
-
-    @property
-    @abstractmethod
-    def teams(self) -> Sequence[Team]:
-        """The team that ran each op of a finished step."""
 
     def complete(self, team: Team) -> None:
         """Let `team` run the first job; return when the step has ended, or raise the exception that ended it.

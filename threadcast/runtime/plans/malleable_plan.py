@@ -11,9 +11,9 @@ import numpy as np
 
 from threadcast.core import Core, Machine, Placement, Plan
 from threadcast.core.errors import EngineClosed, ThreadcastError
-from threadcast.runtime.engines.engine import PlanEngine
-from threadcast.runtime.plans.planning import Planning
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
+from threadcast.scheduler.planner_process import PlannerProcess
 from threadcast.scheduler.policies import Problem
 
 ALL_UP_TO = 16
@@ -44,7 +44,7 @@ class MalleablePlan:
     """
 
     def __init__(
-        self, engine: PlanEngine, plan: Plan, machine: Machine, problem: Problem | None, known: Mapping[int, Plan],
+        self, engine: Engine, plan: Plan, machine: Machine, problem: Problem | None, known: Mapping[int, Plan],
         *, done: Callable[[Mapping[int, Plan]], None],
     ) -> None:  # fmt: skip
         self._engine, self._machine, self._problem, self._done = engine, machine, problem, done
@@ -129,8 +129,9 @@ class MalleablePlan:
             return None
         if count == 1:
             return _one_after_the_other(self._problem, machine)
-        with closing(Planning(Problem(self._graph, self._problem.curves, machine), background=True)) as planning:
-            while (plan := planning.result()) is None:
+        with closing(PlannerProcess(background=True)) as planner:
+            planner.ask(Problem(self._graph, self._problem.curves, machine))
+            while (plan := planner.result()) is None:
                 if self._ending.wait(_LOOK_S):
                     return None
         return plan

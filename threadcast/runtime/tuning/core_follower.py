@@ -8,7 +8,7 @@ from threading import Lock
 
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
-from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 from threadcast.scheduler.policies import Problem
 
@@ -41,7 +41,7 @@ class CoreFollower:
             self._apply()
 
     def follow(
-        self, engine: PlanEngine, plan: Plan, problem: Problem | None, known: Mapping[int, Plan],
+        self, engine: Engine, plan: Plan, problem: Problem | None, known: Mapping[int, Plan],
         *, done: Callable[[Mapping[int, Plan]], None],
     ) -> None:  # fmt: skip
         """Keep `engine`, which runs `plan`, on the cores that were set last; for the others see `MalleablePlan`."""

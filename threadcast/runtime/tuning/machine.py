@@ -35,28 +35,26 @@ from threadcast.runtime.tuning.instructions import (
 )  # fmt: skip
 from threadcast.runtime.tuning.plan_search import PlanSearch
 from threadcast.runtime.tuning.states import Moves, State
+from threadcast.runtime.tuning.variant_queue import VariantQueue
 
 
 class TuningMachine:
     """Decides what runs each step of one kind of call.
 
     `formats` are the memory formats to try, in this order; `cases` are the thread counts at which operators are timed.
-    With `fuse` the fastest variant is also tried with fused operators. With `backends` the backends are compared too,
-    one by one.
+    With `fuse` the fastest variant is also tried with fused operators.
 
     Call `start` first. Then, for each step: carry out all instructions, and those that their answers return; call
     `planned` if a plan has been made, and `stale` for contenders that have become so; run what `next_runner` returns;
     call `observe`, unless the step raised. An event out of this order raises IllegalMove, with the history of moves.
     """
 
-    def __init__(self, formats: Sequence[MemoryFormat], cases: Sequence[Case], *, fuse: bool, backends: bool) -> None:
+    def __init__(self, formats: Sequence[MemoryFormat], cases: Sequence[Case], *, fuse: bool) -> None:
         self.moves = Moves()
         self.best: ContenderId = DEFAULT
         """The fastest contender of the last comparison."""
         self.challenger: ContenderId | None = None
         """The contender that is being compared with the best; None while none is."""
-        self.variants: list[Variant] = []
-        """Variants that have a plan; once all have been searched, the fastest comes first."""
         self.refused: dict[ContenderId, str] = {}
         """Contenders whose results differ from the default's, each with the difference in words."""
         self.steps: defaultdict[State, int] = defaultdict(int)
@@ -66,13 +64,13 @@ class TuningMachine:
         self.awaited: Instruction | None = None
         """The instruction that must be answered before the next step; None where there is none."""
         self._formats, self._cases = tuple(formats), tuple(cases)
-        self._fuse, self._backends = fuse, backends
-        self._to_search: deque[Variant] = deque()
-        self._variant = Variant(self._formats[0])
+        self._queue = VariantQueue(formats, fuse=fuse)
+        self._variant = Variant(formats[0])
         """The variant that is being captured or searched."""
         self._search: PlanSearch | None = None
-        self._step_s: dict[Variant, float] = {}
         self._to_open: deque[ContenderId] = deque()
+        self._backends = True
+        """Whether there are backends that have not been compared."""
         self._guard = Guard()
         self._drift = Drift()
         self._alone = ContenderStep(DEFAULT)
@@ -82,6 +80,11 @@ class TuningMachine:
     def state(self) -> State:
         """The current state: what steps are used for now."""
         return self.moves.state
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants that have a plan, the fastest first."""
+        return self._queue.planned
 
     @property
     def contenders(self) -> tuple[ContenderId, ...]:
@@ -94,7 +97,7 @@ class TuningMachine:
         """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took."""
         self.moves.expect("start", State.STARTING)
         if stored is None:
-            return self._search_all()
+            return self._search_next()
         self.moves.to(State.RESUMED, f"a stored plan took {step_s:.3g} s")
         return self._run_alone(plan_of(stored), expected_s=step_s)
 
@@ -209,26 +212,18 @@ class TuningMachine:
             raise self.moves.illegal(event)
         return self._search
 
-    def _search_all(self) -> Instructions:
-        self._to_search = deque(map(Variant, self._formats))
-        return self._search_next()
-
     def _search_next(self) -> Instructions:
-        if not self._to_search and self.variants and self._fuse:
-            self._fuse = False
-            fastest = min(self.variants, key=self._step_s.__getitem__)
-            self._to_search.append(Variant(fastest.memory_format, fused=True))
-        if self._to_search:
-            self._variant = self._to_search.popleft()
-            return self._await(Capture(self._variant))
+        variant = self._queue.next()
+        if variant is not None:
+            self._variant = variant
+            return self._await(Capture(variant))
         if not self.variants:
             differences = (f"its results are not PyTorch's: {difference}" for difference in self.refused.values())
             return self.give_up(next(differences, "no graph could be captured"))
-        self.variants.sort(key=self._step_s.__getitem__)
         plans = map(plan_of, self.variants)
         formats = {variant.memory_format for variant in self.variants}
         eager = [eager_in(one) for one in self._formats if one in formats and one is not MemoryFormat.AS_GIVEN]
-        return Searched(tuple(self.variants)), *self._compare("all plans were tried", (*plans, *eager))
+        return Searched(self.variants), *self._compare("all plans were tried", (*plans, *eager))
 
     def _observe_search(self, runner: SearchStep, seconds: float) -> Instructions:
         search = self._searching("a step of the search")
@@ -239,8 +234,7 @@ class TuningMachine:
     def _end_of(self, search: PlanSearch) -> Instructions:
         assert search.best is not None
         self._search = None
-        self._step_s[self._variant] = search.step_s[search.best]
-        self.variants.append(self._variant)
+        self._queue.add(self._variant, search.step_s[search.best])
         return UsePlan(self._variant, search.best), *self._search_next()
 
     def _compare(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
@@ -297,7 +291,7 @@ class TuningMachine:
 
     def _search_anew(self, reason: str) -> Instructions:
         self.best = DEFAULT
-        return Unsettle(forget=True), *self._search_all()
+        return Unsettle(forget=True), *self._search_next()
 
     def _refuse_variant(self, variant: Variant, difference: str) -> Instructions:
         self._search = None
@@ -311,7 +305,8 @@ class TuningMachine:
         if self.state is State.RESUMED:  # a plan that is made now is another
             return refuse, *self._search_anew(difference)
         self.refused[contender] = difference
-        self.variants = [variant for variant in self.variants if plan_of(variant) != contender]
+        if contender.variant is not None:
+            self._queue.drop(contender.variant)
         if self.state is State.COMPARING:
             return refuse, *self._next_challenger()
         return refuse, *self._compare_again(difference, map(plan_of, self.variants))

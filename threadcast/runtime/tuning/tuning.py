@@ -16,19 +16,18 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
-from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.runtime.engines.engine import PlanEngine
+from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engines.native.library import return_free_memory
-from threadcast.runtime.engines.open_engine import has_native_engine, open_engine
-from threadcast.runtime.fusion.fuse import fused
+from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import probe_cases
-from threadcast.runtime.plans.malleable_plan import counts_below
-from threadcast.runtime.plans.model_format import ModelFormat, formats_with_equal_results
-from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender import Candidate, Contender, Run
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
+from threadcast.runtime.tuning.call_plans import CallPlans
+from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
+from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import (
     Capture,
     Compared,
@@ -49,13 +48,13 @@ from threadcast.runtime.tuning.instructions import (
     UsePlan,
 )  # fmt: skip
 from threadcast.runtime.tuning.machine import TuningMachine
+from threadcast.runtime.tuning.open_contenders import OpenContenders
 from threadcast.runtime.tuning.plan_maker import PlanMaker
-from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
 from threadcast.runtime.tuning.timed_run import TimedRun
-from threadcast.runtime.verification.shadow import Ran, Shadowed, checked_step
-from threadcast.scheduler.policies import Problem
+from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.verification.shadow import Ran, Shadowed
 from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
@@ -91,66 +90,46 @@ class Tuning:
         checked: Shadowed | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        formats = plans.formats_first(call, formats)
-        first = capture(formats[0])
-        equal = formats_with_equal_results(first, formats)
-        if equal[0] is not formats[0]:
-            first = capture(equal[0])
+        self._graphs = VariantGraphs(capture, plans.formats_first(call, formats))
         self.report = Report()
-        self._default, self._capture_graph, self._format = default, capture, model_format
-        self._machine, self._call, self._plans, self._clock = machine, call, plans, clock
-        self._backends = iter(backends)
-        self._first = Variant(equal[0])
-        self._graphs = {self._first: first}
-        self._contenders = {DEFAULT: Contender(DEFAULT, partial(self._run_eagerly, MemoryFormat.AS_GIVEN))}
+        self._format, self._machine, self._clock = model_format, machine, clock
+        self._stored = CallPlans(plans, machine, call=call)
+        self._contenders = OpenContenders(default, model_format, machine, backends)
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._makers: dict[Variant, PlanMaker] = {}
-        self._candidates: dict[Variant, Candidate] = {}
-        self._engines: dict[Candidate, PlanEngine] = {}
-        self._fewer: dict[Candidate, Mapping[int, Plan]] = {}
-        """Plans for fewer cores, by number of cores, once they have been made."""
-        self._stored_s: dict[Candidate, float] = {}
-        """Seconds of a step of each plan that is stored."""
-        self._shadowed = checked
-        self._checked: set[ContenderId | SearchStep] = set()
-        """What was compared with PyTorch, or was too large to be compared."""
+        self._plans: dict[Variant, VariantPlan] = {}
+        self._first_steps = FirstSteps(checked)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._states = TuningMachine(equal, probe_cases(machine), fuse=fuse, backends=True)
+        self._states = TuningMachine(self._graphs.formats, probe_cases(machine), fuse=fuse)
         self._instructions: Instructions = ()
 
     def __call__(self, *arguments: Any) -> Any:
         runner = self._prepare()
         if isinstance(runner, ContenderStep) and runner.rest:
-            for engine in self._engines.values():
-                engine.rest()
+            self._contenders.rest()
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
-        difference = None
-        if self._needs_check(runner, arguments):
-            assert self._shadowed is not None
-            result, difference = checked_step(self._shadowed, timed, arguments, self.captured)
-            self._checked.add(_plan_of(runner))
-        else:
-            result = timed(*arguments)
-        self._observe(timed.seconds, timed.started_s, None if difference is None else str(difference))
+        result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
+        self._observe(timed, difference)
         return result
 
     @property
     def captured(self) -> Captured:
         """The graph of a call, as it was captured first."""
-        return self._graphs[self._first]
+        return self._graphs.first
 
     @property
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
-        engine: PlanEngine | None = None
         if isinstance(self._last, SearchStep):
-            engine = self._makers[self._last.variant].engine if self._last.variant in self._makers else None
-        elif self._last.contender.variant in self._candidates:
-            engine = self._engines.get(self._candidates[self._last.contender.variant])
+            maker = self._makers.get(self._last.variant)
+            engine = None if maker is None else maker.engine
+        else:
+            variant_plan = self._plan_of(self._last.contender)
+            engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
         if engine is None:
             return None
         return Ran(engine.captured, partial(open_engine, plan=engine.plan, machine=self._machine))
@@ -168,7 +147,7 @@ class Tuning:
         """End the engines' threads and the planning processes."""
         self._states.close()
         self._follower.end(restore=False)
-        self._let_go()
+        self._release_all()
 
     def _prepare(self) -> Runner:
         """Carry out all that has to be done before the next step, and return what runs it."""
@@ -192,23 +171,11 @@ class Tuning:
         run = self._contenders[runner.contender].run
         return lambda *arguments: (run(*arguments), None)
 
-    def _needs_check(self, runner: Runner, arguments: tuple[Any, ...]) -> bool:
-        """Whether this is the first step by a plan or in another memory format: it is compared with PyTorch's."""
-        plan = _plan_of(runner)
-        differs = isinstance(plan, SearchStep) or plan.kind in {Kind.PLAN, Kind.EAGER}
-        if self._shadowed is None or not differs or plan in self._checked:
-            return False
-        reason = self._shadowed.too_large(arguments, self.captured)
-        if reason is not None:
-            self._checked.add(plan)
-            _logger.warning("the results of %s are not compared with PyTorch's: %s", plan, reason)
-        return reason is None
-
-    def _observe(self, seconds: float, started_s: float, difference: str | None) -> None:
+    def _observe(self, timed: TimedRun, difference: str | None) -> None:
         all_cores = self._follower.all_cores
         try:
             self._instructions = self._states.observe(
-                seconds, started_s=started_s, difference=difference, all_cores=all_cores
+                timed.seconds, started_s=timed.started_s, difference=difference, all_cores=all_cores
             )
         except ThreadcastError as error:  # the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
@@ -238,13 +205,16 @@ class Tuning:
             case UsePlan(variant, plan):
                 self._use(variant, plan)
             case Searched(variants):
-                self._report_searched(variants)
+                self.report.predicted_s = {str(one): self._plans[one].plan.makespan_s for one in variants}
+                self._report_plan(self._plans[variants[0]])
             case Open(contender):
                 return_free_memory()
                 self._open(contender)
                 return self._states.opened(contender)
             case OpenBackend():
-                return self._open_backend()
+                return_free_memory()
+                backend = self._contenders.open_backend()
+                return self._states.no_backend() if backend is None else self._states.opened(backend)
             case Compared(contender, verdict):
                 self.report.verdicts[str(contender)] = verdict
                 _logger.info("%s over the best before it: %.2f", contender, verdict.gain)
@@ -255,118 +225,69 @@ class Tuning:
             case Unsettle(forget):
                 self._unsettle(forget=forget)
             case Store(variant, step_s):
-                self._stored_s[self._candidates[variant]] = step_s
-                self._write(self._candidates[variant])
+                self._stored.write(self._plans[variant], step_s)
             case GiveUp(reason):
                 self._give_up(reason)
         return ()
 
     def _start(self) -> Instructions:
         """Begin with the plan that an earlier process stored, where it can run."""
-        first = self._graphs[self._first]
-        stored = self._plans.read(first.graph)
-        if stored is None or stored.memory_format != self._first.memory_format:
-            return self._states.start()
-        variant = Variant(stored.memory_format, stored.fused)
         try:
-            captured = (fused(first) if stored.fused else None) or first
-            problem = None if stored.curves is None else Problem(captured.graph, stored.curves, self._machine)
-            candidate = Candidate(variant, captured, stored.plan, first.graph, problem, stored.fewer)
-            self._candidates[variant] = candidate
-            self._open(plan_of(variant))
+            found = self._stored.read(self.captured, self._graphs.formats[0])
+            if found is None:
+                return self._states.start()
+            variant_plan, step_s = found
+            self._plans[variant_plan.variant] = variant_plan
+            self._open(plan_of(variant_plan.variant))
         except ThreadcastError as error:
             _logger.warning("a stored plan does not run and is made anew: %s", error)
             return self._states.start()
-        self._stored_s[candidate] = stored.step_s
-        self.report.predicted_s[str(variant)] = stored.plan.makespan_s
-        return self._states.start(stored=variant, step_s=stored.step_s)
+        self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
+        return self._states.start(stored=variant_plan.variant, step_s=step_s)
 
     def _capture(self, variant: Variant) -> Instructions:
-        if variant not in self._graphs:
-            try:
-                captured = self._fused(variant) if variant.fused else self._capture_graph(variant.memory_format)
-            except CaptureError as error:
-                _logger.info("%s: %s", variant, error)
-                captured = None
-            if captured is None:
-                return self._states.not_captured()
-            self._graphs[variant] = captured
-        self._checked = {one for one in self._checked if isinstance(one, ContenderId) or one.variant != variant}
+        captured = self._graphs.find(variant)
+        if captured is None:
+            return self._states.not_captured()
+        self._first_steps.forget(variant, search=True)
         before = partial(self._format.set, variant.memory_format)
-        self._makers[variant] = PlanMaker(self._graphs[variant], self._machine, before=before)
+        self._makers[variant] = PlanMaker(captured, self._machine, before=before)
         return self._states.captured()
-
-    def _fused(self, variant: Variant) -> Captured | None:
-        """The graph with fused operators; None where there are none, or (with a log message) cannot be made."""
-        try:
-            return fused(self._graphs[Variant(variant.memory_format)]) if has_native_engine() else None
-        except ThreadcastError as error:
-            _logger.warning("operators are not fused: %s", error)
-            return None
 
     def _use(self, variant: Variant, number: int) -> None:
         maker = self._makers.pop(variant)
         maker.close()
-        made, unfused = maker.plans[number], self._graphs[Variant(variant.memory_format)].graph
-        self._candidates[variant] = Candidate(variant, self._graphs[variant], made.plan, unfused, made.problem)
+        planned = maker.plans[number]
+        self._plans[variant] = VariantPlan(
+            variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem
+        )
 
-    def _report_searched(self, variants: Sequence[Variant]) -> None:
-        self.report.predicted_s = {str(one): self._candidates[one].plan.makespan_s for one in variants}
-        self._report_plan(self._candidates[variants[0]])
-
-    def _report_plan(self, of: Candidate) -> None:
+    def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
 
     def _open(self, contender: ContenderId) -> None:
-        if contender.variant is not None:
-            self._contenders[contender] = self._planned(contender, self._candidates[contender.variant])
-        elif contender.memory_format is not None:
-            self._contenders[contender] = Contender(contender, partial(self._run_eagerly, contender.memory_format))
-
-    def _open_backend(self) -> Instructions:
-        return_free_memory()
-        found = next(self._backends, None)
-        if found is None:
-            return self._states.no_backend()
-        self._contenders[found.id] = found
-        return self._states.opened(found.id)
-
-    def _planned(self, contender: ContenderId, candidate: Candidate) -> Contender:
-        memory_format, captured = candidate.variant.memory_format, candidate.captured
-        if candidate not in self._engines:
-            self._checked.discard(contender)
-            self._engines[candidate] = open_engine(captured, candidate.plan, self._machine)
-        engine = self._engines[candidate]
-
-        def run(*arguments: Any) -> Any:
-            self._format.set(memory_format)
-            return engine.run(captured.bind(*arguments))
-
-        return Contender(contender, run)
-
-    def _run_eagerly(self, memory_format: MemoryFormat, *arguments: Any) -> Any:
-        self._format.set(memory_format)
-        return self._default(*self._format.arguments(arguments))
+        if contender.memory_format is not None:
+            self._contenders.open_eager(contender.memory_format)
+        elif contender.variant is not None and self._contenders.open_plan(self._plans[contender.variant]):
+            self._first_steps.forget(contender.variant, search=False)
 
     def _refuse(self, contender: ContenderId, difference: str) -> None:
         _logger.warning("%s is not used, its results are not PyTorch's: %s", contender, difference)
         self.report.reason = f"{contender}: {difference}"
         if contender.variant in self._makers:
             self._makers.pop(contender.variant).close()
-        if contender.variant in self._candidates:
-            self._plans.drop(self._candidates[contender.variant].unfused)
+        if (variant_plan := self._plan_of(contender)) is not None:
+            self._stored.drop(self._graphs.unfused(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
-        candidate = self._candidates[contender.variant] if contender.variant is not None else None
-        if candidate is None:
-            self._plans.drop(self._graphs[self._first].graph)
+        variant_plan = self._plan_of(contender)
+        if variant_plan is None:
+            self._stored.drop(self.captured)
         self.fastest = self._contenders[contender]
-        self._contenders = {DEFAULT: self._contenders[DEFAULT], contender: self.fastest}
-        self._release_engines(but=candidate)
-        return_free_memory()
-        if candidate is not None:
-            self._report_plan(candidate)
-            self._follow(candidate)
+        self._contenders.close_all_but(contender, variant_plan)
+        if variant_plan is not None:
+            self._report_plan(variant_plan)
+            self._follow(variant_plan)
         self.report.contender = contender
         _logger.info(
             "%s runs, after %d steps and %.3g s", contender, sum(self._states.steps.values()),
@@ -377,58 +298,39 @@ class Tuning:
         self._follower.end(restore=True)
         self.report.contender = None
         if forget:
-            self._release_engines()
+            self._contenders.close_all_but(DEFAULT)
             self.report = Report()
 
     def _give_up(self, reason: str) -> None:
         _logger.warning("this step runs as before: %s", reason)
         self._follower.end(restore=False)
-        self._let_go()
+        self._release_all()
         self.report.contender, self.report.reason = DEFAULT, reason
         self.fastest = self._contenders[DEFAULT]
 
-    def _follow(self, candidate: Candidate) -> None:
-        """Keep the engine of `candidate` on the cores that the model has, from now on."""
+    def _follow(self, variant_plan: VariantPlan) -> None:
+        """Keep the engine of `variant_plan` on the cores that the model has, from now on."""
         weak = weakref.ref(self)  # a model that is dropped ends its planning, not the other way round
 
         def note(fewer: Mapping[int, Plan]) -> None:
             if (tuning := weak()) is not None:
-                tuning._note(candidate, fewer)
+                tuning._note(variant_plan, fewer)
 
-        known = self._fewer.get(candidate, candidate.fewer)
-        self._follower.follow(self._engines[candidate], candidate.plan, candidate.problem, known, done=note)
+        engine, known = self._contenders.engines[variant_plan], self._stored.fewer(variant_plan)
+        self._follower.follow(engine, variant_plan.plan, variant_plan.problem, known, done=note)
 
-    def _note(self, candidate: Candidate, fewer: Mapping[int, Plan]) -> None:
-        self._fewer[candidate] = fewer
+    def _note(self, variant_plan: VariantPlan, fewer: Mapping[int, Plan]) -> None:
         if fewer:
-            plans = {**fewer, len(self._machine): candidate.plan}
+            plans = {**fewer, len(self._machine): variant_plan.plan}
             this_process().steps.expect({cores: 1 / plan.makespan_s for cores, plan in plans.items()})
-        if candidate in self._stored_s and fewer.keys() != candidate.fewer.keys():
-            self._write(candidate)
+        self._stored.add_fewer(variant_plan, fewer)
 
-    def _write(self, candidate: Candidate) -> None:
-        fewer = self._fewer.get(candidate, candidate.fewer)
-        missing = not set(counts_below(len(self._machine))) <= set(fewer)
-        curves = candidate.problem.curves if candidate.problem is not None and missing else None
-        variant = candidate.variant
-        stored = StoredPlan(
-            candidate.plan, variant.memory_format, self._stored_s[candidate], variant.fused, fewer, curves
-        )
-        self._plans.write(self._call, candidate.unfused, stored)
+    def _plan_of(self, contender: ContenderId) -> VariantPlan | None:
+        """The variant_plan that a contender runs; None for one that is not a plan."""
+        return None if contender.variant is None else self._plans.get(contender.variant)
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()
-        self._release_engines()
-
-    def _release_engines(self, *, but: Candidate | None = None) -> None:
-        for candidate in [candidate for candidate in self._engines if candidate is not but]:
-            self._engines.pop(candidate).close()
-
-
-def _plan_of(runner: Runner) -> ContenderId | SearchStep:
-    """A key of what runs the step. A step while a plan is being made has the key of the plan that runs it."""
-    if isinstance(runner, ContenderStep):
-        return runner.contender
-    return SearchStep(runner.variant, runner.step.by) if isinstance(runner.step, Meanwhile) else runner
+        self._contenders.close_all_but(DEFAULT)

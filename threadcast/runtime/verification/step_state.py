@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,7 +21,7 @@ MOST_OF_FREE_MEMORY = 0.5
 
 
 _PARTS = ("real", "imag")
-GENERATOR = "the random generator's state"
+"""Names of a complex tensor's parts."""
 
 
 class StepState:
@@ -49,8 +48,8 @@ class StepState:
         if optimizer is not None:
             plain = ((name, value) for name, value in _optimizer_state(optimizer) if not isinstance(value, Tensor))
             self.values.update((name, copy.deepcopy(value)) for name, value in plain)
-        self.values[GENERATOR] = torch.get_rng_state()
-        self._python_generator = random.getstate()
+        self._generators = random.getstate(), np.random.get_state(legacy=False)
+        self.values.update(_generators())
 
     def now(self) -> dict[str, Any]:
         """Return copies of the same values as they are now, and of optimizer state that was added since."""
@@ -62,8 +61,7 @@ class StepState:
                     found[name] = copy.deepcopy(value)
                 elif id(value) not in names:
                     found[name] = value.detach().clone()
-        found[GENERATOR] = torch.get_rng_state()
-        return found
+        return {**found, **_generators()}
 
     def written_besides(self) -> str | None:
         """Return the name of a parameter that was not copied and was written to since; None where there is none."""
@@ -87,8 +85,9 @@ class StepState:
             for parameter, entries in self._state.items():
                 state[parameter].clear()
                 state[parameter].update(entries)
-        torch.set_rng_state(self.values[GENERATOR])
-        random.setstate(self._python_generator)
+        torch.set_rng_state(self.values[_TORCH_GENERATOR])
+        random.setstate(self._generators[0])
+        np.random.set_state(self._generators[1])
 
     def nudge(self, seed: int) -> dict[str, Tensor]:
         """Set everything back as `restore` does, but with all numbers changed by one rounding, at random by `seed`.
@@ -104,6 +103,24 @@ class StepState:
     def name_of(self, tensor: Tensor) -> str | None:
         """Return the name of the copy of this very tensor; None if the tensor was not copied."""
         return next((name for name, mine in self._tensors.items() if mine is tensor), None)
+
+
+_TORCH_GENERATOR = "the state of PyTorch's random generator"
+
+
+def _generators() -> dict[str, Any]:
+    """Return the present states of the global random generators, by name, in a form that can be compared."""
+    return {
+        _TORCH_GENERATOR: torch.get_rng_state(),
+        "the state of Python's random generator": random.getstate(),
+        "the state of NumPy's random generator": _comparable(np.random.get_state(legacy=False)),
+    }
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((name, _comparable(part)) for name, part in value.items())
+    return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def _set(tensor: Tensor, value: Tensor) -> None:
@@ -123,15 +140,6 @@ def needed_bytes(
 ) -> int:
     """Return the bytes of memory that a `StepState` takes."""
     return sum(tensor.numel() * tensor.element_size() for _, tensor in _named(model, optimizer, arguments, written))
-
-
-def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes of memory that are available without swapping; None where the system does not say."""
-    try:
-        found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) << 10 if found else None
 
 
 def too_large(needed: int, free: int | None) -> str | None:

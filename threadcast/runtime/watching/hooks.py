@@ -12,6 +12,9 @@ from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_globals
 
+from threadcast.capture.optimizers import NUMBERS
+from threadcast.runtime.engines.native.library import loaded_library
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -21,9 +24,14 @@ _GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_pos
 def owner_of_hooks(
     modules: Iterable[nn.Module], parameters: Sequence[Tensor], optimizer: Optimizer | None
 ) -> str | None:
-    """Return in words an owner of hooks that change a step; None where there are no such hooks."""
+    """Return in words an owner of hooks that change a step; None where there are no such hooks.
+
+    Hooks of the node that adds a gradient to a parameter's `.grad` (AccumulateGrad) are seen only once the native
+    library is loaded: Python does not show them.
+    """
     tables: map[Any] = map(attrgetter("_backward_hooks", "_post_accumulate_grad_hooks"), parameters)
-    if any(map(any, tables)):
+    library = loaded_library()
+    if any(map(any, tables)) or (library is not None and any(map(library.accumulates_with_hooks, parameters))):
         return "a parameter"
     found = hook_tables(modules, optimizer)
     owner = next((owner for owner, table in found if table and not _only_count(table)), None)
@@ -42,7 +50,7 @@ def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> It
 
 
 def replaced_method(optimizer: Optimizer | None) -> str | None:
-    """Return in words a method of this one optimizer that a graph would not call; None where there is none.
+    """Return in words a method of the optimizer or its class that a graph would not call; None where there is none.
 
     A learning-rate schedule of PyTorch replaces `step` by a function that notes the call and makes it; that is allowed.
     """
@@ -50,7 +58,18 @@ def replaced_method(optimizer: Optimizer | None) -> str | None:
     for name in ("step", "zero_grad"):
         if name in own and not (name == "step" and _of_a_schedule(own[name], type(optimizer))):
             return f"the optimizer's {name} was replaced by another function"
+        if type(optimizer) in NUMBERS and not _is_pytorchs(getattr(type(optimizer), name)):
+            return f"the {name} of {type(optimizer).__name__} was replaced by another function"
     return None
+
+
+def _is_pytorchs(function: Any) -> bool:
+    """Whether a function, and each that it wraps, was defined in PyTorch."""
+    while function is not None:
+        if not isinstance(function, FunctionType) or not str(function.__globals__.get("__name__")).startswith("torch."):
+            return False
+        function = getattr(function, "__wrapped__", None)
+    return True
 
 
 def _of_a_schedule(step: Any, kind: type) -> bool:

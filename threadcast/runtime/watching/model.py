@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from threadcast.capture.optimizers import built_in
+from threadcast.capture.reachable import attributes_of
 from threadcast.capture.unsupported import is_plain
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
@@ -130,6 +131,7 @@ class Watch:
         ]
         if self.optimizer is not None:
             tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values()]
+            tables += map(attributes_of, type(self.optimizer).__mro__[:-1])
         tensors = [*self._tensors, *filter(_is_strided, self._parameters)]
         self._untouched = library.Untouched(tables, [], tensors)
 

@@ -23,9 +23,9 @@ NEWEST = 1_000
 """Number of a machine's newest measurements that are used: forecasting them takes some tenths of a second."""
 KINDS = 6
 """Number of kinds of op with a line of their own, those with most measurements."""
-STEPS = 30
-"""Most time steps of a line."""
-_STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
+INTERVALS = 30
+"""Most intervals of time in a line."""
+_INTERVALS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
 MOST_REPORTS = 8
 """Number of reports in the cache."""
 EXTENSION = "threadcast-dashboard-drift"
@@ -57,7 +57,7 @@ class KindDrift:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DriftReport:
     """The measurements since a model version was registered, compared with its predictions from the earlier ones.
 
     `since` is the time of registration in ISO 8601. `untimed` is the number of measurements that do not say when they
@@ -71,7 +71,7 @@ class Report:
     problem: str = ""
 
 
-class ReportId(NamedTuple):
+class DriftReportId(NamedTuple):
     """Everything that determines a report."""
 
     version: str
@@ -83,7 +83,7 @@ class ReportId(NamedTuple):
 
 @blueprint.record_once
 def _prepare(state: Any) -> None:
-    state.app.extensions[EXTENSION] = LruCache[ReportId, Report](MOST_REPORTS)
+    state.app.extensions[EXTENSION] = LruCache[DriftReportId, DriftReport](MOST_REPORTS)
 
 
 @blueprint.get("/drift")
@@ -102,7 +102,7 @@ def drift() -> str:
     )  # fmt: skip
 
 
-def _report(machine: Machine) -> Report | None:
+def _report(machine: Machine) -> DriftReport | None:
     """Return the report on the default model; None where there is none."""
     here = context()
     try:
@@ -110,8 +110,8 @@ def _report(machine: Machine) -> Report | None:
         since = here.models.registry.manifest(version).created
     except (NotFound, ArtefactError):
         return None
-    reports = cast(LruCache[ReportId, Report], current_app.extensions[EXTENSION])
-    key = ReportId(version, machine.fingerprint, here.store.browse.newest_id(machine.fingerprint))
+    reports = cast(LruCache[DriftReportId, DriftReport], current_app.extensions[EXTENSION])
+    key = DriftReportId(version, machine.fingerprint, here.store.browse.newest_id(machine.fingerprint))
     report = reports.get(key)
     if report is None:
         report = _compared(model, version, since, machine)
@@ -119,7 +119,7 @@ def _report(machine: Machine) -> Report | None:
     return report
 
 
-def _compared(model: PerformanceModel, version: str, since: str, machine: Machine) -> Report:
+def _compared(model: PerformanceModel, version: str, since: str, machine: Machine) -> DriftReport:
     """Compare measurements since the version was registered with its predictions from the earlier measurements."""
     store, start = context().store, _seconds(since) or 0.0
     newest = store.browse.newest(machine, limit=NEWEST)
@@ -133,8 +133,8 @@ def _compared(model: PerformanceModel, version: str, since: str, machine: Machin
     try:
         points = compare(model, list(ops.values()), before, later, machine) if ops else ()
     except ModelError as error:
-        return Report(version, since, (), untimed, str(error))
-    return Report(version, since, tuple(points), untimed)
+        return DriftReport(version, since, (), untimed, str(error))
+    return DriftReport(version, since, tuple(points), untimed)
 
 
 def compare(
@@ -173,13 +173,13 @@ def summary(kind: str, points: Sequence[Point]) -> KindDrift:
 def chart_of(points: Sequence[Point], kinds: Sequence[str]) -> Chart:
     """Return the chart of median ratios over time: of all ops, with a band of the middle 80 %, and of each kind."""
     first, last = min(s.time for s in points), max(s.time for s in points)
-    step = next((s for s in _STEPS_S if (last - first) / s <= STEPS), _STEPS_S[-1])
-    times = sorted({s.time // step * step for s in points})
+    interval_s = next((s for s in _INTERVALS_S if (last - first) / s <= INTERVALS), _INTERVALS_S[-1])
+    times = sorted({s.time // interval_s * interval_s for s in points})
 
     def at(of: Sequence[Point]) -> dict[float, KindDrift]:
         found: dict[float, list[Point]] = {}
         for s in of:
-            found.setdefault(s.time // step * step, []).append(s)
+            found.setdefault(s.time // interval_s * interval_s, []).append(s)
         return {time: summary("", listed) for time, listed in found.items()}
 
     every = at(points)

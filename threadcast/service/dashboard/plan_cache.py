@@ -56,8 +56,8 @@ class PlanCache:
                 return planned
             options = {"budget_s": BUDGET_S}
             plan = planners.plan(problem, planner.SEARCH, options, until, most=most_planners)
-            report = ceiling(problem, unsplit=without_split(problem))
-            planned = PlannedNetwork(plan, report, report.verdict())
+            limits = ceiling(problem, unsplit=without_split(problem))
+            planned = PlannedNetwork(plan, limits, limits.verdict())
             self._plans.put(key, planned)
             return planned
         finally:

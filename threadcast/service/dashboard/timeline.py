@@ -45,8 +45,8 @@ def strips(schedule: Plan | Trace, kinds: Mapping[str, str], tones: Mapping[str,
                 rows.setdefault((core, placed.hardware_thread), []).append(placed)
     scale = WIDTH / span_s if span_s > 0 else 0.0
     drawn_strips = []
-    for (core, slot), placements in sorted(rows.items()):
-        label = f"core {core}" + (f", hardware thread {slot}" if slot else "")
+    for (core, thread), placements in sorted(rows.items()):
+        label = f"core {core}" + (f", hardware thread {thread}" if thread else "")
         blocks = _blocks(placements, kinds, scale)
         image = Markup(
             '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,14 @@ def wide(captured: Captured, machine: Machine, threads_per_core: int = 1) -> Pla
 def threads_without_pool() -> int:
     """How many threads there are once the calling one leads no OpenMP workers."""
     end_idle_workers()
-    found = len(thread_ids())
-    while True:
-        time.sleep(0.05)  # the kernel may need a moment to bury those that have ended
-        if found == (found := len(thread_ids())):
-            return found
+    found: deque[int] = deque(maxlen=6)
+
+    def steady() -> bool:
+        found.append(len(thread_ids()))
+        return len(found) == found.maxlen and len(set(found)) == 1
+
+    assert eventually(steady)  # the kernel needs a moment until those that have ended are gone
+    return found[-1]
 
 
 def is_asleep(thread: int) -> bool:

@@ -49,7 +49,7 @@ _loading = threading.Lock()
 
 
 def native_library() -> ModuleType:
-    """Return the loaded library; compile it first if needed, which takes about 40 s on 2 cores and logs a WARNING.
+    """Return the loaded library; compile it first if needed, which takes about a minute on 2 cores and logs a WARNING.
 
     ExecutionError says why it cannot be had: there is no compiler, the compiler failed or took longer than the setting
     `engine.compile_timeout_s`, the cache cannot be written, or torch uses another OpenMP library than libgomp. Once the

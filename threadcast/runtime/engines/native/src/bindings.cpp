@@ -162,6 +162,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
       .def("holds", &Untouched::holds);
+  module.def("accumulates_with_hooks", &accumulates_with_hooks, py::arg("tensor"));
   py::class_<Unwritten>(module, "Unwritten")
       .def(py::init<std::vector<at::Tensor>>(), py::arg("tensors"))
       .def("holds", &Unwritten::holds);

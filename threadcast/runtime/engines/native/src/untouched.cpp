@@ -1,6 +1,8 @@
 #include "untouched.h"
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -20,7 +22,8 @@ bool has_hooks(PyObject* hooks) { return hooks != nullptr && hooks != Py_None &&
 
 bool is_hooked(const pybind11::object& object) {
   const auto* variable = reinterpret_cast<const THPVariable*>(object.ptr());
-  return has_hooks(variable->backward_hooks) || has_hooks(variable->post_accumulate_grad_hooks);
+  return has_hooks(variable->backward_hooks) || has_hooks(variable->post_accumulate_grad_hooks) ||
+         accumulates_with_hooks(THPVariable_Unpack(object.ptr()));
 }
 
 bool holds_items(PyObject* list, const std::vector<pybind11::object>& items) {
@@ -41,6 +44,11 @@ bool lies_so(const at::TensorImpl& tensor, const std::vector<int64_t>& sides) {
 }
 
 }  // namespace
+
+bool accumulates_with_hooks(const at::Tensor& tensor) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  return node != nullptr && !(node->pre_hooks().empty() && node->post_hooks().empty());
+}
 
 Untouched::Untouched(const std::vector<pybind11::object>& tables, const std::vector<pybind11::object>& lists,
                      const std::vector<pybind11::object>& tensors)

@@ -51,6 +51,10 @@ class Unwritten {
   std::vector<uint32_t> versions_;
 };
 
+// Whether the node that adds gradients to the tensor's `.grad` has hooks, which Python does not show. Parameters of a
+// DistributedDataParallel have them. The node exists only while something refers to it.
+bool accumulates_with_hooks(const at::Tensor& tensor);
+
 // Whether this Python's dictionaries count their changes.
 constexpr bool kTagged = PY_VERSION_HEX < 0x030D0000;
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from threadcast.capture.capture import capture_forward
-from threadcast.capture.recording import Recorder
+from threadcast.capture.recorder import Recorder
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
 from threadcast.core.tensor import TensorSpec

@@ -1,0 +1,139 @@
+"""The fake tensors that stand for a callable's tensors while it is recorded, and the slots that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from threadcast.capture.recording import Recording
+from threadcast.capture.values import Ref
+from threadcast.core.errors import CaptureError, InvalidInput
+from threadcast.core.tensor import TensorSpec
+
+
+class FakeTensors:
+    """The fake tensors of one recording, with the `Ref` of each. Adds specs and constants to `recording`.
+
+    Fake tensors are made in `mode`, which has to be active while the callable runs.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+            self.mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+        self._recording = recording
+        self._slots = 0
+        self._refs: dict[int, Ref] = {}  # by the tensor's id
+        self._alive: list[Tensor] = []  # so that no id is used twice
+        self._storages: dict[int, int] = {}  # by the tensor's id
+        self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
+        self._aliased: set[Ref] = set()  # refs that several tensors have
+
+    def new_slot(self) -> int:
+        """The number of a slot that nothing has yet."""
+        self._slots += 1
+        return self._slots - 1
+
+    def argument(self, leaf: Any) -> Any:
+        """What stands for an argument of the callable, in the next slot: a fake for a tensor, else the leaf itself."""
+        value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
+        self.define(value, Ref(self.new_slot()))
+        return value
+
+    def define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
+        """Remember that `ref` refers to `value`, and return the spec of `value`; None for what is not a tensor.
+
+        CaptureError, which calls the tensor `name`, where it is sparse or its shape depends on tensor values.
+        """
+        if not isinstance(value, Tensor):
+            return None
+        if ref not in self._recording.specs:
+            self._recording.specs[ref] = _spec(value, name)
+        self._refs[id(value)] = ref
+        self._alive.append(value)
+        self._storages[id(value)] = value.untyped_storage()._cdata
+        return self._recording.specs[ref]
+
+    def define_alias(self, value: Any, of: Tensor) -> None:
+        """Remember that `value` is the tensor `of` once more."""
+        self.define(value, self.ref(of))
+        self._aliased.add(self.ref(of))
+
+    def ref(self, tensor: Tensor) -> Ref:
+        """The ref of a tensor; a real tensor without one becomes a constant.
+
+        CaptureError where its memory was exchanged, and for a fake tensor of another recording.
+        """
+        known = self._refs.get(id(tensor))
+        if known is not None:
+            if self._storages[id(tensor)] != tensor.untyped_storage()._cdata:
+                raise CaptureError("cannot capture: the memory of a tensor is exchanged (.data = ...)")
+            return known
+        if isinstance(tensor, FakeTensor):
+            raise CaptureError("cannot capture: a tensor comes from a call that was not seen")
+        self.define(tensor, ref := self._constant(tensor))
+        return ref
+
+    def with_refs(self, value: Any) -> Any:
+        """`value` with the ref of each tensor in its place, in nested lists, tuples and dictionaries."""
+        return _mapped(self.ref, value)
+
+    def faked(self, value: Any) -> Any:
+        """`value` with a fake for each tensor of the callable's closure, so that no call writes to the real one."""
+        return _mapped(self._stand_in, value)
+
+    def is_new(self, tensor: Tensor) -> bool:
+        """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
+        ref, calls = self._refs.get(id(tensor)), self._recording.calls
+        if ref is None or not calls or ref.slot != calls[-1].number or ref in self._aliased:
+            return False
+        return all(result.alias_info is None for result in calls[-1].target._schema.returns)
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._closed_over:
+            self._closed_over[id(tensor)] = self._fake(tensor)
+            self.define(self._closed_over[id(tensor)], self._constant(tensor))
+        return self._closed_over[id(tensor)]
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        """A new fake tensor, also where the same tensor or its memory has been faked before."""
+        fake: Tensor = self.mode.from_tensor(tensor)
+        if id(fake) not in self._refs:
+            return fake
+        with self.mode:
+            return fake.detach()
+
+    def _constant(self, tensor: Tensor) -> Ref:
+        ref = Ref(self.new_slot())
+        self._recording.constants[ref.slot] = tensor
+        return ref
+
+
+def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """`value` with `change` applied to each tensor in nested lists (or tuples, which become lists) and dictionaries."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [_mapped(change, part) for part in value]
+    if isinstance(value, dict):
+        return {name: _mapped(change, part) for name, part in value.items()}
+    return value
+
+
+def _spec(value: Tensor, name: str) -> TensorSpec:
+    """Shape, type and strides of a tensor as it is now."""
+    if value.layout is not torch.strided:
+        raise CaptureError(f"cannot capture: {name} is sparse")
+    sides = (*value.shape, *value.stride())
+    if any(isinstance(side, torch.SymInt) for side in sides):
+        raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")
+    try:
+        return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), tuple(value.stride()))
+    except InvalidInput as error:
+        raise CaptureError(f"cannot capture {name}: {error}") from error

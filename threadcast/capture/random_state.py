@@ -1,0 +1,55 @@
+"""Detects draws of random numbers that a captured graph could not repeat."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Self
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from threadcast.capture.recording import Recording
+from threadcast.core.errors import CaptureError
+
+
+class RandomStateWatch:
+    """A context that detects when the random state is set, or random numbers are drawn by anything but operators.
+
+    A run of the graph could not repeat either.
+    """
+
+    def __enter__(self) -> Self:
+        self._set = False
+        self._before = self._others()
+        self._patches = [
+            patch.object(module, name, self._noticed(getattr(module, name)))
+            for module in (torch, torch.random)
+            for name in ("set_rng_state", "manual_seed")
+        ]
+        for one in self._patches:
+            one.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._patches:
+            one.stop()
+
+    def check(self, recording: Recording) -> None:
+        """CaptureError where a run of the graph would draw other random numbers than the callable."""
+        if self._set and any(torch.Tag.nondeterministic_seeded in call.target.tags for call in recording.calls):
+            raise CaptureError("cannot capture: random numbers are drawn, and the generator's state is set")
+        if self._others() != self._before:
+            raise CaptureError("cannot capture: random numbers of Python or NumPy are drawn")
+
+    def _noticed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            self._set = True
+            return function(*arguments, **named)
+
+        return called
+
+    @staticmethod
+    def _others() -> tuple[Any, ...]:
+        return random.getstate(), repr(np.random.get_state(legacy=False))

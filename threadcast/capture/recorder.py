@@ -1,0 +1,171 @@
+"""Recording of the operators that a callable calls below autograd, on fake tensors: shapes without arithmetic.
+
+PyTorch's own tracer, `make_fx`, also builds a graph of Python objects. The first step by a stored plan would wait for
+that too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+
+from threadcast.capture.fake_tensors import FakeTensors
+from threadcast.capture.numbers import Number, Numbers
+from threadcast.capture.program import Phase
+from threadcast.capture.random_state import RandomStateWatch
+from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
+from threadcast.capture.tensor_reads import refused_reads
+from threadcast.capture.values import Ref
+from threadcast.core.errors import CaptureError
+from threadcast.core.tensor import TensorSpec
+
+aten = torch.ops.aten
+
+_EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
+"""Operators that give a tensor other memory."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: Phase = "forward"
+        self.recording = Recording()
+        self._fakes = FakeTensors(self.recording)
+        self._names: Counter[str] = Counter()
+        self._decomposes: dict[OpOverload, bool] = {}
+        self._numbers = Numbers(self._add_number)
+
+    def number(self, tensor: Tensor) -> Number:
+        """A float that stands for the one element that `tensor` will hold when the graph runs.
+
+        The recorded callable may call this while it is recorded.
+        """
+        return self._numbers.standing_for(self._fakes.ref(tensor))
+
+    def record(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Recording:
+        """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
+
+        CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
+        """
+        try:
+            with warnings.catch_warnings(), ExitStack() as end:
+                warnings.simplefilter("ignore")
+                # Autocast keeps no casts of weights meanwhile: they would outlive the fake tensors.
+                end.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+                torch.set_autocast_cache_enabled(False)
+                leaves, structure = pytree.tree_flatten(tuple(arguments))
+                given = [self._fakes.argument(leaf) for leaf in leaves]
+                random_state = end.enter_context(RandomStateWatch())
+                end.enter_context(refused_reads())
+                with self._fakes.mode, self:
+                    outputs = function(*pytree.tree_unflatten(given, structure))
+                random_state.check(self.recording)
+        except CaptureError:
+            raise
+        except Exception as error:
+            # The exception of the user's code or of the tracer is the reason, and is attached as the cause.
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            raise CaptureError(
+                f"cannot capture: {type(error).__name__}: {reason}. Control flow and shapes must not depend on "
+                "tensor values (.item(), if tensor, boolean masks)"
+            ) from error
+        found, self.recording.structure = pytree.tree_flatten(outputs)
+        strange = next((leaf for leaf in found if not isinstance(leaf, (Tensor, *PLAIN))), None)
+        if strange is not None:
+            raise CaptureError(f"cannot capture: a {type(strange).__name__} is returned, in which tensors may be")
+        fakes = self._fakes
+        self.recording.outputs = [fakes.ref(fakes.faked(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in found]
+        for leaf in given:
+            if isinstance(leaf, Tensor):
+                self._fakes.ref(leaf)  # raises where its memory was exchanged
+        return self.recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            raise CaptureError(f"cannot capture a call of {func}")
+        if func.namespace == "prim":  # queries properties that fake tensors have
+            return func(*args, **kwargs)
+        reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
+        if func in _EXCHANGE_MEMORY or (reshapes and not self._fakes.is_new(args[0])):
+            raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
+        if self._is_made_of_others(func, (args, kwargs)):
+            with self:
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
+        if func is not aten.lift_fresh.default:
+            args, kwargs = tuple(self._fakes.faked(args)), self._fakes.faked(kwargs)
+        if func is aten._local_scalar_dense.default and self.phase == "update":  # an optimizer's loop reads a number
+            held = self._add_number(aten._to_copy.default, (self._fakes.ref(args[0]),), {"dtype": torch.float64})
+            return float(self._numbers.standing_for(held))
+        base = func._schema.name.split("::")[-1]
+        result = None if base.startswith("_fused_") and not func._schema.returns else func(*args, **kwargs)
+        for tensor in _written(func, args, kwargs):
+            tensor.constant = None  # its value is not known from here on, which FakeTensorMode misses in lists
+        if func in TRANSPARENT:
+            self._fakes.define_alias(result, args[0])
+            return result
+        if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
+            func = aten.lift_fresh_copy.default
+        # Before the results get their refs: a result may be one of the arguments.
+        in_order = self._numbers.put_in(tuple(self._fakes.with_refs(args)))
+        by_name = self._numbers.put_in(self._fakes.with_refs(kwargs))
+        slot = self._fakes.new_slot()
+        specs: Result
+        if isinstance(result, list | tuple):
+            specs = [self._fakes.define(one, Ref(slot, item), base) for item, one in enumerate(result)]
+        else:
+            specs = self._fakes.define(result, Ref(slot), base)
+        self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, self.phase, specs))
+        return result
+
+    def _add_number(self, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Ref:
+        """Record a call whose result is a tensor of one float64; no fake tensor of it is made."""
+        if target is aten.full.default:
+            kwargs = {"dtype": torch.float64}
+        ref = Ref(self._fakes.new_slot())
+        spec = self.recording.specs[ref] = TensorSpec((), "float64", ())
+        base = target._schema.name.split("::")[-1]
+        self.recording.calls.append(Recorded(ref.slot, self._name(base), target, args, kwargs or {}, self.phase, spec))
+        return ref
+
+    def _is_made_of_others(self, func: OpOverload, arguments: Any) -> bool:
+        """Whether PyTorch defines the operator by calls of other operators, which autograd would have made."""
+        known = self._decomposes.get(func)
+        if known is None:
+            known = autograd_would_have_decomposed(func, pytree.tree_leaves(arguments))
+            self._decomposes[func] = known
+        return known
+
+    def _name(self, base: str) -> str:
+        self._names[base] += 1
+        count = self._names[base] - 1
+        return f"{base}_{count}" if count else base
+
+
+def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
+    """The tensors that a call declares to write."""
+    if not func._schema.is_mutable:
+        return []
+    values = [*args, *(kwargs.get(argument.name) for argument in func._schema.arguments[len(args) :])]
+    written = [
+        value
+        for argument, value in zip(func._schema.arguments, values, strict=True)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, FakeTensor)]

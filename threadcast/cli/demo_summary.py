@@ -1,0 +1,78 @@
+"""The demo's results: summary.json, the tables on the terminal, and the facts at the top of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from threadcast.cli.demo_report import RunReport, page
+from threadcast.cli.output import table
+from threadcast.core import Machine
+from threadcast.core.figures import duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def summary(
+    machine: Machine, observed: Collection[str], rows: Sequence[dict[str, Any]], version: str, runs: Sequence[RunReport]
+) -> dict[str, Any]:
+    """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
+
+    `observed` are the keys of the measured ops, `rows` the evaluation of the models, `version` the model that served.
+    """
+    keys = {op.key for run in runs for op in run.graph.ops}
+    each: dict[str, dict[str, Any]] = {
+        run.name: {
+            "ops": len(run.graph), "lower_bound_s": run.plan.lower_bound_s, "predicted_step_s": run.plan.makespan_s,
+            "default_step_s": run.default_step_s, "planned_step_s": run.planned_step_s, "policy": run.plan.policy,
+            "guard_keeps": run.kept, "spread": run.spread,
+        }
+        for run in runs
+    }  # fmt: skip
+    summed = {
+        name: sum(one[name] for one in each.values())
+        for name in ("lower_bound_s", "predicted_step_s", "default_step_s", "planned_step_s")
+    }
+    measured = sum(key in observed for key in keys)
+    return {
+        "machine": machine.fingerprint,
+        "cores": len(machine),
+        "ops_measured": measured,
+        "measured_share": measured / len(keys),
+        "models": {row["model"]: {"accuracy": row["accuracy"], "regret": row["regret_mean"]} for row in rows},
+        "model_served": version,
+        "predictions_over_http": len(keys),
+        **summed,
+        "networks": each,
+    }
+
+
+def models_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The evaluation of the models as a table."""
+    columns = ("model", "samples", "accuracy", "regret_mean", "fit_s", "predict_us")
+    return table(columns, [[row[name] for name in columns] for row in rows], title="Models, one network left out")
+
+
+def runs_table(runs: Sequence[RunReport]) -> Table:
+    """The step times of the networks as a table."""
+    columns = ("step", "default_s", "planned_s", "gain", "predicted_s", "bound_s", "keeps")
+    lines = [
+        [run.name, run.default_step_s, run.planned_step_s, run.default_step_s / run.planned_step_s,
+         run.plan.makespan_s, run.plan.lower_bound_s, run.kept]
+        for run in runs
+    ]  # fmt: skip
+    return table(columns, lines, title="Steps, medians")
+
+
+def report_page(
+    machine: Machine, runs: Sequence[RunReport], rows: Sequence[dict[str, Any]], document: Mapping[str, Any]
+) -> str:
+    """The demo's page, as HTML; `document` is the result of `summary`."""
+    facts = (
+        f"{document['ops_measured']} distinct operations measured, {document['measured_share']:.0%} of all",
+        f"{document['predictions_over_http']} curves fetched over HTTP from {document['model_served']}",
+        f"all steps together: {duration(document['default_step_s'])} by default, "
+        f"{duration(document['planned_step_s'])} planned, {duration(document['predicted_step_s'])} predicted",
+    )
+    return page(machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=rows, facts=facts)

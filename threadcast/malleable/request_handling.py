@@ -1,0 +1,101 @@
+"""What the requests of processes mean to the arbiter: each changes the ledger, or is answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from threadcast.core.errors import FormatError
+from threadcast.malleable.connection import Connection
+from threadcast.malleable.deadline import Deadline
+from threadcast.malleable.ledger import Ledger
+from threadcast.malleable.limits import Cores
+from threadcast.malleable.messages import (
+    Confirm,
+    ExpectRates,
+    Join,
+    ListProcesses,
+    ReportSteps,
+    Request,
+    SetBounds,
+    SetDeadline,
+)
+from threadcast.malleable.process_list import process_list
+
+_logger = logging.getLogger("threadcast.arbiter")
+
+
+class RequestHandler:
+    """Carries out requests on `ledger`. Processes name cores by CPU numbers, the ledger by ids; this converts them.
+
+    `connections` are all connections by name; the arbiter adds and removes them.
+    """
+
+    def __init__(self, ledger: Ledger, connections: Mapping[str, Connection]) -> None:
+        self._ledger, self._connections = ledger, connections
+        self._core_of = {cpu: core.id for core in ledger.machine.cores for cpu in core.cpus}
+        self._cpus_of = {core.id: core.cpus for core in ledger.machine.cores}
+
+    def handle(self, connection: Connection, request: Request, now_s: float) -> dict[str, Any] | None:
+        """Carry out a request at the time `now_s`; return the answer as JSON, None where the request has none.
+
+        InvalidInput for a request that is not allowed: from a process that has not joined, or with wrong numbers.
+        """
+        name = connection.name
+        match request:
+            case ListProcesses():
+                return process_list(self._ledger, self._connections, self._cpus_of, now_s)
+            case Join():
+                self._join(connection, request, now_s)
+                return None
+        self.require_joined(connection)
+        match request:
+            case Confirm(order, in_use):
+                self._ledger.confirm(name, order, self._ids_of(in_use))
+                if order >= connection.order:
+                    connection.ordered_s = None
+            case SetBounds(bounds):
+                allowed = self._allowed(bounds.allowed)
+                self._ledger.set_bounds(name, bounds.least, bounds.most, now_s, allowed=allowed)
+            case ExpectRates(rates):
+                self._ledger.expect(name, rates, now_s)
+            case ReportSteps(steps):
+                self._ledger.report(name, steps, now_s)
+            case SetDeadline(remaining):
+                deadline = None if remaining is None else Deadline.within(remaining.steps, remaining.in_s, now_s)
+                self._ledger.set_deadline(name, deadline, now_s)
+                connection.on_time = None
+        return None
+
+    def require_joined(self, connection: Connection) -> None:
+        """Raise FormatError unless the process has joined."""
+        if connection.name not in self._ledger.parties:
+            raise FormatError("join first")
+
+    def cpus_of(self, cores: Iterable[int]) -> Cores:
+        """The cores with these ids, each as the tuple of its hardware threads' CPU numbers."""
+        return tuple(self._cpus_of[core] for core in cores)
+
+    def _join(self, connection: Connection, asked: Join, now_s: float) -> None:
+        name, allowed = connection.name, self._allowed(asked.bounds.allowed)
+        if name in self._ledger.parties:
+            raise FormatError("this connection has joined already")
+        connection.title = asked.name
+        self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
+        if asked.deadline is not None:
+            deadline = Deadline.within(asked.deadline.steps, asked.deadline.in_s, now_s)
+            self._ledger.set_deadline(name, deadline, now_s)
+        _logger.info("%s (%s) joined", name, connection.title)
+
+    def _ids_of(self, cores: Cores) -> list[int]:
+        """Ids of these cores, without cores that this machine lacks."""
+        return sorted({self._core_of[cpu] for core in cores for cpu in core if cpu in self._core_of})
+
+    def _allowed(self, cores: Cores | None) -> frozenset[int] | None:
+        """Ids of the cores of which a process may use every hardware thread; None if these are all cores or none."""
+        if cores is None:
+            return None
+        cpus = {cpu for core in cores for cpu in core}
+        found = frozenset(core for core, own in self._cpus_of.items() if cpus.issuperset(own))
+        return found if 0 < len(found) < len(self._cpus_of) else None

@@ -1,0 +1,40 @@
+"""Curves by op key, which a predictor holds so that a scheduler asks for each op only once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from threadcast.core import CurveTable
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCurves:
+    """Curves of one model version: a table, and the number of each op key's row in it. Immutable, never trimmed.
+
+    They take about 25 bytes for each op and case.
+    """
+
+    table: CurveTable
+    rows: Mapping[str, int]
+
+    def missing(self, keys: Sequence[str]) -> list[int]:
+        """Return the position in `keys` of the first appearance of each key that has no curve here."""
+        first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self.rows}
+        return sorted(first.values())
+
+    def get(self, keys: Sequence[str]) -> CurveTable | None:
+        """Return a table with one row for each key, in order; None if a key has no curve here."""
+        try:
+            return self.table.take([self.rows[key] for key in keys])
+        except KeyError:
+            return None
+
+    def updated(self, keys: Sequence[str], table: CurveTable) -> HeldCurves:
+        """Return these curves with row i of `table` added, or exchanged, as the curve of the i-th key."""
+        new = dict.fromkeys(keys)
+        old = {key: row for key, row in self.rows.items() if key not in new}
+        all_stay = len(old) == len(self.rows)
+        held = self.table if all_stay else self.table.take(list(old.values()))
+        rows = old if all_stay else {key: i for i, key in enumerate(old)}
+        return HeldCurves(CurveTable.concat([held, table]), rows | {key: len(held) + i for i, key in enumerate(keys)})

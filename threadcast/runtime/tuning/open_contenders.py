@@ -1,0 +1,82 @@
+"""The contenders of one call that are ready to run, with the engines that run plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from threadcast.core import Machine
+from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engines.native.library import return_free_memory
+from threadcast.runtime.engines.open_engine import open_engine
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
+
+
+class OpenContenders:
+    """The contenders that are ready to run, by id; the default is always among them.
+
+    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set. `backends` yields further
+    contenders.
+    """
+
+    def __init__(
+        self, default: Run, model_format: ModelFormat, machine: Machine, backends: Iterable[Contender]
+    ) -> None:
+        self._default, self._format, self._machine = default, model_format, machine
+        self._backends = iter(backends)
+        self._contenders: dict[ContenderId, Contender] = {}
+        self.engines: dict[VariantPlan, Engine] = {}
+        """The engines of the plans that are ready to run."""
+        self._open_eager(DEFAULT, MemoryFormat.AS_GIVEN)
+
+    def __getitem__(self, contender: ContenderId) -> Contender:
+        return self._contenders[contender]
+
+    def open_eager(self, memory_format: MemoryFormat) -> None:
+        """Make eager PyTorch in this memory format ready to run."""
+        self._open_eager(eager_in(memory_format), memory_format)
+
+    def open_plan(self, variant_plan: VariantPlan) -> bool:
+        """Make a plan ready to run; return whether an engine was opened for it, which the plan did not have before."""
+        new = variant_plan not in self.engines
+        if new:
+            self.engines[variant_plan] = open_engine(variant_plan.captured, variant_plan.plan, self._machine)
+        engine, memory_format = self.engines[variant_plan], variant_plan.variant.memory_format
+
+        def run(*arguments: Any) -> Any:
+            self._format.set(memory_format)
+            return engine.run(engine.captured.bind(*arguments))
+
+        contender = plan_of(variant_plan.variant)
+        self._contenders[contender] = Contender(contender, run)
+        return new
+
+    def open_backend(self) -> ContenderId | None:
+        """Make the next backend ready to run, and return its id; None where there are no more."""
+        found = next(self._backends, None)
+        if found is None:
+            return None
+        self._contenders[found.id] = found
+        return found.id
+
+    def rest(self) -> None:
+        """End the idle thread teams of all engines."""
+        for engine in self.engines.values():
+            engine.rest()
+
+    def close_all_but(self, contender: ContenderId, variant_plan: VariantPlan | None = None) -> None:
+        """Forget all contenders but `contender` and the default, and close all engines but that of `variant_plan`."""
+        self._contenders = {one: self._contenders[one] for one in (DEFAULT, contender)}
+        for other in [other for other in self.engines if other is not variant_plan]:
+            self.engines.pop(other).close()
+        return_free_memory()
+
+    def _open_eager(self, contender: ContenderId, memory_format: MemoryFormat) -> None:
+        def run(*arguments: Any) -> Any:
+            self._format.set(memory_format)
+            return self._default(*self._format.arguments(arguments))
+
+        self._contenders[contender] = Contender(contender, run)

@@ -1,0 +1,63 @@
+"""The graphs of one call: one for each variant, captured or fused when it is first asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from threadcast.capture.capture import Captured
+from threadcast.core.errors import CaptureError, ThreadcastError
+from threadcast.runtime.engines.open_engine import has_native_engine
+from threadcast.runtime.fusion.fuse import fused
+from threadcast.runtime.plans.model_format import formats_with_equal_results
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+
+_logger = logging.getLogger("threadcast")
+
+
+class VariantGraphs:
+    """The graphs of one call. The first is captured at once: CaptureError where the call cannot be captured.
+
+    `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
+    random numbers is used in the format as given only.
+    """
+
+    def __init__(self, capture: Callable[[MemoryFormat], Captured], formats: Sequence[MemoryFormat]) -> None:
+        self._capture = capture
+        captured = capture(formats[0])
+        self.formats = formats_with_equal_results(captured, formats)
+        """The memory formats in which the call has equal results."""
+        self.first = captured if self.formats[0] is formats[0] else capture(self.formats[0])
+        """The graph that was captured first, in the first of `formats`."""
+        self._graphs = {Variant(self.formats[0]): self.first}
+
+    def unfused(self, variant: Variant) -> Captured:
+        """Return the graph of a captured variant, without fused operators."""
+        return self._graphs[Variant(variant.memory_format)]
+
+    def find(self, variant: Variant) -> Captured | None:
+        """Return the graph of `variant`.
+
+        None, with a log message, where it cannot be captured or its operators cannot be fused; None also where there
+        are no operators to fuse.
+        """
+        if variant not in self._graphs:
+            found = self._fused(variant) if variant.fused else self._captured(variant)
+            if found is None:
+                return None
+            self._graphs[variant] = found
+        return self._graphs[variant]
+
+    def _captured(self, variant: Variant) -> Captured | None:
+        try:
+            return self._capture(variant.memory_format)
+        except CaptureError as error:
+            _logger.info("%s: %s", variant, error)
+            return None
+
+    def _fused(self, variant: Variant) -> Captured | None:
+        try:
+            return fused(self.unfused(variant)) if has_native_engine() else None
+        except ThreadcastError as error:
+            _logger.warning("operators are not fused: %s", error)
+            return None

@@ -1,0 +1,39 @@
+"""The order in which the variants of a call's graph are searched for a plan."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+
+
+class VariantQueue:
+    """The variants to search, and the seconds that a step takes by the best plan of each that was searched.
+
+    First come the variants of all `formats`, in this order; with `fuse`, then the fastest of them with fused operators.
+    """
+
+    def __init__(self, formats: Sequence[MemoryFormat], *, fuse: bool) -> None:
+        self._waiting, self._fuse = deque(map(Variant, formats)), fuse
+        self._step_s: dict[Variant, float] = {}
+
+    @property
+    def planned(self) -> tuple[Variant, ...]:
+        """The variants that have a plan, the fastest first."""
+        return tuple(sorted(self._step_s, key=self._step_s.__getitem__))
+
+    def next(self) -> Variant | None:
+        """Return the next variant to search; None where all were searched."""
+        if not self._waiting and self._step_s and self._fuse:
+            self._fuse = False
+            self._waiting.append(Variant(self.planned[0].memory_format, fused=True))
+        return self._waiting.popleft() if self._waiting else None
+
+    def add(self, variant: Variant, step_s: float) -> None:
+        """Record that `variant` has a plan, whose steps take `step_s` seconds."""
+        self._step_s[variant] = step_s
+
+    def drop(self, variant: Variant) -> None:
+        """Forget the plan of `variant`, if it has one."""
+        self._step_s.pop(variant, None)

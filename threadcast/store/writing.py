@@ -1,0 +1,49 @@
+"""Inserts measurements, graphs and runs, with the ops and machines that they refer to; each within one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, delete, insert
+
+from threadcast.core import Machine, Measurement, Op
+from threadcast.store import schema
+from threadcast.store.queries import ensure, ids
+from threadcast.store.rows import Row, machine_row, op_row
+from threadcast.store.summaries import refresh
+
+
+def insert_measurements(connection: Connection, added: Sequence[Measurement], rows: Sequence[Row]) -> None:
+    """Insert measurements, whose `rows` are those of `measurement_row`, and update the summaries of their ops."""
+    if not added:
+        return
+    ops = {m.op.key: m.op for m in added}
+    op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
+    machine_ids = _machine_ids(connection, {m.machine.fingerprint: m.machine for m in added})
+    touched: dict[int, set[int]] = {}
+    for m, row in zip(added, rows, strict=True):
+        row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
+        touched.setdefault(row["machine_id"], set()).add(row["op_id"])
+    connection.execute(insert(schema.measurements), rows)
+    refresh(connection, touched, {op_ids[key]: op for key, op in ops.items()})
+
+
+def insert_graph(connection: Connection, row: Row, ops: Mapping[str, Op]) -> None:
+    """Insert a graph's `row` and the ops that belong to it, by key, in place of a former graph of its name."""
+    op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
+    connection.execute(delete(schema.graphs).where(schema.graphs.c.name == row["name"]))
+    connection.execute(insert(schema.graphs).values(**row))
+    graph_id = connection.execute(ids(schema.graphs.c.name, [row["name"]])).scalar_one()
+    members = [{"graph_id": graph_id, "op_id": op_id} for op_id in op_ids.values()]
+    if members:
+        connection.execute(insert(schema.graph_ops), members)
+
+
+def insert_run(connection: Connection, row: Row, machine: Machine) -> None:
+    """Insert the `row` of a run on `machine`."""
+    machine_ids = _machine_ids(connection, {machine.fingerprint: machine})
+    connection.execute(insert(schema.runs).values(machine_id=machine_ids[machine.fingerprint], **row))
+
+
+def _machine_ids(connection: Connection, machines: Mapping[str, Machine]) -> dict[str, int]:
+    return ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
