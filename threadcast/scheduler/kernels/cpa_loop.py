@@ -76,7 +76,7 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
             else:
                 path_s, length = growth.level[head], _follow(instance, growth.level, head, path)
                 limit = 1
-            heap.count[0] = 0
+            heap.size[0] = 0
             for i in range(length):
                 if growth.gain[path[i]] < 0:
                     add(heap, growth.gain[path[i]], path[i])
@@ -185,7 +185,7 @@ def _take_steps(
     width, seconds = instance.width, instance.seconds
     steps = 0
     while steps < limit:
-        if path_s <= area / instance.cores or heap.count[0] == 0:
+        if path_s <= area / instance.cores or heap.size[0] == 0:
             return steps, True, area, path_s
         op = take_first(heap)
         here = growth.choice[op]

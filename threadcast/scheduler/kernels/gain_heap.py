@@ -12,18 +12,18 @@ from threadcast.scheduler.kernels.instance import Floats, Ints
 
 
 class GainHeap(NamedTuple):
-    """The heap: its entries are the first `count[0]` of `gain` and `op`, which have room for all ops."""
+    """The heap: its entries are the first `size[0]` of `gain` and `op`, which have room for all ops."""
 
     gain: Floats
     op: Ints
-    count: Ints
+    size: Ints
 
 
 @helper
 def add(heap: GainHeap, gain: float, op: int) -> None:
     """Add an op, which must not be in the heap."""
-    i = heap.count[0]
-    heap.count[0] += 1
+    i = heap.size[0]
+    heap.size[0] += 1
     while i > 0:
         parent = (i - 1) // 2
         if not _is_before(gain, op, heap.gain[parent], heap.op[parent]):
@@ -37,16 +37,16 @@ def add(heap: GainHeap, gain: float, op: int) -> None:
 def take_first(heap: GainHeap) -> int:
     """Remove the op of least gain from the heap, which must not be empty, and return it."""
     first = int(heap.op[0])
-    heap.count[0] -= 1
-    count = heap.count[0]
-    gain, op = heap.gain[count], heap.op[count]
+    heap.size[0] -= 1
+    size = heap.size[0]
+    gain, op = heap.gain[size], heap.op[size]
     i = 0
     while True:
         child = 2 * i + 1
-        if child >= count:
+        if child >= size:
             break
         other = child + 1
-        if other < count and _is_before(heap.gain[other], heap.op[other], heap.gain[child], heap.op[child]):
+        if other < size and _is_before(heap.gain[other], heap.op[other], heap.gain[child], heap.op[child]):
             child = other
         if not _is_before(heap.gain[child], heap.op[child], gain, op):
             break
