@@ -15,13 +15,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.verification.differences import (
-    NUDGES,
-    Difference,
-    Sensitivity,
-    first_difference,
-    sensitivities,
-)
+from threadcast.runtime.verification.differences import NUDGES, Difference, Sensitivity, first_difference, sensitivities
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.step_state import StepState, free_bytes, needed_bytes, too_large
 
