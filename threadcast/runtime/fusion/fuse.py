@@ -77,7 +77,7 @@ class _Rewriting:
         outputs = map_refs(self._renumbered, old.program.outputs)
         program = Program(old.program.inputs, nodes, outputs, old.program.structure)
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
-        return Captured(graph, program, old.held, old.arguments, old.settings)
+        return Captured(graph, program, old.held, old.arguments, old.settings, old.others)
 
     def _new_slots(self) -> dict[int, Ref]:
         """For each slot of the captured program, the reference to its value in the new program."""

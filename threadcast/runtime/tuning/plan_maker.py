@@ -58,10 +58,11 @@ class PlanMaker:
         """Run one step; return its result and its makespan in seconds, None for a step that is not traced."""
         self._before()
         if isinstance(step, Meanwhile):
-            return self._engine_for(step.by).run(self.captured.bind(*arguments)), None
+            result = self._engine_for(step.by).run(self.captured.bind(*arguments))
+            return self.captured.finish(result), None
         result, trace = self._engine_for(step).run_traced(self.captured.bind(*arguments))
         self._traces.setdefault(step, deque(maxlen=STEPS)).append(trace)
-        return result, trace.makespan_s
+        return self.captured.finish(result), trace.makespan_s
 
     def start_planning(self) -> bool:
         """Start making a plan from all steps so far; return False where they would not change the last plan."""
