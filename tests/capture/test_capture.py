@@ -360,7 +360,7 @@ def test_values_are_freed_after_their_last_use() -> None:
 
         return watched_call
 
-    program._made[:] = [tuple(map(watched, program.calls))]
+    program._compiled[:] = [tuple(map(watched, program.calls))]
     program.run([torch.ones(3)])
     assert alive == [0, 1, 1, 1]
 

@@ -100,11 +100,10 @@ class Captured:
         return tensors
 
 
-def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = True) -> Captured:
+def capture_forward(function: Callable[..., Any], *inputs: Any) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
-    `split` divides an operator that computes several gradients into one op for each. CaptureError says why a callable
-    cannot be captured.
+    CaptureError says why a callable cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)
@@ -115,7 +114,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, split: bool = Tr
 
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     with module.left_alone(function):
-        return _capture(call, groups, inputs, Recorder(), settings=None, split=split)
+        return _capture(call, groups, inputs, Recorder(), settings=None, split=True)
 
 
 def capture_training(

@@ -10,8 +10,11 @@ from types import CodeType
 
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
-_REFLECTIVE = {"getattr", "hasattr", "vars", "dir", "eval", "exec", "globals", "locals", "attrgetter", "__dict__"}
-"""Names by which code reaches attributes that it does not spell out."""
+_REFLECTIVE = {
+    "getattr", "hasattr", "vars", "dir", "eval", "exec", "globals", "locals", "attrgetter", "asdict", "astuple",
+    "__dict__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__",
+}  # fmt: skip
+"""Names by which code reaches attributes that it does not spell out. A `case` with a class does so too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,10 @@ class CodeNames:
 def names_in(code: CodeType) -> CodeNames:
     """The names that `code` reads or writes, those of inner functions among them."""
     found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "imports": set()}
+    matches = False
     for instruction in dis.get_instructions(code):
         kind = instruction.opname
+        matches |= kind == "MATCH_CLASS"
         where = "globals" if kind in _GLOBAL else "attributes" if kind in _ATTRIBUTE else "imports"
         if where != "imports" or kind == "IMPORT_NAME":
             found[where].add(instruction.argval)
@@ -43,7 +48,9 @@ def names_in(code: CodeType) -> CodeNames:
         frozenset(found["globals"]).union(*(names.globals for names in inner)),
         frozenset(found["attributes"]).union(*(names.attributes for names in inner)),
         frozenset(found["imports"]).union(*(names.imports for names in inner)),
-        any(names.reflective for names in inner) or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
+        matches
+        or any(names.reflective for names in inner)
+        or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
         frozenset(texts).union(*(names.texts for names in inner)),
     )
 

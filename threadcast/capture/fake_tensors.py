@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,26 +80,11 @@ class FakeTensors:
 
     def with_refs(self, value: Any) -> Any:
         """`value` with the ref of each tensor in its place, in nested lists, tuples and dictionaries."""
-        if isinstance(value, Tensor):
-            return self.ref(value)
-        if isinstance(value, list | tuple):
-            return [self.with_refs(part) for part in value]
-        if isinstance(value, dict):
-            return {name: self.with_refs(part) for name, part in value.items()}
-        return value
+        return _mapped(self.ref, value)
 
     def faked(self, value: Any) -> Any:
         """`value` with a fake for each tensor of the callable's closure, so that no call writes to the real one."""
-        if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
-            if id(value) not in self._closed_over:
-                self._closed_over[id(value)] = self._fake(value)
-                self.define(self._closed_over[id(value)], self._constant(value))
-            return self._closed_over[id(value)]
-        if isinstance(value, list | tuple):
-            return [self.faked(part) for part in value]
-        if isinstance(value, dict):
-            return {name: self.faked(part) for name, part in value.items()}
-        return value
+        return _mapped(self._stand_in, value)
 
     def is_new(self, tensor: Tensor) -> bool:
         """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
@@ -106,6 +92,14 @@ class FakeTensors:
         if ref is None or not calls or ref.slot != calls[-1].number or ref in self._aliased:
             return False
         return all(result.alias_info is None for result in calls[-1].target._schema.returns)
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._closed_over:
+            self._closed_over[id(tensor)] = self._fake(tensor)
+            self.define(self._closed_over[id(tensor)], self._constant(tensor))
+        return self._closed_over[id(tensor)]
 
     def _fake(self, tensor: Tensor) -> Tensor:
         """A new fake tensor, also where the same tensor or its memory has been faked before."""
@@ -119,6 +113,17 @@ class FakeTensors:
         ref = Ref(self.new_slot())
         self._recording.constants[ref.slot] = tensor
         return ref
+
+
+def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """`value` with `change` applied to each tensor in nested lists (or tuples, which become lists) and dictionaries."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [_mapped(change, part) for part in value]
+    if isinstance(value, dict):
+        return {name: _mapped(change, part) for name, part in value.items()}
+    return value
 
 
 def _spec(value: Tensor, name: str) -> TensorSpec:

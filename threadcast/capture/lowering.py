@@ -148,8 +148,7 @@ class _Builder:
             for n in (nodes[i] for i in keep)
         )
         distinct: dict[str, Op] = {}
-        made = (self._op(self.calls[i]) for i in keep)
-        ops = tuple(distinct.setdefault(op.key, op) for op in made)
+        ops = tuple(distinct.setdefault(op.key, op) for op in (self._op(self.calls[i]) for i in keep))
         kept = tuple(map_refs(renumber, simpler.outputs))
         program = Program(tuple(self.inputs), renumbered, kept, recording.structure)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))

@@ -29,9 +29,9 @@ class Number(float):
     _numbers: Numbers
 
     def __new__(cls, value: float, numbers: Numbers) -> Number:
-        made = super().__new__(cls, value)
-        made._numbers = numbers
-        return made
+        number = super().__new__(cls, value)
+        number._numbers = numbers
+        return number
 
     def __neg__(self) -> float:
         return self._numbers.computed(aten.neg.default, -float(self), self)

@@ -63,7 +63,7 @@ class Program:
     """How many nodes use each slot, plus one for an output."""
     touches: tuple[tuple[int, ...], ...] = field(init=False)
     """The slots that each node reads, writes or fills, each once."""
-    _made: list[tuple[Call, ...]] = field(init=False, default_factory=list, repr=False)
+    _compiled: list[tuple[Call, ...]] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         touches = tuple(tuple({*(ref.slot for ref in n.refs()), self.slot_of(i)}) for i, n in enumerate(self.nodes))
@@ -78,9 +78,9 @@ class Program:
 
         They are compiled when this is first read; native engines never read it.
         """
-        if not self._made:
-            self._made.append(tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
-        return self._made[0]
+        if not self._compiled:
+            self._compiled.append(tuple(compiled(n.target, n.args, n.kwargs) for n in self.nodes))
+        return self._compiled[0]
 
     def slot_of(self, node: int) -> int:
         """The slot that node number `node` fills."""

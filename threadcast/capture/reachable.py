@@ -261,6 +261,8 @@ class Reachable:
         if any(base.__module__ in _HIDDEN for base in kind.__mro__):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
             return
+        if isinstance(value, operator.attrgetter | operator.methodcaller):
+            self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
         elif not isinstance(attributes, dict) and self._hides(value, kind, library):

@@ -86,9 +86,9 @@ class Simplifier:
 
         def unchanged(product: Ref, until: int) -> bool:
             """Whether the factors are the same when the sum is made as when the product was."""
-            made = product.slot - self._n_inputs
-            factors = [memory[factor.slot] for factor in find_refs(self.parts[made].args)]
-            return not any(made < at < until for factor in factors for at in written[factor])
+            producer = product.slot - self._n_inputs
+            factors = [memory[factor.slot] for factor in find_refs(self.parts[producer].args)]
+            return not any(producer < at < until for factor in factors for at in written[factor])
 
         for i, part in enumerate(self.parts):
             if part.target is not aten.add.Tensor or part.kwargs or not uses[self._n_inputs + i]:

@@ -34,8 +34,8 @@ def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer:
         raise InvalidInput(
             f"mode='training': {workload.name} has no loss; return (model, inputs, target, loss), or use forward"
         )
-    made = _make_optimizer(workload, optimizer)
-    return capture_training(workload.model, workload.loss, made, workload.inputs, workload.target)
+    updater = _make_optimizer(workload, optimizer)
+    return capture_training(workload.model, workload.loss, updater, workload.inputs, workload.target)
 
 
 def default_mode(workload: Workload) -> Mode:

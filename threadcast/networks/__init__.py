@@ -11,16 +11,6 @@ from threadcast.networks.registry import load, names, options, register, sizes, 
 from threadcast.networks.spec import load_spec
 from threadcast.networks.workload import Loss, Workload
 
-__all__ = [
-    "Loss",
-    "Workload",
-    "load",
-    "load_spec",
-    "names",
-    "options",
-    "register",
-    "sizes",
-    "unregister",
-]
+__all__ = ["Loss", "Workload", "load", "load_spec", "names", "options", "register", "sizes", "unregister"]
 
 register_built_in()

@@ -12,13 +12,7 @@ from dataclasses import astuple, dataclass
 
 from torch import Tensor, nn
 
-from threadcast.networks.image_classification import (
-    Branches,
-    ConvNorm,
-    classification,
-    init_he,
-    require_side,
-)
+from threadcast.networks.image_classification import Branches, ConvNorm, classification, init_he, require_side
 from threadcast.networks.workload import Parts
 
 

@@ -25,13 +25,7 @@ class ConvNorm(nn.Sequential):
     """Convolution without bias, batch normalisation, ReLU; keeps the image's side where `padding` is None."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int | tuple[int, int],
-        *,
-        stride: int = 1,
-        padding: int | None = None,
+        self, inputs: int, outputs: int, kernel: int | tuple[int, int], *, stride: int = 1, padding: int | None = None
     ) -> None:
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         border = (height // 2, width // 2) if padding is None else (padding, padding)

@@ -11,13 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from threadcast.networks.image_classification import (
-    Branches,
-    ConvNorm,
-    classification,
-    init_he,
-    require_side,
-)
+from threadcast.networks.image_classification import Branches, ConvNorm, classification, init_he, require_side
 from threadcast.networks.workload import Parts
 
 Kernel = int | tuple[int, int]
@@ -100,10 +94,7 @@ def _reduce_35(inputs: int, w: Scale) -> Branches:
     return Branches(
         [
             ConvNorm(inputs, w(384), 3, stride=2, padding=0),
-            nn.Sequential(
-                *_chain(inputs, (w(64), 1), (w(96), 3)),
-                ConvNorm(w(96), w(96), 3, stride=2, padding=0),
-            ),
+            nn.Sequential(*_chain(inputs, (w(64), 1), (w(96), 3)), ConvNorm(w(96), w(96), 3, stride=2, padding=0)),
             nn.MaxPool2d(3, stride=2),
         ]
     )

@@ -80,7 +80,7 @@ class OptimizedCall(_OptimizedModel):
                 return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
             return capture_forward(_Formatted(model, model_format), *arguments)
 
-        def rivals(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
+        def of_backends(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
             return contenders(model, arguments, cores) if backends and model is not None else ()
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class OptimizedCall(_OptimizedModel):
             name=name,
             watched=(model, None),
             functions=(function,),
-            rivals=rivals,
+            backends=of_backends,
             among=among,
             most=most,
         )
@@ -166,21 +166,17 @@ def optimize(
     A call that cannot be captured (control flow that depends on data, hooks, unknown operators) runs in PyTorch as
     before, with a warning that says why.
     """
-    made = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
+    call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
         for _ in range(2):  # the first call may fill caches of the model's
-            made(*example)
-        while any(report.measuring for report in made.reports):
-            made(*example)
-    return made
+            call(*example)
+        while any(report.measuring for report in call.reports):
+            call(*example)
+    return call
 
 
 def optimize_training(
-    model: nn.Module,
-    loss: Callable[[Any, Any], Tensor],
-    optimizer: Optimizer,
-    *example: Any,
-    cores: int | None = None,
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, *example: Any, cores: int | None = None
 ) -> OptimizedStep:
     """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
 

@@ -42,7 +42,7 @@ class Optimized:
     `shadowed` holds the call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments.
     `capture(arguments, model_format)` returns the graph of one call in the current memory format. `watched` are the
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
-    in, such as a loss. `rivals(arguments, cores)` returns further contenders; the text `among` names them. `name`
+    in, such as a loss. `backends(arguments, cores)` returns further contenders; the text `among` names them. `name`
     identifies the call in stored plans, for other processes. `most` is the largest number of cores to use (None: all
     that the process has).
     """
@@ -56,13 +56,13 @@ class Optimized:
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        rivals: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
+        backends: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
         among: str = "",
         most: int | None = None,
     ) -> None:
         self.machine = machine
         self._default = shadowed.eager
-        self._capture, self._rivals = capture, rivals
+        self._capture, self._backends = capture, backends
         model, optimizer = watched
         self._unsupported = unsupported(model)
         if self._unsupported is not None:
@@ -179,7 +179,7 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments),
                 plans=PlanStore(self._folder, self.machine, among=self._among),
-                backends=self._rivals(arguments, len(self.machine)),
+                backends=self._backends(arguments, len(self.machine)),
                 fuse=self._fuse,
                 checked=self._shadowed,
             )

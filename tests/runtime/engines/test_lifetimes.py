@@ -41,7 +41,7 @@ def by_value(program: Program) -> tuple[list[set[int]], list[set[int]], set[int]
     """The same by values, of which a slot may have several."""
     values = Values.of(program)
     made = [set(values.of_slot(program.slot_of(i))) for i in range(len(program.nodes))]
-    return made, list(map(set, values.touches(program))), values.kept(program)
+    return made, list(map(set, values.touches(program))), values.returned(program)
 
 
 @settings(max_examples=100, deadline=None)

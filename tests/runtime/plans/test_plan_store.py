@@ -18,7 +18,7 @@ from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender import Candidate
+from threadcast.runtime.tuning.contender import VariantPlan
 from threadcast.runtime.tuning.drift import DRIFT_STEPS
 from threadcast.scheduler.policies import Problem
 
@@ -97,8 +97,8 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = Fa
         captured = tuned.captured
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
         problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine) if curves else None
-        candidate = Candidate(Variant(MemoryFormat.AS_GIVEN), captured, plan, captured.graph, problem)
-        tuned._stored.write(candidate, step_s)
+        variant_plan = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, plan, captured.graph, problem)
+        tuned._stored.write(variant_plan, step_s)
     return plan
 
 

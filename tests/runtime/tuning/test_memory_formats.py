@@ -20,7 +20,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning import machine as states
-from threadcast.runtime.tuning.guard import Choice, Guard, Verdict
+from threadcast.runtime.tuning.guard import Guard, Side, Verdict
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
@@ -52,7 +52,7 @@ class LatestWins(Guard):
     def observe(self, *, started_s: float, seconds: float) -> None:
         self.verdict = Verdict("plan", 1.1, 1.05, 1.2, 6)
 
-    def next_runner(self) -> Choice:
+    def next_runner(self) -> Side:
         return "plan"
 
 

@@ -72,8 +72,8 @@ MOVES: dict[str, Callable[[Model, Optimizer], Any]] = {
 HOOKS: dict[str, Callable[[Model, Optimizer], Any]] = {
     "a forward hook": lambda m, o: m.layer.register_forward_hook(print),
     "a backward hook": lambda m, o: m.layer.register_full_backward_hook(print),
-    "a parameter's hook": lambda m, o: m.layer.weight.register_hook(lambda grad: grad),
-    "a hook after accumulating": lambda m, o: m.layer.weight.register_post_accumulate_grad_hook(print),
+    "a parameter's hook": lambda m, o: m.layer.weight.register_hook(lambda grad: grad),  # type: ignore[no-untyped-call]
+    "a hook after accumulating": lambda m, o: m.layer.weight.register_post_accumulate_grad_hook(print),  # type: ignore[no-untyped-call]
     "an optimizer's hook": lambda m, o: o.register_step_post_hook(print),
     "a hook of all optimizers": lambda m, o: register_optimizer_step_post_hook(print),
     "a hook of all modules": lambda m, o: nn.modules.module.register_module_forward_hook(print),
@@ -148,7 +148,7 @@ def test_training_and_other_numbers_change_nothing(watched: tuple[Model, Optimiz
     optimizer.param_groups[0].update(lr=0.5, momentum=0.5, dampening=0.1, max_lr=3.0, label={})
     with torch.no_grad():
         model.layer.weight.add_(1)
-        model.mean.copy_(torch.ones(3))
+        model.get_buffer("mean").copy_(torch.ones(3))
     now = found.observe()
     assert (now.changed, now.hooked, now.settings) == (before.changed, before.hooked, before.settings)
 
@@ -200,7 +200,7 @@ def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have
     untouched = native_library().Untouched([], [], [model.layer.weight])
     other = nn.Parameter(torch.ones(3, 3))
     try:
-        torch.utils.swap_tensors(model.layer.weight, other)
+        torch.utils.swap_tensors(model.layer.weight, other)  # type: ignore[no-untyped-call]
     except RuntimeError:
         assert untouched.holds()  # torch refuses: somebody else holds the tensor
     else:
@@ -228,6 +228,7 @@ def test_writes_are_counted() -> None:
 def test_only_dictionaries_lists_and_tensors_are_watched() -> None:
     if not native_library().tagged:
         pytest.skip("this Python has no quick look")
+    wrong: tuple[list[Any], list[Any], list[Any]]
     for wrong in (([3], [], []), ([], [()], []), ([], [], [3])):
         with pytest.raises(ValueError, match="not a"):
             native_library().Untouched(*wrong)

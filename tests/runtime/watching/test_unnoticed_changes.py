@@ -5,11 +5,14 @@ from __future__ import annotations
 import array
 import contextvars
 import ctypes
+import dataclasses
 import enum
+import operator
 import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import wraps
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -220,6 +223,40 @@ def test_attributes_of_unusual_owners_are_read(owner: Callable[[], Any], name: s
         follows(lambda x: x * read.factor, lambda: setattr(read, name, 3.0), torch.ones(3))
     finally:
         Owner._factor = 1.0
+
+
+class Plain:
+    """An object whose attribute no code spells out."""
+
+
+@dataclass(eq=False, repr=False, init=False)
+class Fields:
+    """A data class whose attribute no code of its own reads."""
+
+    zq: float
+
+
+def matched(owner: Any) -> Any:
+    match owner:
+        case Plain(zq=found):
+            return found
+
+
+GETTER = operator.attrgetter("zq")
+READERS: dict[str, Callable[[Any], Any]] = {
+    "case": matched,
+    "asdict": lambda owner: dataclasses.asdict(owner)["zq"],
+    "attrgetter": lambda owner: GETTER(owner),
+    "__getattribute__": lambda owner: owner.__getattribute__("zq"),
+    "__reduce_ex__": lambda owner: owner.__reduce_ex__(2)[2]["zq"],
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_attributes_that_code_does_not_spell_out_are_read(way: str) -> None:
+    owner, read = (Fields if way == "asdict" else Plain)(), READERS[way]
+    vars(owner)["zq"] = 1.0
+    follows(lambda x: x * read(owner), lambda: vars(owner).update(zq=3.0), torch.ones(3))
 
 
 def test_objects_in_a_tuple_of_the_model_are_read() -> None:

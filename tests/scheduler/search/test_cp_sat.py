@@ -103,7 +103,5 @@ def test_impossible_requests_are_refused() -> None:
     problem = problem_of([{1: 1.0}])
     with pytest.raises(InvalidInput, match="budget_s=0"):
         solve(problem, budget_s=0)
-    with pytest.raises(InvalidInput, match="workers=0"):
-        solve(problem, budget_s=1, workers=0)
     with pytest.raises(InvalidInput, match="other ops"):
         solve(problem, budget_s=1, hint=plan(TWO_CHAINS, policy="fifo"))

@@ -25,11 +25,7 @@ _logger = logging.getLogger("threadcast")
 
 
 def contenders(
-    module: nn.Module,
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
-    cores: int,
-    *,
-    among: Sequence[str] = BACKENDS,
+    module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], cores: int, *, among: Sequence[str] = BACKENDS
 ) -> Iterator[Contender]:
     """Yield the fastest backends for `module` and arguments of this kind as contenders, each made when it is asked for.
 

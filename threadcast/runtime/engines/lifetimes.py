@@ -22,8 +22,8 @@ class Lifetimes:
     users: dict[int, int]
 
 
-def lifetimes(touches: Sequence[Collection[int]], kept: Collection[int], replay: Replay) -> Lifetimes:
-    """Return after which operators values can be freed when ops run as `replay` says; values in `kept` never are.
+def lifetimes(touches: Sequence[Collection[int]], returned: Collection[int], replay: Replay) -> Lifetimes:
+    """Return after which operators values can be freed when ops run as `replay` says; values in `returned` never are.
 
     `touches[op]` are the values that the operator reads, writes or creates.
     """
@@ -35,7 +35,7 @@ def lifetimes(touches: Sequence[Collection[int]], kept: Collection[int], replay:
     counted: list[list[int]] = [[] for _ in touches]
     counts: dict[int, int] = {}
     for value, ops in users.items():
-        if value in kept:
+        if value in returned:
             continue
         final = next((op for op in reversed(ops) if all(replay.surely_before(other, op) for other in ops)), None)
         if final is not None:

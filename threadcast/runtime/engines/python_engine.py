@@ -79,9 +79,9 @@ class PythonEngine(Engine):
 
     def _arrange(self, plan: Plan) -> None:
         program, replay = self.captured.program, arrange(plan, self.captured.graph)
-        made = [[slot for slot in slots if slot >= len(program.inputs)] for slots in program.touches]
-        kept = {ref.slot for ref in find_refs(program.outputs)}
-        self._replay, self._lifetimes = replay, lifetimes(made, kept, replay)
+        computed = [[slot for slot in slots if slot >= len(program.inputs)] for slots in program.touches]
+        returned = {ref.slot for ref in find_refs(program.outputs)}
+        self._replay, self._lifetimes = replay, lifetimes(computed, returned, replay)
         last, counted = self._lifetimes.last, self._lifetimes.counted
         self._instructions: list[list[Instruction]] = [
             [(op, program.slot_of(op), last[op], bool(replay.tells[op] or counted[op])) for op in ops]
@@ -136,7 +136,7 @@ class _ReplayStep(Step):
     def _play(self, instructions: Sequence[Instruction]) -> None:
         """Run a team's ops to the end, or until the step has failed."""
         slots, calls, awaited = self.slots, self._calls, self._awaited
-        for op, slot, empties, reports in instructions:
+        for op, slot, empties, awaited_by_others in instructions:
             if awaited[op]:
                 self._sleep_until_ready(op)
             if self.error is not None:
@@ -144,7 +144,7 @@ class _ReplayStep(Step):
             slots[slot] = calls[op](slots)
             for empty in empties:
                 slots[empty] = None
-            if reports:
+            if awaited_by_others:
                 self._report(op)
 
     def wake_all(self) -> None:

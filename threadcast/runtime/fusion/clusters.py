@@ -1,8 +1,8 @@
 """Finds groups of point-wise operators of one shape to fuse, such that no group depends on itself.
 
-Every op has a level: the largest number, over all paths to it, of edges between ops that cannot be fused. Point-wise
-ops of one shape and one level that feed each other become one group. A path that leaves a group crosses such an edge,
-so its level rises and it cannot return: the graph of groups has no cycle, and one pass finds all groups.
+Every op has a depth: the largest number, over all paths to it, of edges between ops that cannot be fused. Point-wise
+ops of one shape and one depth that feed each other become one group. A path that leaves a group crosses such an edge,
+so its depth rises and it cannot return: the graph of groups has no cycle, and one pass finds all groups.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Clusters:
             if (term := self._expressed(node, i)) is not None:
                 self.terms[i] = term
                 self._compute_in_place(i, term)
-        self._levels = self._all_levels()
+        self._depths = self._all_depths()
         self.groups = self._found()
         self.readers, self.unneeded = self._read_by()
 
@@ -164,13 +164,13 @@ class Clusters:
                 else:
                     self.before[other].add(i)
 
-    def _all_levels(self) -> list[int]:
-        """The level of each node: one higher than that of a node before it with which it cannot be fused."""
-        levels = [0] * len(self.program.nodes)
-        for i in range(len(levels)):
+    def _all_depths(self) -> list[int]:
+        """The depth of each node: one higher than that of a node before it with which it cannot be fused."""
+        depths = [0] * len(self.program.nodes)
+        for i in range(len(depths)):
             one = set(self._same(i))
-            levels[i] = max((levels[p] + (p not in one) for p in self.before[i]), default=0)
-        return levels
+            depths[i] = max((depths[p] + (p not in one) for p in self.before[i]), default=0)
+        return depths
 
     def _same(self, i: int) -> list[int]:
         """The nodes that node i reads and could be fused with."""
@@ -185,10 +185,10 @@ class Clusters:
         together = _Together(len(self.program.nodes))
         for i in self.terms:
             for maker in self._same(i):
-                if self._levels[maker] == self._levels[i]:
+                if self._depths[maker] == self._depths[i]:
                     together.join(maker, i)
         cats = {i: makers for i in range(len(self.program.nodes)) if (makers := self._concatenated(i))}
-        for makers in cats.values():  # groups of one level cannot wait for each other
+        for makers in cats.values():  # groups of one depth cannot wait for each other
             for maker in makers:
                 together.join(makers[0], maker)
         members: defaultdict[int, list[int]] = defaultdict(list)
@@ -204,13 +204,13 @@ class Clusters:
         return tuple(groups)
 
     def _concatenated(self, i: int) -> list[int]:
-        """The nodes whose results node i concatenates, if all are point-wise with one shape and level; else none."""
+        """The nodes whose results node i concatenates, if all are point-wise with one shape and depth; else none."""
         node = self.program.nodes[i]
         if node.target is not aten.cat.default or self.graph.ops[i].outputs[0].strides is not None:
             return []
         makers = [self._maker(ref) for ref in node.args[0]]
         alike = all(maker in self.terms for maker in makers) and self.before[i] <= set(makers)
-        kinds = {(self._levels[maker], self._shape(maker)) for maker in makers} if alike else set()
+        kinds = {(self._depths[maker], self._shape(maker)) for maker in makers} if alike else set()
         return makers if len(kinds) == 1 else []
 
     def _read_by(self) -> tuple[dict[int, set[int]], frozenset[int]]:

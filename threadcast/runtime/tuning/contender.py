@@ -1,4 +1,4 @@
-"""The two forms of a rival: a plan to be tried (`Candidate`), and any way to run a call (`Contender`)."""
+"""What can run a call: a plan of one variant of its graph (`VariantPlan`), or anything at all (`Contender`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class VariantPlan:
     """A plan for one variant of a call's graph."""
 
     variant: Variant

@@ -12,7 +12,7 @@ import numpy as np
 
 from threadcast.core.errors import InvalidInput
 
-Choice = Literal["plan", "default"]
+Side = Literal["plan", "default"]
 
 PAIRS_AT_LEAST = 3
 """Fewest pairs of steps for a comparison: a median of two values is only their mean."""
@@ -42,7 +42,7 @@ class Verdict:
     are the ends of its 95 % interval. `kept` is what to run from now on.
     """
 
-    kept: Choice
+    kept: Side
     gain: float
     low: float
     high: float
@@ -96,12 +96,12 @@ class Guard:
         self.verdict: Verdict | None = None
         """The verdict, once it is clear which way is faster, or once `max_pairs` have shown no difference."""
         self._max_pairs = max_pairs
-        self._blocks: dict[Choice, list[float]] = {"default": [], "plan": []}
+        self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
-        self._last: Choice | None = None
+        self._last: Side | None = None
         self._changed_s = 0.0
 
-    def next_runner(self) -> Choice:
+    def next_runner(self) -> Side:
         """Return what runs the next step: default, plan, plan, default, and so on, until there is a verdict.
 
         In this order a steady drift of the machine's speed favours neither. From the verdict on, what it keeps.
@@ -124,7 +124,7 @@ class Guard:
         elif self.verdict is None and started_s - self._changed_s >= QUIET_S:
             self._note(runner, seconds)
 
-    def _note(self, runner: Choice, seconds: float) -> None:
+    def _note(self, runner: Side, seconds: float) -> None:
         self._timed.append(seconds)
         if len(self._timed) < BLOCK or sum(self._timed) < BLOCK_S:
             return

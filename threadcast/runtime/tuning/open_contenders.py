@@ -11,7 +11,7 @@ from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import Candidate, Contender, Run
+from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 
 
@@ -28,7 +28,7 @@ class OpenContenders:
         self._default, self._format, self._machine = default, model_format, machine
         self._backends = iter(backends)
         self._contenders: dict[ContenderId, Contender] = {}
-        self.engines: dict[Candidate, Engine] = {}
+        self.engines: dict[VariantPlan, Engine] = {}
         """The engines of the plans that are ready to run."""
         self._open_eager(DEFAULT, MemoryFormat.AS_GIVEN)
 
@@ -39,18 +39,18 @@ class OpenContenders:
         """Make eager PyTorch in this memory format ready to run."""
         self._open_eager(eager_in(memory_format), memory_format)
 
-    def open_plan(self, candidate: Candidate) -> bool:
+    def open_plan(self, variant_plan: VariantPlan) -> bool:
         """Make a plan ready to run; return whether an engine was opened for it, which the plan did not have before."""
-        new = candidate not in self.engines
+        new = variant_plan not in self.engines
         if new:
-            self.engines[candidate] = open_engine(candidate.captured, candidate.plan, self._machine)
-        engine, memory_format = self.engines[candidate], candidate.variant.memory_format
+            self.engines[variant_plan] = open_engine(variant_plan.captured, variant_plan.plan, self._machine)
+        engine, memory_format = self.engines[variant_plan], variant_plan.variant.memory_format
 
         def run(*arguments: Any) -> Any:
             self._format.set(memory_format)
             return engine.run(engine.captured.bind(*arguments))
 
-        contender = plan_of(candidate.variant)
+        contender = plan_of(variant_plan.variant)
         self._contenders[contender] = Contender(contender, run)
         return new
 
@@ -67,10 +67,10 @@ class OpenContenders:
         for engine in self.engines.values():
             engine.rest()
 
-    def close_all_but(self, contender: ContenderId, candidate: Candidate | None = None) -> None:
-        """Forget all contenders but `contender` and the default, and close all engines but that of `candidate`."""
+    def close_all_but(self, contender: ContenderId, variant_plan: VariantPlan | None = None) -> None:
+        """Forget all contenders but `contender` and the default, and close all engines but that of `variant_plan`."""
         self._contenders = {one: self._contenders[one] for one in (DEFAULT, contender)}
-        for other in [other for other in self.engines if other is not candidate]:
+        for other in [other for other in self.engines if other is not variant_plan]:
             self.engines.pop(other).close()
         return_free_memory()
 

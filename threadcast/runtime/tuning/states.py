@@ -51,9 +51,6 @@ LEGAL_MOVES: dict[State, frozenset[State]] = {
 }
 """For each state, the states to which it may change."""
 
-MEASURING = frozenset({State.STARTING, State.PROBING, State.PLANNING, State.TRYING, State.COMPARING})
-"""States in which it is not known yet what runs fastest."""
-
 HISTORY = 100
 """Number of latest moves that are remembered."""
 

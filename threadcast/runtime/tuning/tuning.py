@@ -23,7 +23,8 @@ from threadcast.runtime.plans.curves_in_step import probe_cases
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender import Candidate, Contender, Run
+from threadcast.runtime.tuning.call_plans import CallPlans
+from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.first_steps import FirstSteps
@@ -51,7 +52,6 @@ from threadcast.runtime.tuning.open_contenders import OpenContenders
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
-from threadcast.runtime.tuning.stored_candidates import StoredCandidates
 from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 from threadcast.runtime.verification.shadow import Ran, Shadowed
@@ -93,12 +93,12 @@ class Tuning:
         self._graphs = VariantGraphs(capture, plans.formats_first(call, formats))
         self.report = Report()
         self._format, self._machine, self._clock = model_format, machine, clock
-        self._stored = StoredCandidates(plans, machine, call=call)
+        self._stored = CallPlans(plans, machine, call=call)
         self._contenders = OpenContenders(default, model_format, machine, backends)
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._makers: dict[Variant, PlanMaker] = {}
-        self._candidates: dict[Variant, Candidate] = {}
+        self._plans: dict[Variant, VariantPlan] = {}
         self._first_steps = FirstSteps(checked)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
@@ -128,8 +128,8 @@ class Tuning:
             maker = self._makers.get(self._last.variant)
             engine = None if maker is None else maker.engine
         else:
-            candidate = self._candidate(self._last.contender)
-            engine = None if candidate is None else self._contenders.engines.get(candidate)
+            variant_plan = self._plan_of(self._last.contender)
+            engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
         if engine is None:
             return None
         return Ran(engine.captured, partial(open_engine, plan=engine.plan, machine=self._machine))
@@ -205,8 +205,8 @@ class Tuning:
             case UsePlan(variant, plan):
                 self._use(variant, plan)
             case Searched(variants):
-                self.report.predicted_s = {str(one): self._candidates[one].plan.makespan_s for one in variants}
-                self._report_plan(self._candidates[variants[0]])
+                self.report.predicted_s = {str(one): self._plans[one].plan.makespan_s for one in variants}
+                self._report_plan(self._plans[variants[0]])
             case Open(contender):
                 return_free_memory()
                 self._open(contender)
@@ -225,7 +225,7 @@ class Tuning:
             case Unsettle(forget):
                 self._unsettle(forget=forget)
             case Store(variant, step_s):
-                self._stored.write(self._candidates[variant], step_s)
+                self._stored.write(self._plans[variant], step_s)
             case GiveUp(reason):
                 self._give_up(reason)
         return ()
@@ -236,14 +236,14 @@ class Tuning:
             found = self._stored.read(self.captured, self._graphs.formats[0])
             if found is None:
                 return self._states.start()
-            candidate, step_s = found
-            self._candidates[candidate.variant] = candidate
-            self._open(plan_of(candidate.variant))
+            variant_plan, step_s = found
+            self._plans[variant_plan.variant] = variant_plan
+            self._open(plan_of(variant_plan.variant))
         except ThreadcastError as error:
             _logger.warning("a stored plan does not run and is made anew: %s", error)
             return self._states.start()
-        self.report.predicted_s[str(candidate.variant)] = candidate.plan.makespan_s
-        return self._states.start(stored=candidate.variant, step_s=step_s)
+        self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
+        return self._states.start(stored=variant_plan.variant, step_s=step_s)
 
     def _capture(self, variant: Variant) -> Instructions:
         captured = self._graphs.find(variant)
@@ -258,17 +258,17 @@ class Tuning:
         maker = self._makers.pop(variant)
         maker.close()
         planned = maker.plans[number]
-        self._candidates[variant] = Candidate(
+        self._plans[variant] = VariantPlan(
             variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem
         )
 
-    def _report_plan(self, of: Candidate) -> None:
+    def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
 
     def _open(self, contender: ContenderId) -> None:
         if contender.memory_format is not None:
             self._contenders.open_eager(contender.memory_format)
-        elif contender.variant is not None and self._contenders.open_plan(self._candidates[contender.variant]):
+        elif contender.variant is not None and self._contenders.open_plan(self._plans[contender.variant]):
             self._first_steps.forget(contender.variant, search=False)
 
     def _refuse(self, contender: ContenderId, difference: str) -> None:
@@ -276,18 +276,18 @@ class Tuning:
         self.report.reason = f"{contender}: {difference}"
         if contender.variant in self._makers:
             self._makers.pop(contender.variant).close()
-        if (candidate := self._candidate(contender)) is not None:
-            self._stored.drop(self._graphs.unfused(candidate.variant))
+        if (variant_plan := self._plan_of(contender)) is not None:
+            self._stored.drop(self._graphs.unfused(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
-        candidate = self._candidate(contender)
-        if candidate is None:
+        variant_plan = self._plan_of(contender)
+        if variant_plan is None:
             self._stored.drop(self.captured)
         self.fastest = self._contenders[contender]
-        self._contenders.close_all_but(contender, candidate)
-        if candidate is not None:
-            self._report_plan(candidate)
-            self._follow(candidate)
+        self._contenders.close_all_but(contender, variant_plan)
+        if variant_plan is not None:
+            self._report_plan(variant_plan)
+            self._follow(variant_plan)
         self.report.contender = contender
         _logger.info(
             "%s runs, after %d steps and %.3g s", contender, sum(self._states.steps.values()),
@@ -308,26 +308,26 @@ class Tuning:
         self.report.contender, self.report.reason = DEFAULT, reason
         self.fastest = self._contenders[DEFAULT]
 
-    def _follow(self, candidate: Candidate) -> None:
-        """Keep the engine of `candidate` on the cores that the model has, from now on."""
+    def _follow(self, variant_plan: VariantPlan) -> None:
+        """Keep the engine of `variant_plan` on the cores that the model has, from now on."""
         weak = weakref.ref(self)  # a model that is dropped ends its planning, not the other way round
 
         def note(fewer: Mapping[int, Plan]) -> None:
             if (tuning := weak()) is not None:
-                tuning._note(candidate, fewer)
+                tuning._note(variant_plan, fewer)
 
-        engine, known = self._contenders.engines[candidate], self._stored.fewer(candidate)
-        self._follower.follow(engine, candidate.plan, candidate.problem, known, done=note)
+        engine, known = self._contenders.engines[variant_plan], self._stored.fewer(variant_plan)
+        self._follower.follow(engine, variant_plan.plan, variant_plan.problem, known, done=note)
 
-    def _note(self, candidate: Candidate, fewer: Mapping[int, Plan]) -> None:
+    def _note(self, variant_plan: VariantPlan, fewer: Mapping[int, Plan]) -> None:
         if fewer:
-            plans = {**fewer, len(self._machine): candidate.plan}
+            plans = {**fewer, len(self._machine): variant_plan.plan}
             this_process().steps.expect({cores: 1 / plan.makespan_s for cores, plan in plans.items()})
-        self._stored.add_fewer(candidate, fewer)
+        self._stored.add_fewer(variant_plan, fewer)
 
-    def _candidate(self, contender: ContenderId) -> Candidate | None:
-        """The candidate that a contender runs; None for one that is not a plan."""
-        return None if contender.variant is None else self._candidates.get(contender.variant)
+    def _plan_of(self, contender: ContenderId) -> VariantPlan | None:
+        """The variant_plan that a contender runs; None for one that is not a plan."""
+        return None if contender.variant is None else self._plans.get(contender.variant)
 
     def _release_all(self) -> None:
         for maker in self._makers.values():

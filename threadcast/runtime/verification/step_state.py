@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,15 +140,6 @@ def needed_bytes(
 ) -> int:
     """Return the bytes of memory that a `StepState` takes."""
     return sum(tensor.numel() * tensor.element_size() for _, tensor in _named(model, optimizer, arguments, written))
-
-
-def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes of memory that are available without swapping; None where the system does not say."""
-    try:
-        found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) << 10 if found else None
 
 
 def too_large(needed: int, free: int | None) -> str | None:

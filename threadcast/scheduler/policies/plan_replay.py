@@ -10,7 +10,7 @@ from threadcast.scheduler.problem import Launch, Policy, Problem, State
 from threadcast.scheduler.problem.hardware_threads import hardware_threads
 from threadcast.scheduler.simulation.checker import check_schedule
 
-Slot = tuple[int, int]
+HardwareThread = tuple[int, int]
 """A core id and the number of one of its hardware threads."""
 
 
@@ -29,38 +29,38 @@ class PlanReplay(Policy):
         by_id = plan.by_id()
         self.rank = self._rank = rank = [0] * len(plan.ops)
         self._launch: dict[int, Launch] = {}
-        self._slots_of: dict[int, list[Slot]] = {}
+        self._threads_of: dict[int, list[HardwareThread]] = {}
         self._before: dict[int, tuple[int, ...]] = {}
-        """For each op, the last ops before it on its slots; when these have finished, all ops before it there have."""
-        self._on: dict[Slot, list[int]] = {}
-        """All ops of each slot, in the order in which they run."""
+        """For each op, the last op before it on each of its hardware threads; all earlier ones have finished then."""
+        self._on: dict[HardwareThread, list[int]] = {}
+        """All ops of each hardware thread, in the order in which they run."""
         for i, op in enumerate(plan_order(problem.graph, plan.ops)):
             at = by_id[problem.graph.ids[op]]
             rank[op] = i
             launch = self._launch[op] = Launch(op, at.cores, at.threads, at.hardware_thread)
-            slots = self._slots_of[op] = _slots(launch)
-            self._before[op] = tuple({self._on[slot][-1] for slot in slots if slot in self._on})
-            for slot in slots:
-                self._on.setdefault(slot, []).append(op)
+            threads = self._threads_of[op] = _threads(launch)
+            self._before[op] = tuple({self._on[thread][-1] for thread in threads if thread in self._on})
+            for thread in threads:
+                self._on.setdefault(thread, []).append(op)
 
     def decide(self, state: State) -> Sequence[Launch]:
         finished = state.finished if state.finished is not None else finished_ops(self.problem.graph, state)
-        free = len(self._on) - sum(len(self._slots_of[at.op]) for at in state.running)
+        free = len(self._on) - sum(len(self._threads_of[at.op]) for at in state.running)
         launches: list[Launch] = []
         for op in state.ready if len(state.ready) <= free else self._next(state, finished):
             if not free:
                 break
             if all(finished[before] for before in self._before[op]):
                 launches.append(self._launch[op])
-                free -= len(self._slots_of[op])
+                free -= len(self._threads_of[op])
         return launches
 
     def _next(self, state: State, finished: Sequence[int]) -> list[int]:
-        """The ready ops that are next on a free slot, by rank: thousands may be ready while few slots are free."""
-        busy = {slot for at in state.running for slot in self._slots_of[at.op]}
+        """The ready ops that are next on a free hardware thread, by rank: thousands may be ready, few threads free."""
+        busy = {thread for at in state.running for thread in self._threads_of[at.op]}
         found: set[int] = set()
-        for slot, ops in self._on.items():
-            if slot not in busy:
+        for thread, ops in self._on.items():
+            if thread not in busy:
                 found.update(ops[bisect_left(ops, True, key=lambda op: not finished[op]) :][:1])
         return sorted((op for op in found if op in state.ready), key=self._rank.__getitem__)
 
@@ -88,5 +88,5 @@ def plan_order(graph: OpGraph, placements: Sequence[Placement]) -> list[int]:
     return [op for _, _, _, op in sorted(keys)]
 
 
-def _slots(launch: Launch) -> list[Slot]:
+def _threads(launch: Launch) -> list[HardwareThread]:
     return [(core, number) for core in launch.cores for number in hardware_threads(launch)]

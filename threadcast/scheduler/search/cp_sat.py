@@ -42,20 +42,17 @@ class _Search(NamedTuple):
 
 
 SEARCHES = (_Search(1 / 4), _Search(1 / 4, 1), _Search(1 / 2, 1, interleave=True))
-"""Searches that one worker runs one after the other, each from the best plan so far. They proved 1,055 random graphs of
+"""Searches that run one after the other, each from the best plan so far. They proved 1,055 random graphs of
 up to five ops, within 4 s each. The first proves small graphs soonest (one of 20 ops in 0.1 s, the others in 14 s);
 without it some graphs of three to five ops were left unproven. The last improves plans of 40 to 60 ops most."""
 
 CLOSING = (_Search(1 / 4), _Search(3 / 4, 1, from_below=True))
-"""Searches of one worker that start from a good plan. On 35 graphs of 10 to 60 ops and up to 800 widths, the planner's
+"""Searches that start from a good plan. On 35 graphs of 10 to 60 ops and up to 800 widths, the planner's
 plans were 5.2 % above the bounds in the mean. With 0.04 units of deterministic time these searches left 3.6 %, in equal
 halves 3.8 %, and `SEARCHES` left 4.2 %."""
 
 SHORTEST_S = 0.01
 """Shortest time limit of a search in seconds, also when no time is left."""
-
-PORTFOLIO = (_Search(1.0, 1),)
-"""The search of several workers."""
 
 CLOSING_WIDTHS = 600
 """Most useful widths of all ops together for which `close_gap` is tried: 60 ops on 4 or 16 cores, 20 on 48. For more,
@@ -86,7 +83,6 @@ def solve(
     problem: Problem,
     *,
     budget_s: float,
-    workers: int = 1,
     seed: int = 0,
     hint: Plan | None = None,
     closing: bool = False,
@@ -98,19 +94,19 @@ def solve(
     `cp_sat_model.ScheduleModel` describes the model. `core_layout` turns the solution into a legal plan in real times
     on cores; it can be longer where an op does not get cores of its better affinity. Meant for up to some hundred ops.
 
-    One worker runs `SEARCHES`, or `CLOSING` with `closing`, which is for a `hint` that is good already. Several workers
-    run CP-SAT's portfolio, whose results are not repeatable. With `repeatable`, searches end by the deterministic time
-    for `effort_s` seconds (None: for the budget). That is mostly before the budget ends; on a slow machine the clock
-    may end them (`CpSatResult.repeatable` says so). Without it, only the clock ends them. Without a hint, CP-SAT finds
-    no plan within seconds for about one in some hundred graphs, even small ones.
+    It runs `SEARCHES`, or `CLOSING` with `closing`, which is for a `hint` that is good already. With `repeatable`,
+    searches end by the deterministic time for `effort_s` seconds (None: for the budget). That is mostly before the
+    budget ends; on a slow machine the clock may end them (`CpSatResult.repeatable` says so). Without it, only the clock
+    ends them. Without a hint, CP-SAT finds no plan within seconds for about one in some hundred graphs, even small
+    ones.
 
-    ImportError without OR-Tools, which the extra `plan` installs. InvalidInput for a budget that is not positive, for
-    less than one worker, and for a hint with other ops.
+    ImportError without OR-Tools, which the extra `plan` installs. InvalidInput for a budget that is not positive, and
+    for a hint with other ops.
     """
     from ortools.sat.python import cp_model
 
-    if not 0 < budget_s < math.inf or workers < 1:
-        raise InvalidInput(f"budget_s={budget_s}, workers={workers}: give seconds above 0 and at least one worker")
+    if not 0 < budget_s < math.inf:
+        raise InvalidInput(f"budget_s={budget_s}: give seconds above 0")
     end_s = time.monotonic() + budget_s
     bound_s = lower_bounds(problem).best_s
     choices = choices_of(problem)
@@ -119,16 +115,15 @@ def solve(
     effort_s = budget_s if effort_s is None else effort_s
     ended = True
     model = ScheduleModel(problem, choices, unit, bound_s)
-    searches = PORTFOLIO if workers > 1 else CLOSING if closing else SEARCHES
-    for search in searches:
+    for search in CLOSING if closing else SEARCHES:
         limit_s = max(min(budget_s * search.share, end_s - time.monotonic()), SHORTEST_S)
-        solver = _solver(search, limit_s, workers, seed)
+        solver = _solver(search, limit_s, seed)
         if repeatable:
             solver.parameters.max_deterministic_time = effort_s * search.share * DETERMINISTIC_PER_S
         if best is not None:
             model.start_from(problem, best)
         status = solver.solve(model.model)
-        ended &= workers == 1 and (status == cp_model.OPTIMAL or solver.wall_time < limit_s)
+        ended &= status == cp_model.OPTIMAL or solver.wall_time < limit_s
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             found = model.plan(problem, solver)
             best = found if best is None or found.makespan_s < best.makespan_s else best
@@ -162,12 +157,12 @@ def close_gap(problem: Problem, plan: Plan, *, left_s: float, budget_s: float, s
     return solve(problem, budget_s=left_s, effort_s=effort_s, seed=seed, hint=plan, closing=True)
 
 
-def _solver(search: _Search, limit_s: float, workers: int, seed: int) -> cp_model.CpSolver:
+def _solver(search: _Search, limit_s: float, seed: int) -> cp_model.CpSolver:
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.catch_sigint_signal = False  # it would leave Ctrl-C to kill the process, also after the solve
-    solver.parameters.num_workers = workers
+    solver.parameters.num_workers = 1
     solver.parameters.interleave_search = search.interleave
     solver.parameters.linearization_level = search.linearization
     solver.parameters.use_objective_lb_search = search.from_below

@@ -56,15 +56,15 @@ def denoised(problem: Problem) -> Problem | None:
 
 def _shrunk(rows: Floats, deviation: float) -> Floats:
     """`rows` (n, n_cases) with their singular values shrunk as for noise of this standard deviation."""
-    level = rows.mean(axis=1, keepdims=True)
-    shape = (rows - level).mean(axis=0)
-    left, values, right = np.linalg.svd(rows - level - shape, full_matrices=False)
+    mean = rows.mean(axis=1, keepdims=True)
+    shape = (rows - mean).mean(axis=0)
+    left, values, right = np.linalg.svd(rows - mean - shape, full_matrices=False)
     short, long = sorted(rows.shape)
     ratio, unit = short / long, deviation * math.sqrt(long)
     scaled = values / unit
     square = np.maximum((scaled**2 - ratio - 1) ** 2 - 4 * ratio, 0.0)
     shrunk = np.where(scaled > 1 + math.sqrt(ratio), np.sqrt(square) / np.maximum(scaled, 1e-300), 0.0)
-    return np.asarray(level + shape + (left * (shrunk * unit)) @ right)
+    return np.asarray(mean + shape + (left * (shrunk * unit)) @ right)
 
 
 def _between(change: Floats, curves: CurveTable, known: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Floats:

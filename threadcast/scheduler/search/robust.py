@@ -53,10 +53,8 @@ def pessimistic(problem: Problem) -> Problem:
     return Problem(problem.graph, replace(problem.curves, seconds=problem.curves.high), problem.machine)
 
 
-def percentiles_s(
-    plans: Sequence[Sequence[Placement]], worlds: Iterable[Problem], *, percentile: float = PERCENTILE
-) -> list[float]:
-    """Return, for each of `plans` of one graph, the percentile over `worlds` of the makespan when replayed there.
+def percentiles_s(plans: Sequence[Sequence[Placement]], worlds: Iterable[Problem]) -> list[float]:
+    """Return, for each of `plans` of one graph, the `PERCENTILE` over `worlds` of the makespan when replayed there.
 
     Worlds are taken one after the other, so that not all need to be in memory. ValueError where there is none.
     """
@@ -72,7 +70,7 @@ def percentiles_s(
         makespans.append([replay.run(_seconds(world, ops))[0] for replay, ops in replays])
     if not makespans:
         raise ValueError("a percentile needs at least one world")
-    return [float(of_plan) for of_plan in np.percentile(makespans, percentile, axis=0)]
+    return [float(of_plan) for of_plan in np.percentile(makespans, PERCENTILE, axis=0)]
 
 
 def _seconds(problem: Problem, placements: Sequence[Placement]) -> Floats:

@@ -183,8 +183,8 @@ class Search:
             fill_levels(instance.order, instance.successors, instance.times(choice), self._level)
             critical = before.start + self._level >= before.makespan_s * (1 - NEARLY_CRITICAL)
             chosen = random.random(len(choice)) < share
-            step = np.where(random.random(len(choice)) < np.where(critical, 0.8, 0.2), 1, -1)
-            changed = np.clip(choice + step, 0, instance.choices - 1).astype(np.int32)
+            change = np.where(random.random(len(choice)) < np.where(critical, 0.8, 0.2), 1, -1)
+            changed = np.clip(choice + change, 0, instance.choices - 1).astype(np.int32)
             choice = np.where(chosen, changed, choice).astype(np.int32)
             noise = 1 + 0.02 * random.standard_normal(len(choice)) if random.random() < 0.3 else None
             self._dispatched(choice, self._best_rules if random.random() < 0.8 else RULES[random.integers(4)], noise)

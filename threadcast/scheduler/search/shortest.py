@@ -29,13 +29,7 @@ on 16 to 128 cores took 1.18 of the lower bound, with RHO alone 1.19, with none 
 
 
 def shortest(
-    problem: Problem,
-    *,
-    bound_s: float,
-    seed: int,
-    deadline_s: float,
-    slowdowns: SlowdownMatrix | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    problem: Problem, *, bound_s: float, seed: int, deadline_s: float, slowdowns: SlowdownMatrix | None = None
 ) -> Iterator[tuple[Placement, ...]]:
     """Yield short schedules on real cores, the shortest first; `bound_s` is a lower bound on them.
 
@@ -43,14 +37,14 @@ def shortest(
     get that affinity. So a second search uses the times at the worse affinity, and the best schedule is annealed on
     real cores. With `slowdowns`, further searches use the times that ops can expect beside others.
     """
-    layout, begun_s = CoreLayout(problem, slowdowns=slowdowns), clock()
+    layout, begun_s = CoreLayout(problem, slowdowns=slowdowns), time.monotonic()
     large = len(problem.graph) > ANNEALED_OPS
 
     def searched(seconds: Floats, least_s: float, part: float) -> list[CoreSequence]:
         instance = Instance.of(problem, seconds)
         given = [instance.choice(allotment) for allotment in _allotments(problem, large=large)]
         until_s = begun_s + part * (deadline_s - begun_s)
-        search = Search(instance, bound_s=least_s, given=given, seed=seed, deadline_s=until_s, clock=clock)
+        search = Search(instance, bound_s=least_s, given=given, seed=seed, deadline_s=until_s)
         # On real cores a longer one can turn out shorter; on large graphs finding out takes longer than it is worth.
         found = search.run()[: 1 if large else None]
         return [layout.sequence(one.start.tolist(), instance.positions(one.choice)) for one in found]
@@ -68,7 +62,7 @@ def shortest(
             more = searched(seconds, _least_s(problem, seconds), part)
             found = sorted([*found, *more], key=_makespan_s)[:RETURNED]
     if other_times:
-        found[0] = layout.annealed(found[0], seed=seed, enough_s=enough_s, deadline_s=deadline_s, clock=clock)
+        found[0] = layout.annealed(found[0], seed=seed, enough_s=enough_s, deadline_s=deadline_s, clock=time.monotonic)
     for sequence in found[: None if slowdowns is None else SIMULATED]:
         yield layout.placements(sequence)
 

@@ -26,7 +26,7 @@ Ran = tuple[float, float, int, int]
 
 _CLOSED = "the engine is closed; make a new one"
 MAX_ENGINES = 64
-"""Most native engines that are kept; there is one for each pair of plan and cores, in case that pair comes again."""
+"""Most native engines at a time; there is one for each pair of plan and cores, in case that pair comes again."""
 
 SPIN_S = 3e-4
 """Seconds for which a waiting thread spins before it sleeps: several times the 35 to 50 us that waking a thread takes
@@ -122,12 +122,12 @@ class NativeEngine(Engine):
                 self._translated = {id(plan): translated}
                 self._teams = dict(list(self._teams.items())[-MAX_ENGINES:])
             try:
-                made = self._native.Engine(self._native_program, lanes, translated.script, seats, SPIN_S)
+                engine = self._native.Engine(self._native_program, lanes, translated.script, seats, SPIN_S)
             except RuntimeError as error:
                 raise ExecutionError(f"the cores of a plan cannot be used: {error}") from error
-            made.number = next(self._numbers)
-            self._teams[made.number] = translated.teams_on(machine, cores)
-            self._engines[key] = made
+            engine.number = next(self._numbers)
+            self._teams[engine.number] = translated.teams_on(machine, cores)
+            self._engines[key] = engine
         return self._engines[key]
 
 
@@ -135,9 +135,9 @@ class _TranslatedPlan:
     """A plan translated for native engines; it can run on any cores."""
 
     def __init__(self, native: ModuleType, captured: Captured, plan: Plan, machine: Machine, values: Values) -> None:
-        self.plan = plan  # kept: it is known by its id
+        self.plan = plan  # must stay alive: engines know it by its id
         self._replay: Replay = arrange(plan, captured.graph)
-        lives = lifetimes(values.touches(captured.program), values.kept(captured.program), self._replay)
+        lives = lifetimes(values.touches(captured.program), values.returned(captured.program), self._replay)
         self.seats, members = script_of(self._replay, lives, values, machine)
         self.script = native.Script(**members)
 
@@ -152,10 +152,10 @@ def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> l
     """The seats on `cores` that correspond to the `seats` on the cores of `machine`."""
     at = {cpu: (core, i) for core, planned in enumerate(machine.cores) for i, cpu in enumerate(planned.cpus)}
     found: list[Seat] = []
-    for cpu, slot in seats:
+    for cpu, number in seats:
         core, i = at[cpu]
         cpus = cores[core].cpus
-        seat = cpus[min(i, len(cpus) - 1)], slot + max(0, i - len(cpus) + 1)
+        seat = cpus[min(i, len(cpus) - 1)], number + max(0, i - len(cpus) + 1)
         while seat in found:
             seat = seat[0], seat[1] + 1
         found.append(seat)

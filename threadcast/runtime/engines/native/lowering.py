@@ -50,13 +50,13 @@ class Values:
 
     def touches(self, program: Program) -> list[list[int]]:
         """Return for each node the values that it reads, writes or returns, each once, without the program's inputs."""
-        made = self.first[len(program.inputs)]
+        computed = self.first[len(program.inputs)]
         return [
-            [value for value in {*map(self.of_ref, n.refs()), *self.of_slot(program.slot_of(i))} if value >= made]
+            [value for value in {*map(self.of_ref, n.refs()), *self.of_slot(program.slot_of(i))} if value >= computed]
             for i, n in enumerate(program.nodes)
         ]
 
-    def kept(self, program: Program) -> set[int]:
+    def returned(self, program: Program) -> set[int]:
         """Return the values that the program returns."""
         return {self.of_ref(ref) for ref in find_refs(program.outputs)}
 
@@ -72,11 +72,11 @@ def _widen(members: list[int], ref: Ref) -> None:
 
 def native_program(native: ModuleType, captured: Captured, values: Values) -> Any:
     """Return the native `Program`; ExecutionError for calls of anything but operators of torch's dispatcher."""
-    program, kept = captured.program, values.kept(captured.program)
+    program, returned = captured.program, values.returned(captured.program)
     return native.Program(
         calls=native_calls(program, values), values=values.first[-1],
         successors=[list(after) for after in captured.graph.successors],
-        touches=[[value for value in touched if value not in kept] for touched in values.touches(program)],
+        touches=[[value for value in touched if value not in returned] for touched in values.touches(program)],
     )  # fmt: skip
 
 

@@ -1,0 +1,66 @@
+"""The plans of one call that are stored for later processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from threadcast.capture.capture import Captured
+from threadcast.core import Machine, Plan
+from threadcast.runtime.fusion.fuse import fused
+from threadcast.runtime.plans.malleable_plan import counts_below
+from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.scheduler.policies import Problem
+
+
+class CallPlans:
+    """Reads and writes plans of one call in `plans`, with their plans for fewer cores.
+
+    `call` identifies the call in the store.
+    """
+
+    def __init__(self, plans: PlanStore, machine: Machine, *, call: object) -> None:
+        self._plans, self._machine, self._call = plans, machine, call
+        self._step_s: dict[VariantPlan, float] = {}
+        """Seconds of a step of each variant_plan that is stored."""
+        self._fewer: dict[VariantPlan, Mapping[int, Plan]] = {}
+        """Plans for fewer cores, by number of cores, that were made since the variant_plan was."""
+
+    def read(self, captured: Captured, memory_format: MemoryFormat) -> tuple[VariantPlan, float] | None:
+        """Return the variant_plan stored for this graph, and the seconds that one of its steps took.
+
+        None where there is none in this memory format; ThreadcastError where the stored plan does not fit the graph.
+        """
+        stored = self._plans.read(captured.graph)
+        if stored is None or stored.memory_format != memory_format:
+            return None
+        planned = (fused(captured) if stored.fused else None) or captured
+        problem = None if stored.curves is None else Problem(planned.graph, stored.curves, self._machine)
+        variant = Variant(stored.memory_format, stored.fused)
+        variant_plan = VariantPlan(variant, planned, stored.plan, captured.graph, problem, stored.fewer)
+        self._step_s[variant_plan] = stored.step_s
+        return variant_plan, stored.step_s
+
+    def write(self, variant_plan: VariantPlan, step_s: float) -> None:
+        """Store a variant_plan whose steps take `step_s` seconds."""
+        self._step_s[variant_plan] = step_s
+        fewer, variant = self.fewer(variant_plan), variant_plan.variant
+        missing = not set(counts_below(len(self._machine))) <= set(fewer)
+        curves = variant_plan.problem.curves if variant_plan.problem is not None and missing else None
+        stored = StoredPlan(variant_plan.plan, variant.memory_format, step_s, variant.fused, fewer, curves)
+        self._plans.write(self._call, variant_plan.unfused, stored)
+
+    def drop(self, captured: Captured) -> None:
+        """Delete what is stored for a graph without fused operators."""
+        self._plans.drop(captured.graph)
+
+    def fewer(self, variant_plan: VariantPlan) -> Mapping[int, Plan]:
+        """The known plans of a variant_plan for fewer cores, by number of cores."""
+        return self._fewer.get(variant_plan, variant_plan.fewer)
+
+    def add_fewer(self, variant_plan: VariantPlan, fewer: Mapping[int, Plan]) -> None:
+        """Remember all plans of a variant_plan for fewer cores; store them where the variant_plan is stored."""
+        self._fewer[variant_plan] = fewer
+        if variant_plan in self._step_s and fewer.keys() != variant_plan.fewer.keys():
+            self.write(variant_plan, self._step_s[variant_plan])
