@@ -42,7 +42,7 @@ class StepState:
         parameters = [] if model is None else [(n, p) for n, p in model.named_parameters() if id(p) not in copied]
         self._versions = [(name, one, one._version) for name, one in parameters if not one.is_inference()]
         self._attributes = ModuleState(model) if model is not None else None
-        self._optimizer = optimizer
+        self._model, self._optimizer = model, optimizer
         self._own = dict(vars(optimizer)) if optimizer is not None else {}
         self._state = {} if optimizer is None else {p: dict(entries) for p, entries in optimizer.state.items()}
         if optimizer is not None:
@@ -52,11 +52,11 @@ class StepState:
         self.values.update(_generators())
 
     def now(self) -> dict[str, Any]:
-        """Return copies of the same values as they are now, and of optimizer state that was added since."""
+        """Return copies of the same values as they are now, and of optimizer state and gradients added since."""
         found: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         names = {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
-            for name, value in _optimizer_state(self._optimizer):
+            for name, value in [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]:
                 if not isinstance(value, Tensor):
                     found[name] = copy.deepcopy(value)
                 elif id(value) not in names:
@@ -180,9 +180,17 @@ def _all_values(
         for at, part in model.named_modules():
             yield from ((f"{at}.{name}".lstrip("."), value) for name, value in vars(part).items())
     if optimizer is not None:
-        yield from _optimizer_state(optimizer)
+        yield from (*_optimizer_state(optimizer), *_gradients(model, optimizer))
     yield from ((f"argument {i}", leaf) for i, leaf in enumerate(pytree.tree_leaves(arguments)))
     yield from ((f"tensor {i} that the graph writes", value) for i, value in enumerate(written.values()))
+
+
+def _gradients(model: nn.Module | None, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """The gradients of the model's parameters that are not the optimizer's: a step adds to them."""
+    own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in () if model is None else model.named_parameters():
+        if parameter not in own and parameter.grad is not None:
+            yield f"gradient of {name}", parameter.grad
 
 
 def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
