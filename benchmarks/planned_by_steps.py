@@ -5,11 +5,11 @@ from contextlib import closing
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine
 from threadcast.runtime.plans.curves_in_step import probe_cases
-from threadcast.runtime.tuning.plan_maker import MadePlan, PlanMaker
+from threadcast.runtime.tuning.plan_maker import PlanMaker, SolvedProblem
 from threadcast.runtime.tuning.plan_search import PlanSearch
 
 
-def planned_by_steps(captured: Captured, machine: Machine) -> MadePlan:
+def planned_by_steps(captured: Captured, machine: Machine) -> SolvedProblem:
     """The plan, from steps that are run here."""
     search = PlanSearch(probe_cases(machine))
     with closing(PlanMaker(captured, machine, before=lambda: None)) as maker:

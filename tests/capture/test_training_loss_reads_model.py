@@ -111,15 +111,22 @@ def test_a_frozen_teacher_may_be_read_without_gradients() -> None:
     torch.testing.assert_close(step.run((x,), y)["loss"], loss(small(torch.float64)(x), y).detach())
 
 
-def test_a_parameter_that_is_not_the_optimizers_is_refused_unless_frozen() -> None:
-    model = small(torch.float64)
-    optimizer = SGD(model[3].parameters(), 0.05)
-    arguments = (BATCH[0].double(),), BATCH[1]
-    with pytest.raises(CaptureError, match="requires a gradient but is not the optimizer's"):
-        capture_training(model, cross_entropy, optimizer, *arguments)
-    for layer in model[:3]:
-        layer.requires_grad_(False)
-    assert capture_training(model, cross_entropy, optimizer, *arguments).graph.ops
+def test_a_step_adds_to_the_gradients_of_parameters_that_are_not_the_optimizers() -> None:
+    one, other = small(torch.float64), small(torch.float64)
+    x, y = BATCH[0].double(), BATCH[1]
+    optimizers = [SGD(model[3].parameters(), 0.05) for model in (one, other)]
+    captured = capture_training(one, cross_entropy, optimizers[0], (x,), y)
+    for _ in range(3):
+        assert captured.run((x,), y).keys() == {"loss", "outputs"}
+        optimizers[1].zero_grad()
+        torch.autograd.backward(cross_entropy(other(x), y))
+        optimizers[1].step()
+    optimizers[1].zero_grad()
+    for (name, found), wanted in zip(one.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted)
+        assert (found.grad is None) == name.startswith("3."), name
+        if found.grad is not None:
+            torch.testing.assert_close(found.grad, wanted.grad)
 
 
 def test_a_step_drops_the_gradients_that_its_parameters_have() -> None:

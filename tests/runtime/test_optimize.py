@@ -165,3 +165,28 @@ def test_a_copy_of_what_is_optimised_is_refused_with_what_to_copy_instead(copied
     for optimised in (threadcast.optimize(model), step):
         with pytest.raises(TypeError, match=r"Copy the model \(copy.deepcopy\)"):
             copied(optimised)
+
+
+@pytest.mark.parametrize("way", ["plan", "verified"])
+def test_gradients_of_parameters_that_are_not_the_optimizers_add_up_as_eagers(
+    way: str, plans_win: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "3" if way == "verified" else "0")
+    mine, eager = net(), net()
+    optimizers = [torch.optim.SGD(model.out.parameters(), lr=0.05, momentum=0.9) for model in (mine, eager)]
+
+    def train(seed: int) -> None:
+        mine.out.weight.grad = torch.ones_like(mine.out.weight)  # which a step drops
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, optimizers[1], x, y), rtol=1e-8, atol=1e-10)
+        for name, parameter in mine.named_parameters():
+            assert (parameter.grad is None) == name.startswith("out."), name
+            if parameter.grad is not None:
+                torch.testing.assert_close(parameter.grad, eager.get_parameter(name).grad, rtol=1e-8, atol=1e-10)
+
+    with closing(threadcast.optimize_training(mine, cross_entropy, optimizers[0])) as step:
+        run_until_settled(step, train)
+        assert step.reports[0].runs == "plan"
+        for seed in range(6):
+            train(seed)
+    same_state(mine, eager)

@@ -9,7 +9,7 @@ hold up the backward pass, gradients of weights only their own update.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Program
 from threadcast.capture.recorder import Recorder
-from threadcast.capture.training_step import TrainingStep
+from threadcast.capture.training_step import OTHERS, TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
@@ -49,6 +49,8 @@ class Captured:
     """The example arguments, flat, in the order in which `bind` takes them."""
     settings: SettingInputs | None = None
     """The optimizer's numbers, such as the learning rate, which `bind` reads anew; None for a forward pass."""
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+    """Parameters, by name, that require a gradient and are not the optimizer's: `finish` adds to their `.grad`."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
 
@@ -75,12 +77,25 @@ class Captured:
         increment_version([inputs[slot] for slot in self.written])
         return inputs
 
+    def finish(self, result: Any) -> Any:
+        """Do what is left to do with a run's result, and return the result.
+
+        The gradients of `others` are removed from it and added to their `.grad`, as PyTorch does.
+        """
+        for name, gradient in (result.pop(OTHERS, {}) if self.others else {}).items():
+            parameter = self.others[name]
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
+            else:
+                parameter.grad += gradient
+        return result
+
     def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
         """Execute the graph once on the calling thread; return what the captured callable would return.
 
         `order` is any topological order of the graph (None: the captured one).
         """
-        return self.program.run(self.bind(*arguments), order=order)
+        return self.finish(self.program.run(self.bind(*arguments), order=order))
 
     def _checked(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         leaves = pytree.tree_leaves(arguments)
@@ -129,7 +144,8 @@ def capture_training(
 ) -> Captured:
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
-    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}.
+    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. It adds
+    to the `.grad` of parameters that require a gradient and are not the optimizer's.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     `split` divides an operator that computes several gradients into one op for each. CaptureError says why a step
     cannot be captured; FirstStepMissing, which is one, says that PyTorch must run one step first.
@@ -141,6 +157,7 @@ def capture_training(
     with step.module.left_alone(model, loss):
         data = tuple(inputs), target
         captured = _capture(step, step.groups, data, recorder, settings=step.settings, split=split)
+        captured = replace(captured, others=step.others)
     constants = (
         captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
     )

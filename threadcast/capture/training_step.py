@@ -16,6 +16,9 @@ from threadcast.capture.recorder import Recorder
 from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
 
+OTHERS = "gradients of others"
+"""Where a step's result holds gradients of parameters that the optimizer does not train, by name."""
+
 
 class TrainingStep:
     """A callable that computes `loss(model(*inputs), target)`, its gradients and the optimizer's update.
@@ -45,6 +48,8 @@ class TrainingStep:
             raise CaptureError(
                 "no parameter requires a gradient and belongs to the optimizer: there is nothing to train"
             )
+        self.others = {n: p for n, p in parameters.items() if p.requires_grad and p not in self._updates}
+        """The parameters that require a gradient and are not the optimizer's: a step adds to their `.grad`."""
         self._states = {name: state_of(optimizer, p, self._updates[p]) for name, p in self._trained}
         self._group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._fused = {
@@ -82,25 +87,18 @@ class TrainingStep:
         outputs, value, found = self.module.call(differentiate, parameters, buffers, data)
         self._recorder.phase = "update"
         self._update(live, found, states, numbers)
-        result = {"loss": value, "outputs": outputs}
+        of_others = {n: g for n, g in zip(self.others, found[len(self._trained) :], strict=True) if g is not None}
+        result = {"loss": value, "outputs": outputs, **({OTHERS: of_others} if of_others else {})}
         if self._gradients:
             result["gradients"] = {name: g for (name, _), g in zip(self._trained, found) if g is not None}
         return result
 
     def _backward(self, loss: Tensor, live: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
-        """The gradient of each trained parameter; None where the loss does not depend on it.
+        """The gradients of the trained parameters, then of the others; None where the loss does not depend on one.
 
-        CaptureError where the loss also has a gradient by a parameter that the optimizer does not train, or by a tensor
-        that is not an argument of the recorded step: PyTorch adds this gradient to `.grad`, a graph would not.
+        CaptureError where the loss also has a gradient by a tensor that is not an argument of the recorded step.
         """
-        trained = {name for name, _ in self._trained}
-        others = {id(tensor): name for name, tensor in live.items() if name not in trained}
         for leaf in _leaves(loss):
-            if id(leaf) in others:
-                raise CaptureError(
-                    f"cannot capture: {others[id(leaf)]} requires a gradient but is not the optimizer's, and a graph "
-                    "would leave it no .grad; freeze it (requires_grad_(False)) or give it to the optimizer"
-                )
             if id(leaf) in self._foreign:
                 raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
             if not isinstance(leaf, FakeTensor):
@@ -108,7 +106,8 @@ class TrainingStep:
                     f"cannot capture: the loss depends on {_describe(leaf)} that requires a gradient and is not read "
                     "from the model, so a graph would miss this gradient"
                 )
-        return torch.autograd.grad(loss, [live[name] for name, _ in self._trained], allow_unused=True)
+        names = [*(name for name, _ in self._trained), *self.others]
+        return torch.autograd.grad(loss, [live[name] for name in names], allow_unused=True)
 
     def check_constants(self, constants: Iterable[Tensor]) -> None:
         """CaptureError where one of the recorded `constants` shares memory with a trained parameter or a buffer."""
@@ -132,7 +131,7 @@ class TrainingStep:
         live_states, given = dict(zip(self.groups["state"], states)), dict(zip(self.settings.tensors, numbers))
         known: dict[tuple[int, bool], dict[str, Any]] = {}
         with torch.no_grad():
-            for (name, parameter), gradient in zip(self._trained, gradients):
+            for (name, parameter), gradient in zip(self._trained, gradients):  # those of others come after
                 if gradient is None:
                     continue
                 update = self._updates[parameter]

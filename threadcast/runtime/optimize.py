@@ -109,7 +109,7 @@ class OptimizedCall(_OptimizedModel):
 class OptimizedStep(_OptimizedModel):
     """A callable that does one training step: `step(*inputs, target)` returns the loss, a tensor without gradient.
 
-    A step does what `loss(model(*inputs), target)`, `backward` and the optimizer's `step` do, but leaves no `.grad`.
+    A step does what `zero_grad`, `loss(model(*inputs), target)`, `backward`, the optimizer's `step` and `zero_grad` do.
     `reports`, `resize` and `close` work as those of `OptimizedCall`.
     """
 

@@ -6,19 +6,16 @@ a machine that becomes faster or slower affects all settings alike.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Self
 
 from threadcast.core import usable_cores
 from threadcast.core.errors import InvalidInput, MeasurementError
-from threadcast.core.sysfs import read_text
 from threadcast.runtime.plain_process import PlainProcess, Setting
-from threadcast.threads.memory import KEEPING
+from threadcast.threads.memory import KEEPING, free_bytes
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode, OptimizerName
@@ -171,8 +168,7 @@ def _faults(process: PlainProcess) -> float:
 
 def _refuse_too_large(needs_bytes: int, more: int) -> None:
     """Raise MeasurementError where `more` further processes that need `needs_bytes` each do not fit into memory."""
-    found = re.search(r"^MemAvailable: +(\d+) kB$", read_text(Path("/proc/meminfo")) or "", re.MULTILINE)
-    available_bytes = int(found[1]) << 10 if found else None
+    available_bytes = free_bytes()
     if available_bytes is not None and more * needs_bytes > available_bytes:
         raise MeasurementError(
             f"{more} more processes with {needs_bytes / 2**30:.1f} GiB each do not fit into the "

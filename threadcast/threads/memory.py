@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Literal
+
+from threadcast.core.sysfs import read_text
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Parameters of `mallopt(3)`, from glibc's malloc.h."""
@@ -50,6 +53,12 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def free_bytes() -> int | None:
+    """The bytes of memory that are available without swapping; None where the system does not say."""
+    found = re.search(r"^MemAvailable: +(\d+) kB$", read_text("/proc/meminfo") or "", re.MULTILINE)
+    return int(found[1]) << 10 if found else None
 
 
 def peak_bytes() -> int:

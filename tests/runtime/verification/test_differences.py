@@ -113,6 +113,14 @@ def test_a_movement_in_another_direction_or_by_less_than_half_is_found_however_s
     assert value_difference("weight", after, plan, before=before, sensitivity=unsteady) is None
 
 
+def test_a_movement_the_opposite_way_is_found_in_single_precision_too() -> None:
+    before, movement = torch.zeros(48), torch.ones(48)
+    for sign, found in ((1.0, False), (0.3, False), (-1.0, True)):
+        plan = before + sign * movement
+        wide = Sensitivity(allowed=40.0)
+        assert (value_difference("bias", movement, plan, before=before, sensitivity=wide) is not None) == found
+
+
 def test_what_eager_itself_moves_in_any_direction_is_not_steady() -> None:
     before, after = _bf16_weight(0.1)
     other = {"weight": before + before - after}

@@ -77,7 +77,7 @@ class _Rewriting:
         outputs = map_refs(self._renumbered, old.program.outputs)
         program = Program(old.program.inputs, nodes, outputs, old.program.structure)
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
-        return Captured(graph, program, old.held, old.arguments, old.settings)
+        return Captured(graph, program, old.held, old.arguments, old.settings, old.others)
 
     def _new_slots(self) -> dict[int, Ref]:
         """For each slot of the captured program, the reference to its value in the new program."""
@@ -88,9 +88,9 @@ class _Rewriting:
             if block < self._n_nodes:
                 slots[old.slot_of(block)] = Ref(slot)
                 continue
-            kept = self._kernels[block - self._n_nodes].nodes
-            for n, node in enumerate(kept):
-                slots[old.slot_of(node)] = Ref(slot, n if len(kept) > 1 else None)
+            stored = self._kernels[block - self._n_nodes].nodes
+            for n, node in enumerate(stored):
+                slots[old.slot_of(node)] = Ref(slot, n if len(stored) > 1 else None)
         return slots
 
     def _block(self, node: int) -> int:

@@ -48,7 +48,7 @@ class OpenContenders:
 
         def run(*arguments: Any) -> Any:
             self._format.set(memory_format)
-            return engine.run(engine.captured.bind(*arguments))
+            return engine.captured.finish(engine.run(engine.captured.bind(*arguments)))
 
         contender = plan_of(variant_plan.variant)
         self._contenders[contender] = Contender(contender, run)

@@ -13,7 +13,7 @@ from threadcast.core import CurveTable, Machine, Plan, Trace
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import engine_costs, open_engine
-from threadcast.runtime.plans.curves_in_step import STEPS, as_seen, curves_in_step
+from threadcast.runtime.plans.curves_in_step import STEPS, curves_in_step, curves_side_by_side
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
 from threadcast.scheduler.planner_process import PlannerProcess
@@ -58,10 +58,11 @@ class PlanMaker:
         """Run one step; return its result and its makespan in seconds, None for a step that is not traced."""
         self._before()
         if isinstance(step, Meanwhile):
-            return self._engine_for(step.by).run(self.captured.bind(*arguments)), None
+            result = self._engine_for(step.by).run(self.captured.bind(*arguments))
+            return self.captured.finish(result), None
         result, trace = self._engine_for(step).run_traced(self.captured.bind(*arguments))
         self._traces.setdefault(step, deque(maxlen=STEPS)).append(trace)
-        return result, trace.makespan_s
+        return self.captured.finish(result), trace.makespan_s
 
     def start_planning(self) -> bool:
         """Start making a plan from all steps so far; return False where they would not change the last plan."""
@@ -70,7 +71,7 @@ class PlanMaker:
             probed = {step.case: traces for step, traces in self._traces.items() if isinstance(step, Probe)}
             curves = self._alone = curves_in_step(graph, probed)
         else:
-            curves = as_seen(self._alone, graph, self._traces[Try(len(self.plans) - 1)])
+            curves = curves_side_by_side(self._alone, graph, self._traces[Try(len(self.plans) - 1)])
             if curves is self._alone:
                 return False
         problem = Problem(graph, engine_costs().added(curves), self._machine)

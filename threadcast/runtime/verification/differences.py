@@ -30,9 +30,11 @@ _HALF_PRECISION = 5e-4
 _CLEAR = 4
 """A movement is clear if it is more than this many roundings of the number itself."""
 _SAME_WAY = 0.5
-"""Smallest share of eager's movement that a plan must move, and smallest cosine of the angle between both movements."""
+"""Smallest share of eager's movement that a plan must move, and smallest cosine of the angle between both movements, in
+half precision. In other types a plan must not move the opposite way, where eager's own movement is steady: a part of a
+tensor that only roundings move (the keys' bias of an attention, by Adam) widens what the other parts may differ by."""
 _MANY = 16
-"""Smallest tensors, of half precision, whose direction of movement is compared."""
+"""Fewest numbers of a tensor whose direction of movement is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +157,17 @@ def _widest(one: Sensitivity, other: Sensitivity) -> Sensitivity:
     )
 
 
-def _moves_alike(wanted: Tensor, found: Tensor) -> bool:
-    """Whether a movement is at least half of the wanted one, and of many numbers in about the same direction."""
+def _moves_alike(wanted: Tensor, found: Tensor, *, share: float = _SAME_WAY) -> bool:
+    """Whether a movement is at least this share of the wanted one, and of many numbers in about the same direction.
+
+    With a share of 0, it must only not go the opposite way.
+    """
     wanted, found = wanted.flatten(), found.flatten()
     product = float(torch.vdot(wanted, found).real)
     mine, other = float(torch.linalg.vector_norm(wanted)), float(torch.linalg.vector_norm(found))
     if product != product or mine == 0.0:
         return True
-    return product >= _SAME_WAY * mine * mine and (wanted.numel() < _MANY or product >= _SAME_WAY * mine * other)
+    return product >= share * mine * mine and (wanted.numel() < _MANY or product >= share * mine * other)
 
 
 def nudged(tensor: Tensor, *, seed: int = 0) -> Tensor:
@@ -207,12 +212,11 @@ def _rounded_difference(
     if bool((error > allowed).any()):
         of = f"numbers up to {largest:.3g}" if before is None else f"movements up to {largest:.3g}"
         return Difference(name, f"differs by up to {worst:.3g}, with {of} ({_short(eager)})", worst)
-    if before is None or not sensitivity.steady:
-        return None
-    if eps < _HALF_PRECISION or eager.numel() < _MANY:
+    if before is None or not sensitivity.steady or eager.numel() < _MANY:
         return None
     clear = int((reference.abs() > _CLEAR * eps * size).sum())
-    if clear >= eager.numel() // 2 and not _moves_alike(reference, found - _precise(before)):
+    share = 0.0 if eps < _HALF_PRECISION else _SAME_WAY
+    if clear >= eager.numel() // 2 and not _moves_alike(reference, found - _precise(before), share=share):
         reason = f"moved otherwise than eager's, which moved by up to {largest:.3g} ({_short(eager)})"
         return Difference(name, reason, worst)
     return None

@@ -17,7 +17,8 @@ from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.differences import NUDGES, Difference, Sensitivity, first_difference, sensitivities
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
-from threadcast.runtime.verification.step_state import StepState, free_bytes, needed_bytes, too_large
+from threadcast.runtime.verification.step_state import StepState, needed_bytes, too_large
+from threadcast.threads.memory import free_bytes
 
 _logger = logging.getLogger("threadcast")
 

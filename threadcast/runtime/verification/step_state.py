@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +42,7 @@ class StepState:
         parameters = [] if model is None else [(n, p) for n, p in model.named_parameters() if id(p) not in copied]
         self._versions = [(name, one, one._version) for name, one in parameters if not one.is_inference()]
         self._attributes = ModuleState(model) if model is not None else None
-        self._optimizer = optimizer
+        self._model, self._optimizer = model, optimizer
         self._own = dict(vars(optimizer)) if optimizer is not None else {}
         self._state = {} if optimizer is None else {p: dict(entries) for p, entries in optimizer.state.items()}
         if optimizer is not None:
@@ -54,11 +52,11 @@ class StepState:
         self.values.update(_generators())
 
     def now(self) -> dict[str, Any]:
-        """Return copies of the same values as they are now, and of optimizer state that was added since."""
+        """Return copies of the same values as they are now, and of optimizer state and gradients added since."""
         found: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         names = {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
-            for name, value in _optimizer_state(self._optimizer):
+            for name, value in [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]:
                 if not isinstance(value, Tensor):
                     found[name] = copy.deepcopy(value)
                 elif id(value) not in names:
@@ -144,15 +142,6 @@ def needed_bytes(
     return sum(tensor.numel() * tensor.element_size() for _, tensor in _named(model, optimizer, arguments, written))
 
 
-def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes of memory that are available without swapping; None where the system does not say."""
-    try:
-        found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) << 10 if found else None
-
-
 def too_large(needed: int, free: int | None) -> str | None:
     """Return why copies of `needed` bytes are too large for `free` bytes of memory; None where they are not."""
     if free is None or needed <= MOST_OF_FREE_MEMORY * free:
@@ -191,9 +180,17 @@ def _all_values(
         for at, part in model.named_modules():
             yield from ((f"{at}.{name}".lstrip("."), value) for name, value in vars(part).items())
     if optimizer is not None:
-        yield from _optimizer_state(optimizer)
+        yield from (*_optimizer_state(optimizer), *_gradients(model, optimizer))
     yield from ((f"argument {i}", leaf) for i, leaf in enumerate(pytree.tree_leaves(arguments)))
     yield from ((f"tensor {i} that the graph writes", value) for i, value in enumerate(written.values()))
+
+
+def _gradients(model: nn.Module | None, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """The gradients of the model's parameters that are not the optimizer's: a step adds to them."""
+    own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in () if model is None else model.named_parameters():
+        if parameter not in own and parameter.grad is not None:
+            yield f"gradient of {name}", parameter.grad
 
 
 def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
