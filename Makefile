@@ -23,12 +23,12 @@ demo: $(READY)
 # In two processes, as many tests wait or use one core. PROCESSES=4 takes more; more than cores makes tests of time fail.
 PROCESSES ?= 2
 test: $(READY)
-	$(BIN)/python -m tests.compile_kernels
+	$(BIN)/python -m threadcast.scheduler.compile_planner
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
 
 # What takes long is left out: real networks, other processes, browsers, notebooks.
 test-fast: $(READY)
-	$(BIN)/python -m tests.compile_kernels
+	$(BIN)/python -m threadcast.scheduler.compile_planner
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
 
 # PyTorch's operators, modules and optimizers by random plans, each compared with eager: about an hour. SAMPLES=number of

@@ -27,6 +27,9 @@ from threadcast.malleable.lines import line as message
 from threadcast.malleable.sockets import ask, connect, listen, socket_of
 from threadcast.threads.memory import KEEPING
 
+LONG_S = 60.0
+"""What an answer takes at most on a machine that does much else."""
+
 
 @needs_two_cores
 def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> None:
@@ -269,21 +272,27 @@ def test_who_does_not_read_answers_cannot_join(arbitrate: Callable[[], Callable[
         assert ask(path, {"who": "all"})["processes"] == []
 
 
-def test_hundreds_of_processes_are_told_of(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
+def test_hundreds_of_processes_are_listed(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
     arbitrate()
     path = tmp_path / "threadcast" / "arbiter.sock"
     with ExitStack() as closing:
         for number in range(300):
-            joined = closing.enter_context(connect(path))
+            joined = closing.enter_context(connect(path, LONG_S))
             joined.sendall(message({"join": {"holds": [], "name": "ü" * 1_000, "weight": number + 1}}))
-            assert eventually(lambda joined=number + 1: len(ask(path, {"who": "all"})["processes"]) == joined)
-        slow = closing.enter_context(connect(path))
+            if number % 100 == 99:  # the arbiter's socket has room for 128 that are not accepted yet
+                assert eventually(lambda so_far=number + 1: len(list_of(path)) == so_far)
+        slow = closing.enter_context(connect(path, LONG_S))
         slow.sendall(message({"who": "all"}) * 5)  # more than fits into a socket, and nobody reads
-        found = ask(path, {"who": "all"})
+        found = ask(path, {"who": "all"}, LONG_S)
         assert len(found["processes"]) == 300
-        slow.settimeout(60)
         got = sum(len(data) for data in iter(lambda: slow.recv(1 << 20), b""))  # up to where it was dropped
         assert 0 < got < 2 * len(message(found))
+
+
+def list_of(path: Path) -> list[Any]:
+    """The processes that the arbiter lists."""
+    found: list[Any] = ask(path, {"who": "all"}, LONG_S)["processes"]
+    return found
 
 
 def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from threadcast.store import Store
 
 def test_a_service_that_can_predict_is_ready_and_names_its_model(client: FlaskClient) -> None:
     assert client.get("/health/live").get_json() == {"status": "live"}
-    assert client.get("/health/ready").get_json() == {"status": "ready", "model": "roofline@1"}
+    assert client.get("/health/ready").get_json() == {"status": "ready", "model": "roofline@1", "planner": "ready"}
 
 
 def test_an_empty_store_does_not_keep_it_from_being_ready(tmp_path: Path, models: Path) -> None:

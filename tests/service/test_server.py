@@ -28,6 +28,7 @@ from threadcast.core.errors import InvalidInput, ServiceError
 from threadcast.models.registry import ModelRegistry
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.remote import RemotePredictor
+from threadcast.scheduler import compile_planner
 from threadcast.service.keys import add_key
 from threadcast.service.server import listen, url_of
 from threadcast.service.settings import ServiceSettings
@@ -76,8 +77,10 @@ class Running:
         )  # fmt: skip
 
     def workers(self) -> list[int]:
-        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [int(pid) for pid in found.split()]
+        """The process ids of the server's children, without the one that compiles the planner."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        compiling = compile_planner.__name__.encode()
+        return [int(pid) for pid in found if compiling not in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def left(self) -> bool:
         """Whether any process of the session is still there."""
@@ -244,6 +247,7 @@ def test_a_worker_computes_on_one_thread(place: ServiceSettings, tmp_path: Path)
 import os, sys
 from pathlib import Path
 from threadpoolctl import threadpool_info
+from threadcast.scheduler import compile_planner
 from threadcast.service.keys import add_key
 from threadcast.service.server import listen, serve
 from threadcast.service.settings import ServiceSettings

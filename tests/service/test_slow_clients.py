@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.service.service_data import CURVES, MEASURED, graph_document
+from tests.service.service_data import CURVES, MACHINE, MEASURED, OPS, graph_document
 from tests.service.test_server import LONG_S, Running, environment, running
 from tests.waiting import eventually
 from threadcast.service.server import CONNECTIONS
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
-POST = b"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+HEAD = " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+POST = b"POST /v1/plans" + HEAD.encode()
 PARTS = [b"", b"P", b"GET /v1/info HTTP/1.1\r\nHost: local", POST + b"1000\r\n", POST + b"1000\r\n\r\n{"]
 RECEIVE_S = 2.0
 
@@ -67,14 +68,17 @@ def test_clients_that_send_a_byte_now_and_then_hold_nobody_up(server: Running) -
         assert is_served(server)
 
 
-@pytest.mark.parametrize("part", PARTS[1:])
-def test_a_request_that_does_not_arrive_in_time_is_refused(server: Running, part: bytes) -> None:
-    with connect(server) as connection:
-        connection.sendall(part)
-        status, headers, content = answer(connection)
-        assert (status, headers["content-type"], headers["connection"]) == (408, "application/problem+json", "close")
-        assert "receive_s=2" in json.loads(content)["detail"]
-        assert connection.recv(1) == b""
+def test_requests_that_do_not_arrive_in_time_are_refused(server: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(server)) for _ in PARTS[1:]]
+        for connection, part in zip(connections, PARTS[1:], strict=True):
+            connection.sendall(part)
+        for connection, part in zip(connections, PARTS[1:], strict=True):
+            status, headers, content = answer(connection)
+            assert (status, headers["content-type"]) == (408, "application/problem+json"), part
+            assert headers["connection"] == "close"
+            assert "receive_s=2" in json.loads(content)["detail"]
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize("length", [b"0" * 30 + b"5", b"9" * 25])
@@ -158,16 +162,22 @@ def test_what_is_no_request_is_a_problem(server: Running, sent: bytes, status: i
     assert f'code="{status}",method=' in server.get("/metrics").data.decode()
 
 
-def plan_request(cores: int, **headers: str) -> bytes:
-    body = json.dumps({"graph": graph_document(**CURVES), "cores": cores}).encode()
-    more = "".join(f"\r\n{name}: {value}" for name, value in headers.items()).encode()
-    return POST + str(len(body)).encode() + more + b"\r\n\r\n" + body
+def post(path: str, document: dict[str, Any], **headers: str) -> bytes:
+    """The bytes of a request with this JSON document."""
+    body = json.dumps(document)
+    more = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
+    return f"POST {path}{HEAD}{len(body)}{more}\r\n\r\n{body}".encode()
+
+
+def prediction_request(op: int = 0, **headers: str) -> bytes:
+    """A request that takes milliseconds, unlike a plan's."""
+    return post("/v1/predictions", {"ops": [OPS[op].key], "machine": MACHINE.fingerprint}, **headers)
 
 
 def test_a_request_that_comes_byte_by_byte_is_answered(server: Running) -> None:
     with connect(server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in plan_request(2):
+        for byte in prediction_request():
             connection.sendall(bytes([byte]))
         assert answer(connection)[0] == 200
 
@@ -175,7 +185,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered(server: Running) -> None:
 def test_requests_that_come_at_once_are_answered_one_after_the_other(server: Running) -> None:
     with connect(server) as connection:
         last = b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        connection.sendall(plan_request(2) + plan_request(3) + last)
+        connection.sendall(prediction_request(0) + prediction_request(1) + last)
         file = connection.makefile("rb").read()
     assert [int(code) for code in re.findall(rb"HTTP/1.1 (\d+) ", file)] == [200, 200, 200]
 
@@ -188,7 +198,7 @@ def test_one_connection_serves_many_requests(server: Running) -> None:
 
 
 def test_a_client_that_asks_before_it_sends_the_body_is_told_to_go_on(server: Running) -> None:
-    request = plan_request(2, Expect="100-continue")
+    request = prediction_request(Expect="100-continue")
     head, body = request.split(b"\r\n\r\n", 1)
     with connect(server) as connection:
         connection.sendall(head + b"\r\n\r\n")
@@ -205,7 +215,8 @@ def in_flight(server: Running) -> float:
 
 def test_a_stopped_server_answers_what_it_works_at(settings: ServiceSettings, tmp_path: Path) -> None:
     with running(settings, tmp_path) as server, connect(server) as connection:
-        connection.sendall(plan_request(2))  # the first plan starts a process, which takes a while
+        document = {"graph": graph_document(**CURVES), "cores": 2, "policy": "fifo"}
+        connection.sendall(post("/v1/plans", document))  # the first plan starts a process, which takes a while
         assert eventually(lambda: in_flight(server) >= 2, LONG_S)
         server.process.send_signal(signal.SIGTERM)
         status, _, content = answer(connection)

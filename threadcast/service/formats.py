@@ -206,7 +206,10 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     ),
     "Health": _object(
         {"status": {"enum": ["live", "ready"]}},
-        {"model": {"type": "string", "description": "name@version that answered the readiness probe"}},
+        {
+            "model": {"type": "string", "description": "name@version that answered the readiness probe"},
+            "planner": {"enum": ["ready", "compiling"], "description": "Plans wait while the planner is compiling."},
+        },
         description="What a health check answers.", closed=True,
     ),
     "Info": _object(

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from threadcast import __version__
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import names
+from threadcast.service import planners
 from threadcast.service.context import context, reply
 from threadcast.service.formats import answers
 from threadcast.service.problems import unexpected
@@ -34,14 +35,17 @@ def live() -> Response:
 def ready() -> Response:
     """Say whether predictions can be made
 
-    Makes one: a measured op if there is one, on its machine, through the store and the default model.
+    Makes one: a measured op if there is one, on its machine, through the store and the default model. Plans can be
+    asked for too: while `planner` is compiling, once after an install or an upgrade, they wait until it is ready.
     """
     here = context()
     try:
         model = here.readiness.predict(here.store, here.predictor)
     except ThreadcastError as error:
         return unexpected(error, 503, "the readiness probe failed")
-    return reply({"status": "ready", "model": model})
+    return reply({
+        "status": "ready", "model": model, "planner": "compiling" if planners.compilation.is_running else "ready"
+    })  # fmt: skip
 
 
 @blueprint.get("/v1/info")

@@ -12,12 +12,14 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
+from threadcast.service.planner_compilation import PlannerCompilation
 
 
 class Planners:
     """A pool of planner processes, which are started when there is something to plan. Safe to use from threads."""
 
     def __init__(self) -> None:
+        self.compilation = PlannerCompilation()
         self._changed = threading.Condition()
         self._idle: list[PlannerProcess] = []
         self._busy: set[PlannerProcess] = set()
@@ -25,8 +27,9 @@ class Planners:
     def plan(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int) -> Plan:
         """Return the plan of `problem`, which one of at most `most` processes makes; a Problem as soon as time is up.
 
-        FormatError where the planner refuses the policy or its options.
+        It begins when the planner is compiled. FormatError where the planner refuses the policy or its options.
         """
+        self.compilation.wait(until)
         try:
             try:
                 return self._planned(problem, policy, options, until, most)
@@ -77,4 +80,4 @@ class Planners:
 
 _planners = Planners()
 atexit.register(_planners.close)
-plan, close = _planners.plan, _planners.close
+plan, close, compilation = _planners.plan, _planners.close, _planners.compilation

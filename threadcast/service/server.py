@@ -100,7 +100,7 @@ def serve(
         "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
     }  # fmt: skip
     shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
-    with shared, retraining.beside(settings):
+    with shared, retraining.beside(settings), planners.compilation.beside():
         try:
             _Gunicorn(settings, options, lambda: ready(url)).run()
         except SystemExit as ended:

@@ -34,7 +34,7 @@ def test_cores_are_picked_as_policies_pick_them(size: int, busy: set[int], sprea
     machine = Machine.uniform("m", 16, group_size=size)
     idle = tuple(core.id for core in machine.cores if core.id not in busy)
     count = data.draw(st.integers(1, len(idle)))
-    group = np.array([core.group for core in machine.cores], dtype=np.int32)
+    group = np.array([core.group for core in machine.cores], dtype=np.int64)
     cores = idle_cores(group)
     cores.free[:] = [9.0 if core in busy else 1.0 for core in range(16)]
     apart = pick(cores, 1.0, count, spread)
@@ -65,7 +65,7 @@ def test_a_layout_takes_as_long_as_its_placements_and_annealing_never_makes_it_l
     start = [float(data.draw(st.integers(0, 3))) for _ in range(len(problem.graph))]
     for op in problem.graph.topological_order:
         start[op] = max([start[op], *(start[before] for before in problem.graph.predecessors[op])])
-    sequence = layout.sequence(start, problem.times.fastest().astype(np.int32))
+    sequence = layout.sequence(start, problem.times.fastest().astype(np.int64))
     bound_s = lower_bounds(problem).best_s
     better = layout.annealed(sequence, seed=1, enough_s=bound_s, deadline_s=1.0, clock=ticks(steps=2))
     for one in (sequence, better):
@@ -94,12 +94,12 @@ def test_an_op_waits_for_cores_of_its_better_affinity_where_it_so_ends_earlier()
     patient = [math.inf, 9.0, 2.0]
     problem = two_tiles([busy, busy, patient])
     layout = CoreLayout(problem)
-    made = {at.id: at for at in layout.placements(layout.sequence([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int32)))}
+    made = {at.id: at for at in layout.placements(layout.sequence([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int64)))}
     assert len({made["a"].cores[0] // 2, made["b"].cores[0] // 2}) == 1, "both on one tile"
     assert (made["c"].start_s, made["c"].finish_s) == (1.0, 3.0)
     hasty = two_tiles([busy, busy, [math.inf, 2.5, 2.0]])
     layout = CoreLayout(hasty)
-    made = {at.id: at for at in layout.placements(layout.sequence([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int32)))}
+    made = {at.id: at for at in layout.placements(layout.sequence([0.0, 0.0, 0.5], np.array([0, 0, 1], np.int64)))}
     assert (made["c"].start_s, made["c"].finish_s) == (0.0, 2.5)
 
 
@@ -160,7 +160,7 @@ def test_a_layout_with_slow_downs_takes_as_long_as_the_simulator_says(
     table = replace(table, bad_pairs={pair: 2.5} if bad else {})
     interference = ClassInterference(problem, table)
     layout = CoreLayout(problem, slowdowns=interference.matrix())
-    position = np.array([widths.draw(st.integers(0, 1)) for _ in classes], dtype=np.int32)
+    position = np.array([widths.draw(st.integers(0, 1)) for _ in classes], dtype=np.int64)
     sequence = layout.sequence([float(widths.draw(st.integers(0, 3))) for _ in classes], position)
     made = Plan(len(problem.machine), "test", layout.placements(sequence))
     run = simulate(PlanReplay(problem, plan=made), interference=interference)

@@ -141,7 +141,7 @@ def test_a_budget_that_bounds_nothing_is_refused(budget_s: float) -> None:
 def test_balanced_allotments_keep_every_path_within_the_limit(problem: Problem, slack: float) -> None:
     instance = Instance.of(problem)
     limit_s = lower_bounds(problem, lp=False).critical_path_s * slack
-    seconds = instance.times(balanced(instance, limit_s, np.full(instance.n_ops, instance.cores, dtype=np.int32)))
+    seconds = instance.times(balanced(instance, limit_s, np.full(instance.n_ops, instance.cores, dtype=np.int64)))
     path_s = dict.fromkeys(range(instance.n_ops), 0.0)
     for op in reversed(problem.graph.topological_order):
         path_s[op] = seconds[op] + max((path_s[after] for after in problem.graph.successors[op]), default=0.0)

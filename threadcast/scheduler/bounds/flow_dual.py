@@ -132,7 +132,7 @@ def _levels_of(graph: OpGraph) -> Callable[[Floats], Floats]:
         return lambda seconds: levels(graph, seconds)
     from threadcast.scheduler.kernels.insertion import fill_levels
 
-    order = np.asarray(graph.topological_order, dtype=np.int32)
+    order = np.asarray(graph.topological_order, dtype=np.int64)
     successors = CompressedRows.of(graph.successors)
 
     def compiled(seconds: Floats) -> Floats:

@@ -25,10 +25,10 @@ class SlowdownMatrix(NamedTuple):
 
     An op of label a takes min(`largest`, 1 + sum) times as long beside others as alone. The sum is over the other
     running ops: for an op of label b on n cores, `per_core[a, b]` x min(n, `most_cores`) + `whole[a, b]`. `label`:
-    (n_ops,) int32; `per_core` and `whole`: (n_labels, n_labels) float64. Without labels no op slows down.
+    (n_ops,) int64; `per_core` and `whole`: (n_labels, n_labels) float64. Without labels no op slows down.
     """
 
-    label: NDArray[np.int32]
+    label: NDArray[np.int64]
     per_core: NDArray[np.float64]
     whole: NDArray[np.float64]
     most_cores: int
@@ -37,7 +37,7 @@ class SlowdownMatrix(NamedTuple):
     @classmethod
     def none(cls) -> SlowdownMatrix:
         """Return the matrix of ops that do not slow each other down."""
-        return cls(np.empty(0, np.int32), np.empty((0, 0)), np.empty((0, 0)), 1, 1.0)
+        return cls(np.empty(0, np.int64), np.empty((0, 0)), np.empty((0, 0)), 1, 1.0)
 
 
 class ClassInterference:
@@ -80,7 +80,7 @@ class ClassInterference:
             per_core[own] = [by.get(beside, 0.0) / self._half if beside is not None else 0.0 for beside in of]
             for other, slowdown in self._bad.get(own, ()):
                 per_core[own, other], whole[own, other] = 0.0, slowdown - 1.0
-        return SlowdownMatrix(np.array(self._labels, dtype=np.int32), per_core, whole, self._half, LARGEST)
+        return SlowdownMatrix(np.array(self._labels, dtype=np.int64), per_core, whole, self._half, LARGEST)
 
     def _compute(self, running: Sequence[Running]) -> list[float]:
         """Compute the slow-downs in time linear in the running ops: ops and cores are summed by class and by label.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from threadcast.scheduler.kernels.arrays import copy_to
 from threadcast.scheduler.kernels.compiled import compiled, inlined
 from threadcast.scheduler.kernels.insertion import Profile, empty_profile, fill_levels, insert
 from threadcast.scheduler.kernels.instance import Allotment, Floats, Instance, Ints
@@ -82,31 +83,31 @@ def anneal(instance: Instance, order: Ints, choice: Ints, random: RandomState, c
         if found <= limit_s:
             changed = found != now
             now, work = found, move.work
-            start[:] = tried
+            copy_to(start, tried)
             if now < best or (now == best and work < best_work):
                 best, best_work = now, work
-                best_order[:] = order
-                best_choice[:] = choice
+                copy_to(best_order, order)
+                copy_to(best_choice, choice)
             if changed:
                 on_chain = critical_chain(allotment.seconds, start, now, random, chain)
         else:
             _undo(instance, current, move)
-    order[:] = best_order
-    choice[:] = best_choice
+    copy_to(order, best_order)
+    copy_to(choice, best_choice)
     return best
 
 
 @inlined
 def _current(instance: Instance, order: Ints, choice: Ints) -> _Current:
     n = len(order)
-    width, seconds, place = np.empty(n, dtype=np.int32), np.empty(n), np.empty(n, dtype=np.int32)
+    width, seconds, place = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n, dtype=np.int64)
     for op in range(n):
         width[op], seconds[op] = instance.width[op, choice[op]], instance.seconds[op, choice[op]]
     for k in range(n):
         place[order[k]] = k
     return _Current(
         order, place, choice, Allotment(width, seconds), np.empty(n), np.empty(n), empty_profile(n),
-        np.empty(n, dtype=np.int32),
+        np.empty(n, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def _least_after(instance: Instance, order: Ints) -> Floats:
 def _moved(instance: Instance, current: _Current, op: int, work: float, random: RandomState) -> _Move:
     """Change the thread count or the place of `op`, or both; `work` are all core-seconds before."""
     choice, place, allotment = current.choice, current.place, current.allotment
-    old, begin, end = choice[op], place[op], place[op]
+    old, begin, end = int(choice[op]), int(place[op]), int(place[op])
     other, other_old = -1, 0
     kind = draw(random)
     if instance.choices[op] > 1 and kind < P_COUNT + P_BOTH + P_TRADE:
@@ -136,7 +137,7 @@ def _moved(instance: Instance, current: _Current, op: int, work: float, random: 
         if kind < P_TRADE:
             other = _beside(op, current.start, allotment.seconds, int(draw(random) * len(place)))
         if other >= 0:
-            other_old = choice[other]
+            other_old = int(choice[other])
             room = allotment.width[op] + allotment.width[other] - instance.width[op, new]
             work += _choose(instance, current, other, _widest(instance, other, room))
         work += _choose(instance, current, op, new)

@@ -20,28 +20,42 @@ COMPILED = numba is not None
 
 
 def compiled(function: F) -> F:
-    """Compile `function` at its first call for each set of types; the machine code is cached on disk if possible."""
-    return _compiled(function, inline=False)
+    """Compile `function` at its first call for each set of types; the machine code is cached on disk if possible.
 
-
-def inlined(function: F) -> F:
-    """Compile `function` as a part of the compiled functions that call it, for helpers of inner loops.
-
-    A call of its own would take up to twice as long as the helper: it counts every array of a tuple as used and unused
-    again, and the compiler no longer knows which indices cannot be negative.
+    For functions that Python calls. What they call should be `helper` or `inlined`.
     """
-    return _compiled(function, inline=True)
-
-
-def _compiled(function: F, *, inline: bool) -> F:
     if numba is None:
         return function
     function = _with_sources_in_closure(function)
     try:
-        machine_code: F = numba.njit(cache=True, forceinline=inline)(function)
+        machine_code: F = numba.njit(cache=True, no_cfunc_wrapper=True)(function)
     except RuntimeError:  # no folder can be written, as in a container whose files are read-only
-        machine_code = numba.njit(forceinline=inline)(function)
+        machine_code = numba.njit(no_cfunc_wrapper=True)(function)
     return machine_code
+
+
+def helper(function: F) -> F:
+    """Compile `function` as a part of the compiled functions that call it; for Python it stays a Python function.
+
+    So it is compiled without what a call from Python would need, and once for a constant and a variable argument.
+    """
+    return function if numba is None else _part_of_callers(function, inline=False)
+
+
+def inlined(function: F) -> F:
+    """As `helper`, and the compiler puts its code in the place of every call, for helpers of inner loops.
+
+    A call of its own would take up to twice as long as the helper: it counts every array of a tuple as used and unused
+    again, and the compiler no longer knows which indices cannot be negative.
+    """
+    return function if numba is None else _part_of_callers(function, inline=True)
+
+
+def _part_of_callers(function: F, *, inline: bool) -> F:
+    from numba.extending import register_jitable
+
+    part: F = register_jitable(forceinline=inline)(function)
+    return part
 
 
 def _with_sources_in_closure(function: Any) -> Any:

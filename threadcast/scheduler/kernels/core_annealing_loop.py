@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from threadcast.scheduler.kernels.arrays import copy_to
 from threadcast.scheduler.kernels.compiled import compiled, inlined
 from threadcast.scheduler.kernels.core_assignment import CoreAllotment, CoreGraph, CoreSchedule, makespan_on_cores
 from threadcast.scheduler.kernels.instance import Bools, Floats, Ints
@@ -44,11 +45,11 @@ def anneal_on_cores(
 ) -> float:
     """Improve `order` and `choice` in place; return their makespan in seconds, the least that was found."""
     n = len(order)
-    allotment = CoreAllotment(np.empty(n, dtype=np.int32), np.empty(n), np.empty(n), np.empty(n, dtype=np.bool_))
+    allotment = CoreAllotment(np.empty(n, dtype=np.int64), np.empty(n), np.empty(n), np.empty(n, dtype=np.bool_))
     for op in range(n):
-        _choose(options, allotment, choice, op, choice[op])
+        _choose(options, allotment, choice, op, int(choice[op]))
     schedule = CoreSchedule(np.empty(n), np.empty(n))
-    place, chain = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+    place, chain = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     for k in range(n):
         place[order[k]] = k
     now = makespan_on_cores(graph, order, allotment, np.inf, schedule)
@@ -59,7 +60,7 @@ def anneal_on_cores(
             break
         temperature = cooling.first_s * (cooling.last_s / cooling.first_s) ** (number / cooling.moves)
         op = some_op(n, chain, on_chain, random)
-        old, begin, end = choice[op], place[op], place[op]
+        old, begin, end = int(choice[op]), int(place[op]), int(place[op])
         kind = draw(random)
         if options.choices[op] > 1 and kind < P_COUNT + P_BOTH:
             _choose(options, allotment, choice, op, other_choice(old, options.choices[op], random))
@@ -76,13 +77,13 @@ def anneal_on_cores(
             now = found
             if now < best:
                 best = now
-                best_order[:] = order
-                best_choice[:] = choice
+                copy_to(best_order, order)
+                copy_to(best_choice, choice)
         else:
             shift(order, place, end, begin)
             _choose(options, allotment, choice, op, old)
-    order[:] = best_order
-    choice[:] = best_choice
+    copy_to(order, best_order)
+    copy_to(choice, best_choice)
     return best
 
 

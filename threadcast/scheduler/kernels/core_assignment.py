@@ -71,7 +71,7 @@ def assign_cores(
     makespan = 0.0
     for k in range(len(order)):
         op = order[k]
-        count = allotment.width[op]
+        count = int(allotment.width[op])
         ready, available = 0.0, 0
         for e in range(indptr[op], indptr[op + 1]):
             ready = max(ready, start[indices[e]] + seconds[indices[e]])
@@ -98,7 +98,8 @@ def assign_cores(
         for i in range(count):
             free[picked[i]] = finish
         if len(cores_of.indices) > 0:
-            cores_of.indices[cores_of.indptr[op] : cores_of.indptr[op + 1]] = picked[:count]
+            for i in range(count):
+                cores_of.indices[cores_of.indptr[op] + i] = picked[i]
         makespan = max(makespan, finish)
         if makespan > limit_s:
             return np.inf
@@ -114,11 +115,11 @@ def makespan_on_cores(
     Returns infinity as soon as the makespan exceeds `limit_s`.
     """
     n, slows = len(order), len(graph.slowdowns.label) > 0
-    indptr = np.zeros(n + 1, dtype=np.int32)
+    indptr = np.zeros(n + 1, dtype=np.int64)
     if slows:
         for op in range(n):
             indptr[op + 1] = indptr[op] + allotment.width[op]
-    cores_of = CompressedRows(indptr, np.empty(indptr[n], dtype=np.int32))
+    cores_of = CompressedRows(indptr, np.empty(indptr[n], dtype=np.int64))
     alone_s = assign_cores(graph, order, allotment, limit_s, schedule, cores_of)
     if not slows or alone_s > limit_s:
         return alone_s

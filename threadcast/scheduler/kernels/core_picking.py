@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from threadcast.scheduler.kernels.arrays import copy_to, smallest
 from threadcast.scheduler.kernels.compiled import inlined
 from threadcast.scheduler.kernels.instance import Floats, Ints
 
@@ -13,13 +14,13 @@ from threadcast.scheduler.kernels.instance import Floats, Ints
 class Cores(NamedTuple):
     """The cores of a machine while a schedule is built: the `group` of each, from 0 on, and when it becomes `free`.
 
-    `free` is in seconds. The other arrays are work space: `sorted_free` and `picked` (n_cores,), `idle` and `quota`
+    `free` is in seconds. The other arrays are work space: `partly_sorted` and `picked` (n_cores,), `idle` and `quota`
     (n_groups,).
     """
 
     group: Ints
     free: Floats
-    sorted_free: Floats
+    partly_sorted: Floats
     picked: Ints
     idle: Ints
     quota: Ints
@@ -28,19 +29,20 @@ class Cores(NamedTuple):
 @inlined
 def idle_cores(group: Ints) -> Cores:
     """Return cores of these groups that are all free from 0 s on."""
-    n, groups = len(group), int(group.max()) + 1
+    n, groups = len(group), 0
+    for c in range(n):
+        groups = max(groups, group[c] + 1)
     return Cores(
-        group, np.zeros(n), np.empty(n), np.empty(n, dtype=np.int32), np.empty(groups, dtype=np.int32),
-        np.empty(groups, dtype=np.int32),
+        group, np.zeros(n), np.empty(n), np.empty(n, dtype=np.int64), np.empty(groups, dtype=np.int64),
+        np.empty(groups, dtype=np.int64),
     )  # fmt: skip
 
 
 @inlined
 def first_free(cores: Cores, count: int) -> float:
     """Return the first time in seconds at which `count` cores are free."""
-    cores.sorted_free[:] = cores.free
-    cores.sorted_free.sort()
-    return float(cores.sorted_free[count - 1])
+    copy_to(cores.partly_sorted, cores.free)
+    return smallest(cores.partly_sorted, count - 1)
 
 
 @inlined
@@ -50,8 +52,7 @@ def first_free_apart(cores: Cores, count: int) -> float:
     first = np.full(len(cores.idle), np.inf)
     for c in range(len(free)):
         first[group[c]] = min(first[group[c]], free[c])
-    first.sort()
-    return float(first[count - 1])
+    return smallest(first, count - 1)
 
 
 @inlined
@@ -65,7 +66,10 @@ def first_free_together(cores: Cores) -> float:
             first[g], second[g] = free[c], first[g]
         elif free[c] < second[g]:
             second[g] = free[c]
-    return float(second.min())
+    least = second[0]
+    for g in range(1, len(second)):
+        least = min(least, second[g])
+    return float(least)
 
 
 @inlined
@@ -132,12 +136,12 @@ def _share_out_compact(idle: Ints, quota: Ints, most: int, count: int) -> None:
 def pick_latest(cores: Cores, begin: float, count: int) -> None:
     """Fill `cores.picked` with those `count` of the cores free at `begin` that became free last."""
     free, picked = cores.free, cores.picked
-    cores.sorted_free[:] = free
-    cores.sorted_free.sort()
-    last = len(free)
-    while last > 0 and cores.sorted_free[last - 1] > begin:
-        last -= 1
-    since = cores.sorted_free[last - count]
+    copy_to(cores.partly_sorted, free)
+    available = 0
+    for c in range(len(free)):
+        if free[c] <= begin:
+            available += 1
+    since = smallest(cores.partly_sorted, available - count)
     found = 0
     for c in range(len(free)):
         if since < free[c] <= begin:

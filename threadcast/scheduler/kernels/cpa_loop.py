@@ -8,13 +8,13 @@ change. The result is that of one step at a time.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.scheduler.kernels.compiled import compiled, inlined
+from threadcast.scheduler.kernels.gain_heap import GainHeap, add, take_first
 from threadcast.scheduler.kernels.instance import Bools, Floats, Instance, Ints
 
 STILL_CRITICAL = 1 - 1e-12
@@ -58,7 +58,7 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
     path = np.empty(len(choice), dtype=np.int64)
     length, path_s = 0, 0.0
     area_before, path_before_s = area, 0.0
-    heap = [(0.0, 0)]
+    heap = GainHeap(np.empty(len(choice)), np.empty(len(choice), dtype=np.int64), np.zeros(1, dtype=np.int64))
     steps, limit, ended = 0, 1, False
     while True:
         _renew_levels(instance, growth)
@@ -70,14 +70,16 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
         else:
             if steps > 1:
                 for i in range(steps - 1, -1, -1):
-                    _step(instance, growth, growth.batch[i], -1)
+                    _step(instance, growth, int(growth.batch[i]), -1)
                 area, path_s = area_before, path_before_s
                 limit = max(1, steps // 2)
             else:
                 path_s, length = growth.level[head], _follow(instance, growth.level, head, path)
                 limit = 1
-            heap = [(growth.gain[op], op) for op in path[:length] if growth.gain[op] < 0]
-            heapify(heap)
+            heap.size[0] = 0
+            for i in range(length):
+                if growth.gain[path[i]] < 0:
+                    add(heap, growth.gain[path[i]], path[i])
         area_before, path_before_s = area, path_s
         steps, ended, area, path_s = _take_steps(instance, growth, heap, limit, area, path_s)
         if steps == 0:
@@ -87,16 +89,16 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
 @inlined
 def _begin(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64], choice: Ints) -> _Growth:
     n = len(choice)
-    place, seconds, gain = np.empty(n, dtype=np.int32), np.empty(n), np.empty(n)
+    place, seconds, gain = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
     for k in range(n):
         place[instance.order[k]] = k
     for op in range(n):
         seconds[op] = instance.seconds[op, choice[op]]
-        gain[op] = _gain(instance, op, choice[op])
-    pending = np.array([n, n - 1], dtype=np.int32)
+        gain[op] = _gain(instance, op, int(choice[op]))
+    pending = np.array([n, n - 1], dtype=np.int64)
     return _Growth(
         choice, seconds, gain, depth, spare, np.zeros(n), np.ones(n, dtype=np.bool_), place, pending,
-        np.empty(BATCH, dtype=np.int32),
+        np.empty(BATCH, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -162,7 +164,7 @@ def _follow(instance: Instance, level: Floats, head: int, path: NDArray[np.int64
 @inlined
 def _step(instance: Instance, growth: _Growth, op: int, by: int) -> None:
     """Give `op` its next wider thread count (`by` 1) or its last one back (-1)."""
-    width, old = instance.width, growth.choice[op]
+    width, old = instance.width, int(growth.choice[op])
     new = old + by
     growth.choice[op] = new
     growth.spare[growth.depth[op]] -= width[op, new] - width[op, old]
@@ -177,15 +179,15 @@ def _step(instance: Instance, growth: _Growth, op: int, by: int) -> None:
 
 @inlined
 def _take_steps(
-    instance: Instance, growth: _Growth, heap: list[tuple[float, int]], limit: int, area: float, path_s: float
+    instance: Instance, growth: _Growth, heap: GainHeap, limit: int, area: float, path_s: float
 ) -> tuple[int, bool, float, float]:
     """Take at most `limit` steps on the ops of `heap`; return their number, whether CPA ends here, area and path."""
     width, seconds = instance.width, instance.seconds
     steps = 0
     while steps < limit:
-        if path_s <= area / instance.cores or len(heap) == 0:
+        if path_s <= area / instance.cores or heap.size[0] == 0:
             return steps, True, area, path_s
-        op = heappop(heap)[1]
+        op = take_first(heap)
         here = growth.choice[op]
         if width[op, here + 1] - width[op, here] > growth.spare[growth.depth[op]]:
             continue
@@ -195,5 +197,5 @@ def _take_steps(
         growth.batch[steps] = op
         steps += 1
         if here + 2 < instance.choices[op]:
-            heappush(heap, (growth.gain[op], op))
+            add(heap, growth.gain[op], op)
     return steps, False, area, path_s

@@ -53,9 +53,9 @@ def dispatch(instance: Instance, key: Floats, rules: Rules, choice: Ints, start:
     indptr, indices = instance.successors
     n = len(key)
     waiting = instance.predecessors.indptr[1:] - instance.predecessors.indptr[:-1]
-    ready, ready_key = np.empty(n + 1, dtype=np.int32), np.empty(n + 1)
-    running, finish = np.empty(n + 1, dtype=np.int32), np.empty(n + 1)
-    started, passed = np.empty(n, dtype=np.int32), np.empty(LOOK_AHEAD, dtype=np.int32)
+    ready, ready_key = np.empty(n + 1, dtype=np.int64), np.empty(n + 1)
+    running, finish = np.empty(n + 1, dtype=np.int64), np.empty(n + 1)
+    started, passed = np.empty(n, dtype=np.int64), np.empty(LOOK_AHEAD, dtype=np.int64)
     room = _Room(ready, ready_key, running, finish, started, passed, np.empty(n + 1))
     n_ready = n_running = 0
     for op in range(n):
@@ -67,11 +67,11 @@ def dispatch(instance: Instance, key: Floats, rules: Rules, choice: Ints, start:
         if rules.adapt and n_ready == 0 and n_passed == 0:
             idle = _widen(instance, choice, started, n_started, idle)
         for i in range(n_started):
-            op = started[i]
+            op = int(started[i])
             start[op] = now
             n_running = push(finish, running, n_running, now + all_seconds[op, choice[op]], op)
         for i in range(n_passed):
-            n_ready = push(ready_key, ready, n_ready, key[passed[i]], passed[i])
+            n_ready = push(ready_key, ready, n_ready, key[passed[i]], int(passed[i]))
         if n_running == 0:
             return now
         now = finish[0]
@@ -82,7 +82,7 @@ def dispatch(instance: Instance, key: Floats, rules: Rules, choice: Ints, start:
             for e in range(indptr[op], indptr[op + 1]):
                 waiting[indices[e]] -= 1
                 if waiting[indices[e]] == 0:
-                    n_ready = push(ready_key, ready, n_ready, key[indices[e]], indices[e])
+                    n_ready = push(ready_key, ready, n_ready, key[indices[e]], int(indices[e]))
 
 
 @inlined

@@ -5,11 +5,11 @@ The caller keeps the number of entries.
 
 from __future__ import annotations
 
-from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.compiled import helper
 from threadcast.scheduler.kernels.instance import Floats, Ints
 
 
-@compiled
+@helper
 def push(keys: Floats, ops: Ints, count: int, key: float, op: int) -> int:
     """Add `op` to a heap of `count` entries; return the new number of entries."""
     i = count
@@ -23,7 +23,7 @@ def push(keys: Floats, ops: Ints, count: int, key: float, op: int) -> int:
     return count + 1
 
 
-@compiled
+@helper
 def drop_first(keys: Floats, ops: Ints, count: int) -> int:
     """Remove the op of least key from a heap of `count` entries; return the new number of entries."""
     count -= 1

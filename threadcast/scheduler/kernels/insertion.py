@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.compiled import compiled, helper
 from threadcast.scheduler.kernels.instance import Allotment, Floats, Ints
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
@@ -25,7 +25,7 @@ class Profile(NamedTuple):
 @compiled
 def empty_profile(n_ops: int) -> Profile:
     """Return an empty profile with room for a schedule of `n_ops` ops; each adds at most two entries."""
-    return Profile(np.empty(2 * n_ops + 2), np.empty(2 * n_ops + 2, dtype=np.int32))
+    return Profile(np.empty(2 * n_ops + 2), np.empty(2 * n_ops + 2, dtype=np.int64))
 
 
 @compiled
@@ -93,7 +93,7 @@ def insert(
     return makespan
 
 
-@compiled
+@helper
 def _first_slot(time: Floats, free: Ints, count: int, begin: float, width: int, seconds: float) -> int:
     """The entry of the profile at which `width` cores are first free, from `begin` on, for `seconds`."""
     low, high = 0, count - 1  # the last entry that is not after `begin`

@@ -12,7 +12,7 @@ from threadcast.scheduler.problem.compressed_rows import CompressedRows
 from threadcast.scheduler.problem.useful_widths import useful_widths
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
+Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
@@ -53,13 +53,13 @@ class Instance(NamedTuple):
         graph = problem.graph
         return cls(
             len(problem.machine),
-            np.asarray(problem.times.counts, dtype=np.int32)[position],
+            np.asarray(problem.times.counts, dtype=np.int64)[position],
             np.ascontiguousarray(np.take_along_axis(seconds, position, axis=1)),
             position,
             choices,
             CompressedRows.of(graph.predecessors),
             CompressedRows.of(graph.successors),
-            np.asarray(graph.topological_order, dtype=np.int32),
+            np.asarray(graph.topological_order, dtype=np.int64),
         )
 
     def reversed(self) -> Instance:
@@ -69,7 +69,7 @@ class Instance(NamedTuple):
     def choice(self, positions: NDArray[np.int64]) -> Ints:
         """Return the choices of these (n_ops,) positions in `Times.counts`; useless counts become the next narrower."""
         wider = (self.position <= positions[:, None]).sum(axis=1)
-        return np.asarray(np.clip(np.minimum(wider, self.choices) - 1, 0, None), dtype=np.int32)
+        return np.asarray(np.clip(np.minimum(wider, self.choices) - 1, 0, None), dtype=np.int64)
 
     def positions(self, choice: Ints) -> Ints:
         """Return (n_ops,) positions of the choices in `Times.counts`."""
@@ -77,7 +77,7 @@ class Instance(NamedTuple):
 
     def widths(self, choice: Ints) -> Ints:
         """Return (n_ops,) numbers of cores of the ops with these choices."""
-        return np.asarray(self.width[np.arange(len(choice)), choice], dtype=np.int32)
+        return np.asarray(self.width[np.arange(len(choice)), choice], dtype=np.int64)
 
     def times(self, choice: Ints) -> Floats:
         """Return (n_ops,) seconds of the ops with these choices."""
@@ -98,4 +98,4 @@ def positions_of(useful: Bools) -> tuple[Ints, Ints]:
     position = np.argsort(~useful, axis=1, kind="stable")[:, : int(choices.max())]
     last = position[np.arange(len(choices)), choices - 1]
     position = np.where(np.arange(position.shape[1]) < choices[:, None], position, last[:, None])
-    return position.astype(np.int32), choices.astype(np.int32)
+    return position.astype(np.int64), choices.astype(np.int64)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.scheduler.kernels.compiled import compiled
+from threadcast.scheduler.kernels.compiled import helper
 from threadcast.scheduler.kernels.instance import Floats, Ints
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
@@ -34,7 +34,7 @@ class Cooling(NamedTuple):
     enough_s: float
 
 
-@compiled
+@helper
 def draw(random: RandomState) -> float:
     """Return the next random number in [0, 1), by xorshift64* (Vigna 2016)."""
     x = random[0]
@@ -45,7 +45,7 @@ def draw(random: RandomState) -> float:
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-@compiled
+@helper
 def critical_chain(seconds: Floats, start: Floats, makespan: float, random: RandomState, chain: Ints) -> int:
     """Fill `chain` with ops, each of which starts when the next finishes, from the last op on; return how many."""
     n = len(start)
@@ -68,7 +68,7 @@ def critical_chain(seconds: Floats, start: Floats, makespan: float, random: Rand
     return count
 
 
-@compiled
+@helper
 def some_op(n: int, chain: Ints, on_chain: int, random: RandomState) -> int:
     """Return an op to move: often one of the first `on_chain` of `chain`."""
     if on_chain > 0 and draw(random) < P_CRITICAL:
@@ -76,7 +76,7 @@ def some_op(n: int, chain: Ints, on_chain: int, random: RandomState) -> int:
     return int(draw(random) * n)
 
 
-@compiled
+@helper
 def other_choice(old: int, choices: int, random: RandomState) -> int:
     """Return a choice other than `old` among an op's `choices`, of which there must be at least two."""
     if draw(random) < P_NEIGHBOUR:
@@ -86,7 +86,7 @@ def other_choice(old: int, choices: int, random: RandomState) -> int:
     return new + 1 if new >= old else new
 
 
-@compiled
+@helper
 def some_place(
     op: int, predecessors: CompressedRows, successors: CompressedRows, place: Ints, random: RandomState
 ) -> int:
@@ -99,7 +99,7 @@ def some_place(
     return low + int(draw(random) * (high - low + 1))
 
 
-@compiled
+@helper
 def shift(order: Ints, place: Ints, begin: int, end: int) -> None:
     """Move the op at place `begin` of the order to place `end`; `place` (n_ops,) is each op's place."""
     op = order[begin]

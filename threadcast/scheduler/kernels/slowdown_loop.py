@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
-from threadcast.scheduler.kernels.compiled import compiled, inlined
+from threadcast.scheduler.kernels.compiled import helper, inlined
 from threadcast.scheduler.kernels.instance import Floats, Ints
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
@@ -26,7 +26,7 @@ class _Running(NamedTuple):
     size: Ints
 
 
-@compiled
+@helper
 def run_with_slowdowns(
     order: Ints, predecessors: CompressedRows, successors: CompressedRows, cores_of: CompressedRows, n_cores: int,
     slowdowns: SlowdownMatrix, lone_s: Floats, limit_s: float, start: Floats, seconds: Floats,
@@ -40,10 +40,10 @@ def run_with_slowdowns(
     waiting = predecessors.indptr[1:] - predecessors.indptr[:-1]
     next_on_core = _next_on_core(order, cores_of, n_cores, waiting)
     running = _Running(
-        np.empty(n, dtype=np.int32), np.empty(n), np.empty(n), np.zeros(labels), np.zeros(labels),
-        np.zeros(1, dtype=np.int32),
+        np.empty(n, dtype=np.int64), np.empty(n), np.empty(n), np.zeros(labels), np.zeros(labels),
+        np.zeros(1, dtype=np.int64),
     )  # fmt: skip
-    finished = np.empty(n, dtype=np.int32)
+    finished = np.empty(n, dtype=np.int64)
     now = 0.0
     for op in range(n):
         if waiting[op] == 0:
@@ -55,16 +55,16 @@ def run_with_slowdowns(
         if now > limit_s:
             return np.inf
         for i in range(_advance(running, step, finished)):
-            op = finished[i]
+            op = int(finished[i])
             seconds[op] = now - start[op]
             running.cores_by_label[slowdowns.label[op]] -= _load(slowdowns, cores_of, op)
             running.ops_by_label[slowdowns.label[op]] -= 1
             edges = successors.indptr[op + 1] - successors.indptr[op]
             for e in range(edges + cores_of.indptr[op + 1] - cores_of.indptr[op]):
                 if e < edges:
-                    after = successors.indices[successors.indptr[op] + e]
+                    after = int(successors.indices[successors.indptr[op] + e])
                 else:
-                    after = next_on_core[cores_of.indptr[op] + e - edges]
+                    after = int(next_on_core[cores_of.indptr[op] + e - edges])
                 if after >= 0:
                     waiting[after] -= 1
                     if waiting[after] == 0:
@@ -77,8 +77,8 @@ def run_with_slowdowns(
 def _next_on_core(order: Ints, cores_of: CompressedRows, n_cores: int, waiting: Ints) -> Ints:
     """For each op and each of its cores, as in `cores_of`, the next op there, or -1; that waits for one op more."""
     indptr, cores = cores_of
-    following = np.full(len(cores), -1, dtype=np.int32)
-    last = np.full(n_cores, -1, dtype=np.int32)  # entry of `cores`
+    following = np.full(len(cores), -1, dtype=np.int64)
+    last = np.full(n_cores, -1, dtype=np.int64)  # entry of `cores`
     for k in range(len(order)):
         op = order[k]
         for i in range(indptr[op], indptr[op + 1]):
@@ -111,7 +111,7 @@ def _to_next_finish(running: _Running, slowdowns: SlowdownMatrix, cores_of: Comp
     busy_cores, n_running = running.cores_by_label, running.ops_by_label
     step = np.inf
     for r in range(running.size[0]):
-        op = running.op[r]
+        op = int(running.op[r])
         own, excess = label[op], 0.0
         own_load = _load(slowdowns, cores_of, op)
         for other in range(len(busy_cores)):

@@ -37,7 +37,7 @@ class Cpa(Allotted):
         from threadcast.scheduler.kernels.cpa_loop import grow  # brings numba along
 
         instance = Instance.of(problem)
-        choice = np.zeros(instance.n_ops, dtype=np.int32)
+        choice = np.zeros(instance.n_ops, dtype=np.int64)
         grow(instance, depth, spare.copy(), choice)
         self.allotment: Integers = instance.positions(choice).astype(np.int64)
         level = levels(problem.graph, problem.times.at(self.allotment))

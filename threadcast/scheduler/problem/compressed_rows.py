@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 class CompressedRows(NamedTuple):
     """The list of op i is `indices[indptr[i]:indptr[i + 1]]`, as in SciPy's compressed sparse rows.
 
-    `indptr`: (n_ops + 1,) int32; `indices`: int32.
+    `indptr`: (n_ops + 1,) int64; `indices`: int64.
     """
 
-    indptr: NDArray[np.int32]
-    indices: NDArray[np.int32]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int64]
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[int]]) -> CompressedRows:
         """Return `lists`, such as `graph.predecessors` or `graph.successors`, in compressed form."""
-        indptr = np.zeros(len(lists) + 1, dtype=np.int32)
+        indptr = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in lists], out=indptr[1:])
-        return cls(indptr, np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(indptr[-1])))
+        return cls(indptr, np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(indptr[-1])))
 
     @property
     def rows(self) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ def balanced(instance: Instance, limit_s: float, widest: Ints) -> Ints:
 
     `widest`: (n_ops,) most cores of each op. See `allotment_loops.use_slack`.
     """
-    choice = np.empty(instance.n_ops, dtype=np.int32)
+    choice = np.empty(instance.n_ops, dtype=np.int64)
     use_slack(instance, widest, limit_s, choice)
     return choice
 
@@ -25,7 +25,7 @@ def level_shares(instance: Instance, *, late: bool) -> Floats:
     `late`, from it to the end. MCPA (`policies.cpa`) has the rule that a level gets no more cores than there are.
     """
     instance = instance.reversed() if late else instance
-    depth = np.zeros(instance.n_ops, dtype=np.int32)
+    depth = np.zeros(instance.n_ops, dtype=np.int64)
     fill_depths(instance.order, instance.successors, depth)
     work = instance.width[:, 0] * instance.seconds[:, 0]
     of_level = np.bincount(depth, work)[depth]
@@ -37,4 +37,4 @@ def level_shares(instance: Instance, *, late: bool) -> Floats:
 def widest_within(instance: Instance, widest: Ints) -> Ints:
     """Return each op's widest useful choice of at most `widest` (n_ops,) cores; its narrowest where there is none."""
     fits = (instance.width <= widest[:, None]).sum(axis=1)
-    return np.asarray(np.clip(np.minimum(fits, instance.choices) - 1, 0, None), dtype=np.int32)
+    return np.asarray(np.clip(np.minimum(fits, instance.choices) - 1, 0, None), dtype=np.int64)

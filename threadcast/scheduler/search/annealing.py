@@ -75,10 +75,10 @@ def justified(instance: Instance, order: Ints, choice: Ints) -> tuple[Ints, floa
         if not found_s < best_s:
             return best_order, best_s
         best_s, place = found_s, _places(best_order)
-        last_first = np.lexsort((-place, -(start + allotment.seconds))).astype(np.int32)
+        last_first = np.lexsort((-place, -(start + allotment.seconds))).astype(np.int64)
         mirrored = np.empty(len(order))
         _insert(backwards, last_first, allotment, mirrored)
-        candidate = np.lexsort((place, -(mirrored + allotment.seconds))).astype(np.int32)
+        candidate = np.lexsort((place, -(mirrored + allotment.seconds))).astype(np.int64)
         if _insert(instance, candidate, allotment, start) >= best_s:
             return best_order, best_s
         best_order = candidate
@@ -92,6 +92,6 @@ def _insert(instance: Instance, order: Ints, allotment: Allotment, start: Floats
 
 
 def _places(order: Ints) -> Ints:
-    place = np.empty(len(order), dtype=np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order), dtype=np.int64)
     return place

@@ -60,11 +60,11 @@ class CoreLayout:
         self._problem = problem
         self._slowdowns = SlowdownMatrix.none() if slowdowns is None else slowdowns
         numbers: dict[int, int] = {}
-        group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int32)
+        group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int64)
         predecessors, successors = CompressedRows.of(graph.predecessors), CompressedRows.of(graph.successors)
         self._graph = CoreGraph(predecessors, successors, group, self._slowdowns)
         self._ids = tuple(core.id for core in problem.machine.cores)
-        self._counts = np.asarray(times.counts, dtype=np.int32)
+        self._counts = np.asarray(times.counts, dtype=np.int64)
         self._fast, self.slower_s = times.seconds, _slower(problem)
         """`slower_s`: (n_ops, n_counts) seconds at the worse affinity."""
         self._spread = times.spread & (self._counts > 1)  # one core is picked from where it breaks up no group
@@ -84,9 +84,9 @@ class CoreLayout:
     def placements(self, sequence: CoreSequence) -> tuple[Placement, ...]:
         """Return where and when the ops run, in their order."""
         _, order, position = sequence
-        indptr = np.zeros(len(order) + 1, dtype=np.int32)
+        indptr = np.zeros(len(order) + 1, dtype=np.int64)
         np.cumsum(self._counts[position], out=indptr[1:])
-        cores_of = CompressedRows(indptr, np.empty(indptr[-1], dtype=np.int32))
+        cores_of = CompressedRows(indptr, np.empty(indptr[-1], dtype=np.int64))
         assign_cores(self._graph, order, self._allotment(position), np.inf, _room(len(order)), cores_of)
         own = np.split(np.asarray(self._ids)[cores_of.indices], indptr[1:-1])
         return timed(self._problem, order, [tuple(cores.tolist()) for cores in own])
@@ -101,7 +101,7 @@ class CoreLayout:
         """
         best_s, order, position = sequence
         columns, choices = positions_of(useful_widths(self._fast) | useful_widths(self.slower_s))
-        choice = (columns == position[:, None]).argmax(axis=1).astype(np.int32)
+        choice = (columns == position[:, None]).argmax(axis=1).astype(np.int64)
         row = np.arange(len(order))[:, None]
         options = CoreChoices(
             self._counts[columns], self._fast[row, columns], self.slower_s[row, columns], self._spread[row, columns],
@@ -150,7 +150,7 @@ def lay_out(problem: Problem, *, start: Sequence[float], position: Sequence[int]
     `CoreLayout` assigns the cores. The plan's `lower_bound_s` is 0.
     """
     layout = CoreLayout(problem)
-    placements = layout.placements(layout.sequence(start, np.asarray(position, dtype=np.int32)))
+    placements = layout.placements(layout.sequence(start, np.asarray(position, dtype=np.int64)))
     return Plan(len(problem.machine), policy, placements, curves_from=problem.curves.model)
 
 
@@ -195,4 +195,4 @@ def _order(problem: Problem, start: Sequence[float], timeless: Sequence[bool]) -
     for op in sorted(range(len(graph)), key=lambda op: (start[op], place[op])):
         if not timeless[op]:
             append(op)
-    return np.array(order, dtype=np.int32)
+    return np.array(order, dtype=np.int64)

@@ -34,7 +34,7 @@ class Replay:
     def of(cls, graph: OpGraph, placements: Sequence[Placement]) -> Replay:
         """Return the replay of a plan's placements."""
         by_id = {at.id: at for at in placements}
-        order = np.array(plan_order(graph, placements), dtype=np.int32)
+        order = np.array(plan_order(graph, placements), dtype=np.int64)
         return cls(graph, order, [by_id[op_id].cores for op_id in graph.ids])
 
     def run(self, seconds: Floats) -> tuple[float, Floats]:
@@ -47,7 +47,7 @@ class Replay:
 def replayed(problem: Problem, placements: Sequence[Placement]) -> tuple[Placement, ...]:
     """Return `placements` with the problem's times: ops keep their cores and their order on them."""
     by_id = {at.id: at for at in placements}
-    order = np.array(plan_order(problem.graph, placements), dtype=np.int32)
+    order = np.array(plan_order(problem.graph, placements), dtype=np.int64)
     return timed(problem, order, [by_id[op_id].cores for op_id in problem.graph.ids])
 
 

@@ -120,7 +120,7 @@ class Search:
                     if self._is_over():
                         break
                     tried.append(_Start(self._dispatched(choice, rules), number, widest, limit * factor))
-        nothing = np.empty(0, dtype=np.int32)
+        nothing = np.empty(0, dtype=np.int64)
         for i, choice in enumerate(self._given):
             tried += [_Start(self._dispatched(choice, rules), -1 - i, nothing, 0.0) for rules in RULES]
         shortest: dict[int, Solution] = {}
@@ -132,10 +132,10 @@ class Search:
         """Limits on the ops' widths: the same for all, or a precedence level's share by work."""
         n, cores = self.instance.n_ops, self.instance.cores
         uniform = {max(1, round(cores / 2 ** (k / 2))) for k in range(2 * cores.bit_length())} | {1, cores}
-        found = [np.full(n, width, dtype=np.int32) for width in sorted(uniform, reverse=True)]
+        found = [np.full(n, width, dtype=np.int64) for width in sorted(uniform, reverse=True)]
         for late in (False, True):
             share = level_shares(self.instance, late=late)
-            found += [np.minimum(share * factor, cores).astype(np.int32) for factor in (1.0, 1.5)]
+            found += [np.minimum(share * factor, cores).astype(np.int64) for factor in (1.0, 1.5)]
         return found
 
     def _dispatched(self, choice: Ints, rules: Rules, noise: Floats | None = None) -> Solution:
@@ -184,8 +184,8 @@ class Search:
             critical = before.start + self._level >= before.makespan_s * (1 - NEARLY_CRITICAL)
             chosen = random.random(len(choice)) < share
             change = np.where(random.random(len(choice)) < np.where(critical, 0.8, 0.2), 1, -1)
-            changed = np.clip(choice + change, 0, instance.choices - 1).astype(np.int32)
-            choice = np.where(chosen, changed, choice).astype(np.int32)
+            changed = np.clip(choice + change, 0, instance.choices - 1).astype(np.int64)
+            choice = np.where(chosen, changed, choice).astype(np.int64)
             noise = 1 + 0.02 * random.standard_normal(len(choice)) if random.random() < 0.3 else None
             self._dispatched(choice, self._best_rules if random.random() < 0.8 else RULES[random.integers(4)], noise)
             share = min(0.3, share * 1.5) if self._best is not before else max(2 / len(choice), share * 0.95)

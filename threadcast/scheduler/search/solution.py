@@ -19,7 +19,7 @@ class Solution:
 
     def order(self, instance: Instance) -> Ints:
         """Return (n_ops,) ops by start; of those with the same start, ops that take no time come first."""
-        place = np.empty(instance.n_ops, dtype=np.int32)
-        place[instance.order] = np.arange(instance.n_ops, dtype=np.int32)
+        place = np.empty(instance.n_ops, dtype=np.int64)
+        place[instance.order] = np.arange(instance.n_ops, dtype=np.int64)
         takes_time = self.start + instance.times(self.choice) > self.start
-        return np.lexsort((place, takes_time, self.start)).astype(np.int32)
+        return np.lexsort((place, takes_time, self.start)).astype(np.int64)

@@ -1,0 +1,59 @@
+"""Compiles all loops of the planner before they are needed; the machine code stays on disk for later processes.
+
+`planner.plan` does it before its time budget begins, and `threadcast serve` at its start. To do it when a machine or a
+container image is set up, run `python -m threadcast.scheduler.compile_planner`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from itertools import count
+
+from threadcast.core import Machine, Op, OpGraph
+from threadcast.core.graph import Edge
+from threadcast.core.parent_process import end_with_parent
+from threadcast.scheduler.problem import Problem
+from threadcast.scheduler.problem.graph_curves import curves_of
+
+
+@cache
+def compile_planner() -> None:
+    """Call each compiled loop once on a tiny problem, which compiles it or loads its machine code from disk.
+
+    Further calls in a process do nothing, as do calls where numba is not installed.
+    """
+    from threadcast.scheduler.kernels.compiled import COMPILED
+
+    if not COMPILED:
+        return
+    from threadcast.scheduler.kernels.instance import Instance
+    from threadcast.scheduler.policies.cpa import Cpa
+    from threadcast.scheduler.search.core_layout import CoreLayout
+    from threadcast.scheduler.search.replay import Replay
+    from threadcast.scheduler.search.search import Search
+
+    problem = _tiny_problem()
+    instance = Instance.of(problem)
+    Cpa(problem)
+    solution = Search(instance, bound_s=0.0).run()[0]
+    layout = CoreLayout(problem)
+    sequence = layout.sequence(solution.start.tolist(), instance.positions(solution.choice))
+    sequence = layout.annealed(sequence, seed=0, enough_s=0.0, deadline_s=1.0, clock=count().__next__)
+    Replay.of(problem.graph, layout.placements(sequence)).run(instance.times(solution.choice))
+
+
+def _tiny_problem() -> Problem:
+    curves = {name: {1: 1.0, 2: 0.6} for name in "abc"}
+    graph = OpGraph(tuple(curves), (Op("mm"),) * 3, (Edge(0, 2), Edge(1, 2)), curves)
+    machine = Machine.uniform("two", 2)
+    return Problem(graph, curves_of(graph, machine), machine)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:  # for a service: its process id, and this process's nice value
+        _parent, _nice = map(int, sys.argv[1:])
+        end_with_parent(_parent)
+        os.nice(_nice)
+    compile_planner()
