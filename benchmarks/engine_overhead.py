@@ -20,7 +20,9 @@ from threadcast.capture.program import below_autograd
 from threadcast.core import Case, Machine, Placement, Plan, read_machine
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.engine import NativeEngine, NativeLoop
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engines.native.lowering import Values, native_program
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 
@@ -97,10 +99,10 @@ def main() -> None:
                 for name, (captured, plan) in plans.items()
             },
         }
-        loop = NativeLoop(chain)
+        loop = native_program(native_library(), chain, Values.of(chain.program))
         inputs = chain.bind()
         native = {
-            "the calls alone": lambda: loop.run(inputs),
+            "the calls alone": lambda: loop.run(list(inputs)),
             **{name: stepping(c, NativeEngine(c, plan, machine)) for name, (c, plan) in plans.items()},
         }
         for title, contenders in (("Python engine", python), ("native engine", native)):

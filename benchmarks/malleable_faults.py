@@ -109,6 +109,9 @@ def main() -> None:
         finally:
             parties.end()
     for what, seconds in settled.items():
+        if not seconds:  # few rounds need not draw every kind of event
+            print(f"{what}: not once")
+            continue
         late = sum(one > WITHIN_S for one in seconds)
         print(f"{what}: {len(seconds)} times, settled in {median(seconds):.3f} s, at most {max(seconds):.3f} s, "
               f"{late} later than {WITHIN_S:g} s")  # fmt: skip

@@ -1,7 +1,9 @@
-"""A table of a benchmark names its run, and a row that was measured again stands beside its earlier values."""
+"""Benchmarks import what there is; a table names its run; a row that was measured again keeps its earlier values."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import math
 import sys
@@ -13,6 +15,15 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)
+def test_a_benchmark_imports_only_names_that_exist(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("threadcast"):
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names if not hasattr(module, alias.name)):
+                importlib.import_module(f"{node.module}.{name}")
 
 
 @pytest.fixture

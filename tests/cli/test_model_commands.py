@@ -352,5 +352,19 @@ def test_a_cluster_that_does_not_answer_is_named(folder, monkeypatch):
     assert "tcp://127.0.0.1:9" in refused(
         "train", "--model", "ols", "--backend", "dask", "--address", "tcp://127.0.0.1:9"
     )
+    wrong = refused("train", "--model", "ols", "--backend", "dask", "--address", "nonsense")
+    assert wrong.startswith("threadcast: error: no Dask scheduler answers at nonsense: missing port")
     refused("train", "--model", "ols", "--backend", "dask", code=2)
     refused("train", "--model", "ols", "--address", "tcp://127.0.0.1:9", code=2)
+
+
+def test_a_damaged_version_does_not_hide_the_others(folder):
+    document("train", "--model", "hill_climb", "--model", "roofline", "--jobs", "1")
+    versions = folder / "threadcast" / "models" / "versions"
+    manifest = versions / "hill_climb@1" / "manifest.json"
+    manifest.chmod(0o644)
+    manifest.write_text("{")
+    listed = invoke("models", "list", "--json")
+    assert [model["version"] for model in json.loads(listed.stdout)["models"]] == ["roofline@1"]
+    assert "hill_climb@1 is damaged" in listed.stderr
+    assert "is not JSON" in refused("models", "show", "hill_climb@1")

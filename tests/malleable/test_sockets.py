@@ -43,6 +43,13 @@ def test_a_folder_for_sockets_is_opened_to_the_group(tmp_path: Path, folder: str
     assert (tmp_path / folder).stat().st_mode & 0o777 == 0o750
 
 
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a.sock", tmp_path / "file" / "folder" / "a.sock"):
+        with pytest.raises(InvalidInput, match="cannot be a folder"):
+            listen(path)
+
+
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="too long"):
         listen(tmp_path / ("x" * 108))

@@ -103,8 +103,8 @@ class _Builder:
         for item, spec in _items(call.result):
             self._define(Ref(call.number, item), None, spec)
         for part in parts:
-            kept = [spec if i in part.members else None for i, spec in enumerate(call.result)]
-            returned = kept if part.single is None else kept[part.single]
+            own = [spec if i in part.members else None for i, spec in enumerate(call.result)]
+            returned = own if part.single is None else own[part.single]
             slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, returned))
             for item in part.members:
                 mine = Ref(slot, item if part.single is None else None)
@@ -149,8 +149,8 @@ class _Builder:
         )
         distinct: dict[str, Op] = {}
         ops = tuple(distinct.setdefault(op.key, op) for op in (self._op(self.calls[i]) for i in keep))
-        kept = tuple(map_refs(renumber, simpler.outputs))
-        program = Program(tuple(self.inputs), renumbered, kept, recording.structure)
+        outputs = tuple(map_refs(renumber, simpler.outputs))
+        program = Program(tuple(self.inputs), renumbered, outputs, recording.structure)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
         return Lowered(graph, program, self.constants)
 

@@ -55,7 +55,7 @@ class Simplifier:
 
     def _leave_out_views(self) -> None:
         same: dict[Ref, Ref] = {}
-        seen: dict[Hashable, Ref] = {}
+        views: dict[Hashable, Ref] = {}
 
         def swapped(ref: Ref) -> Ref:
             return same.get(ref, ref)
@@ -70,7 +70,7 @@ class Simplifier:
             if base is not None and base.target is part.target is aten.t.default:
                 same[mine] = base.args[0]
                 continue
-            known = seen.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
+            known = views.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
             if known != mine:
                 same[mine] = known
         self.outputs = map_refs(swapped, self.outputs)

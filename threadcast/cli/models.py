@@ -29,8 +29,11 @@ def list_(output: Output, settings: Settings) -> None:
     aliases = registry.aliases()
     rows: list[dict[str, Any]] = []
     cells = []
-    for version in registry.versions():
-        manifest = registry.manifest(version)
+    manifests, damaged = registry.manifests()
+    for version in damaged:
+        output.warn(f"{version} is damaged and left out; `threadcast models show {version}` says why")
+    for manifest in manifests:
+        version = manifest.version
         score = _score(manifest)
         called = [alias for alias, stands_for in aliases.items() if stands_for == version]
         row = {

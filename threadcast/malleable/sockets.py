@@ -143,7 +143,10 @@ def _refuse_used(path: Path) -> None:
 
 
 def _own_folder(path: Path) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidInput(f"{path} cannot be a folder: there is a file of this name; choose another path") from error
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o002:
         raise InvalidInput(f"{path} is another user's, or open to all; set XDG_RUNTIME_DIR to a folder of your own")

@@ -35,9 +35,11 @@ def cluster(address: str) -> Iterator[None]:
     """
     import distributed
     import joblib
+    from distributed.comm.addressing import get_address_host_port
 
     connect: Callable[..., Any] = distributed.Client
     try:
+        get_address_host_port(address)  # else a client that is not complete fails once more when it is deleted
         client = connect(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"no Dask scheduler answers at {address}: {error}") from error

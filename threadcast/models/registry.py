@@ -92,7 +92,9 @@ class ModelRegistry:
     def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
-            raise InvalidInput(f"{self.root} is a file; models are kept in a folder, which is made where there is none")
+            raise InvalidInput(
+                f"{self.root} is a file; models are stored in a folder, which is created where there is none"
+            )
         self._now = now
         self._aliases = Aliases(self.root, now)
 
@@ -178,6 +180,16 @@ class ModelRegistry:
     def versions(self) -> list[str]:
         """Every version, by name and number."""
         return [f"{name}@{number}" for name, number in sorted(self._numbers())]
+
+    def manifests(self) -> tuple[list[Manifest], list[str]]:
+        """The manifests of all versions, by name and number, and the versions whose manifest is damaged."""
+        manifests, damaged = [], []
+        for version in self.versions():
+            try:
+                manifests.append(self.manifest(version))
+            except ArtefactError:
+                damaged.append(version)
+        return manifests, damaged
 
     def aliases(self) -> dict[str, str]:
         """Every alias with the version that it stands for."""

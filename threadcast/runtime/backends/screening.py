@@ -55,8 +55,8 @@ def screened(module: FlatModule, cores: int, file: Path, among: Sequence[str]) -
     code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as it; it.{call}"
     make_file([sys.executable, "-c", code], found, "the comparison of backends")
     program.unlink()
-    told = json.loads(found.read_text())
-    return Screening([Way(*way) for way in told["ways"]], told["failed"])
+    answer = json.loads(found.read_text())
+    return Screening([Way(*way) for way in answer["ways"]], answer["failed"])
 
 
 def main(path: str, cores: int, among: Sequence[str]) -> None:
@@ -99,7 +99,7 @@ def _screened(program: ExportedProgram, cores: int, file: Path, among: Sequence[
 def _seconds(module: FlatModule, runs: dict[Way, TensorCall]) -> dict[Way, float]:
     """Median seconds of a call of each way. The ways take turns, so that a busy moment affects all of them."""
     inputs = module.tensors(module.example)
-    taken: dict[Way, list[float]] = {way: [] for way in runs}
+    call_s: dict[Way, list[float]] = {way: [] for way in runs}
     for _ in range(TURNS):
         for way, run in runs.items():
             run(inputs)  # finds its threads asleep and its caches cold
@@ -107,5 +107,5 @@ def _seconds(module: FlatModule, runs: dict[Way, TensorCall]) -> dict[Way, float
             while now_s - began_s < TURN_S:
                 run(inputs)
                 before_s, now_s = now_s, time.perf_counter()
-                taken[way].append(now_s - before_s)
-    return {way: median(own[len(own) // TURNS :]) for way, own in taken.items()}  # the first turn warms up
+                call_s[way].append(now_s - before_s)
+    return {way: median(own[len(own) // TURNS :]) for way, own in call_s.items()}  # the first turn warms up

@@ -157,9 +157,9 @@ class Clusters:
             return
         self.before[i] -= term.in_place
         self.before[i] |= {maker for ref in term.refs if (maker := ref.slot - self.n_inputs) >= 0}
-        for made in term.in_place:
-            for other in self._ordered[made]:
-                if other < made:
+        for node in term.in_place:
+            for other in self._ordered[node]:
+                if other < node:
                     self.before[i].add(other)
                 else:
                     self.before[other].add(i)
@@ -217,7 +217,7 @@ class Clusters:
         grouped = {i for group in self.groups for i in group.nodes}
         readers: defaultdict[int, set[int]] = defaultdict(set)
         outputs = {ref.slot for ref in find_refs(self.program.outputs)}
-        optional = {made for term in self.terms.values() for made in term.in_place}
+        optional = {node for term in self.terms.values() for node in term.in_place}
         unneeded = set()
         for i in range(len(self.program.nodes) - 1, -1, -1):
             node, slot = self.program.nodes[i], self.program.slot_of(i)

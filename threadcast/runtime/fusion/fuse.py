@@ -88,9 +88,9 @@ class _Rewriting:
             if block < self._n_nodes:
                 slots[old.slot_of(block)] = Ref(slot)
                 continue
-            kept = self._kernels[block - self._n_nodes].nodes
-            for n, node in enumerate(kept):
-                slots[old.slot_of(node)] = Ref(slot, n if len(kept) > 1 else None)
+            stored = self._kernels[block - self._n_nodes].nodes
+            for n, node in enumerate(stored):
+                slots[old.slot_of(node)] = Ref(slot, n if len(stored) > 1 else None)
         return slots
 
     def _block(self, node: int) -> int:

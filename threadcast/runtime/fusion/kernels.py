@@ -81,9 +81,9 @@ def kernel_of(clusters: Clusters, group: Group) -> Kernel:
     inputs = tuple(dict.fromkeys(r for i in group.nodes for r in clusters.terms[i].refs if r.slot not in mine))
     names: dict[Ref, str] = {Ref(slot): name for slot, name in mine.items()}
     names.update({ref: f"x{n}" for n, ref in enumerate(inputs)})
-    kept = [i for i in group.nodes if _leaves(clusters, i, group)]
-    outputs = [graph.ops[i].outputs[0] for i in kept]
-    stores = [(mine[program.slot_of(i)], Stored(n, 0, spec.laid_out)) for n, (i, spec) in enumerate(zip(kept, outputs))]
+    read = [i for i in group.nodes if _leaves(clusters, i, group)]
+    outputs = [graph.ops[i].outputs[0] for i in read]
+    stores = [(mine[program.slot_of(i)], Stored(n, 0, spec.laid_out)) for n, (i, spec) in enumerate(zip(read, outputs))]
     for i in group.concatenated:
         parts, dim = _concatenation(program.nodes[i].args)
         spec = graph.ops[i].outputs[0]
@@ -101,7 +101,7 @@ def kernel_of(clusters: Clusters, group: Group) -> Kernel:
         lines.append(f"    store<dense>({value}, p[{n}], s[{n}], i, count);")
     source, symbol = _function("\n".join(lines), len(inputs), len(stores))
     shape = graph.ops[group.nodes[0]].outputs[0].shape
-    nodes = (*kept, *group.concatenated)
+    nodes = (*read, *group.concatenated)
     return Kernel(source, symbol, shape, inputs, tuple(outputs), nodes, tuple(stored for _, stored in stores))
 
 

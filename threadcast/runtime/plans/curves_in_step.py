@@ -51,7 +51,7 @@ def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> Cu
     return CurveTable(tuple(traces), middle, low, high, source, "in-step")
 
 
-def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
+def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
     """Return the curves `alone`, scaled by how long ops took side by side with others in the `traces` of a plan.
 
     `alone` are the curves of ops that run one after the other. There is one factor for each kind of op on all cores,
@@ -63,7 +63,7 @@ def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> Curve
     column: dict[int, int] = {}
     for position, case in enumerate(alone.cases):
         column.setdefault(case.threads, position)
-    taken: defaultdict[tuple[bool, str], float] = defaultdict(float)
+    took: defaultdict[tuple[bool, str], float] = defaultdict(float)
     expected: defaultdict[tuple[bool, str], float] = defaultdict(float)
     ran = traces[0].by_id()
     seconds = np.median([_seconds(graph, trace) for trace in traces], axis=0)
@@ -73,15 +73,15 @@ def as_seen(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> Curve
             continue
         at_s = float(alone.seconds[i, column[threads]])
         for kind in (op.kind, _ANY):
-            taken[threads == cores, kind] += float(seconds[i])
+            took[threads == cores, kind] += float(seconds[i])
             expected[threads == cores, kind] += at_s
     if not expected:
         return alone
-    overall = sum(taken.values()) / sum(expected.values())
+    overall = sum(took.values()) / sum(expected.values())
 
     def factor(kind: str, all_cores: bool) -> float:
         known = next(((all_cores, name) for name in (kind, _ANY) if (all_cores, name) in expected), None)
-        return taken[known] / expected[known] if known else overall
+        return took[known] / expected[known] if known else overall
 
     by_case = [[factor(op.kind, case.threads == cores) for case in alone.cases] for op in graph.ops]
     scale = np.array(by_case).reshape(alone.seconds.shape)

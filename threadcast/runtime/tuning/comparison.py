@@ -70,4 +70,4 @@ def compare(
             progress(round_ - WARM_UP + 1, steps)
     traces = sorted((engine.run_traced(inputs)[1] for _ in range(WARM_UP)), key=lambda trace: trace.makespan_s)
     verdict = judge(seconds["default"], seconds["plan"])
-    return Comparison({name: tuple(taken) for name, taken in seconds.items()}, verdict, traces[len(traces) // 2])
+    return Comparison({name: tuple(steps_s) for name, steps_s in seconds.items()}, verdict, traces[len(traces) // 2])

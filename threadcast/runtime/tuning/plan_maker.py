@@ -13,7 +13,7 @@ from threadcast.core import CurveTable, Machine, Plan, Trace
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import engine_costs, open_engine
-from threadcast.runtime.plans.curves_in_step import STEPS, as_seen, curves_in_step
+from threadcast.runtime.plans.curves_in_step import STEPS, curves_in_step, curves_side_by_side
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
 from threadcast.scheduler.planner_process import PlannerProcess
@@ -71,7 +71,7 @@ class PlanMaker:
             probed = {step.case: traces for step, traces in self._traces.items() if isinstance(step, Probe)}
             curves = self._alone = curves_in_step(graph, probed)
         else:
-            curves = as_seen(self._alone, graph, self._traces[Try(len(self.plans) - 1)])
+            curves = curves_side_by_side(self._alone, graph, self._traces[Try(len(self.plans) - 1)])
             if curves is self._alone:
                 return False
         problem = Problem(graph, engine_costs().added(curves), self._machine)

@@ -62,8 +62,8 @@ def observed_slowdowns(traces: Iterable[Trace], graph: OpGraph, lone_s: Mapping[
 
 def learned(table: CoRunTable, observed: Mapping[Keys, float]) -> CoRunTable:
     """Return the table with its bad pairs updated: an observed pair is bad if its slow-down is at least `SLOWER`."""
-    kept = {pair: by for pair, by in table.bad_pairs.items() if pair not in observed}
-    return replace(table, bad_pairs={**kept, **{pair: by for pair, by in observed.items() if by >= SLOWER}})
+    others = {pair: by for pair, by in table.bad_pairs.items() if pair not in observed}
+    return replace(table, bad_pairs={**others, **{pair: by for pair, by in observed.items() if by >= SLOWER}})
 
 
 def _slowdown(took_s: float, expected_s: float, together_s: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
 from threadcast.scheduler.problem.times import Integers
-from threadcast.scheduler.simulation.core_picker import CorePicker
+from threadcast.scheduler.simulation.core_picker import CorePicker, without
 
 LOOK_AHEAD = 64
 """Most ready ops that one decision passes over, so that decisions stay quick on wide graphs."""
@@ -47,8 +47,7 @@ class Allotted(Policy):
             if width <= len(idle):
                 cores = self._picker.pick(idle, width, spread=self._spread[op])
                 launches.append(Launch(op, cores, width))
-                taken = set(cores)
-                idle = tuple(core for core in idle if core not in taken)
+                idle = without(idle, cores)
             elif self._in_order:
                 break
         return launches

@@ -76,9 +76,8 @@ class _Gaps:
         left_s = self._end[changed] - self._start[changed]
         useless = changed[(left_s <= 0) | (left_s < shortest_s)]
         if len(useless):
-            kept = np.ones(len(self._start), dtype=bool)
-            kept[useless] = False
-            self._start, self._end, self._core = self._start[kept], self._end[kept], self._core[kept]
+            self._start, self._end = np.delete(self._start, useless), np.delete(self._end, useless)
+            self._core = np.delete(self._core, useless)
 
 
 def _placed(problem: Problem) -> tuple[Placement, ...]:

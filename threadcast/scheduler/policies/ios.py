@@ -11,7 +11,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.policies.stage_cost import Stage
 from threadcast.scheduler.policies.stage_search import CANDIDATES, GROUP_OPS, GROUPS, stages_of
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
-from threadcast.scheduler.simulation.core_picker import CorePicker
+from threadcast.scheduler.simulation.core_picker import CorePicker, without
 
 
 class Ios(Policy):
@@ -78,8 +78,7 @@ class Ios(Policy):
             group = stage.groups[i]
             spread = all(self._fastest(op, group.cores)[1] for op in group.ops)
             found[i] = self._picker.pick(idle, group.cores, spread=spread)
-            taken = set(found[i])
-            idle = tuple(core for core in idle if core not in taken)
+            idle = without(idle, found[i])
         return [found[i] for i in range(len(stage.groups))]
 
     def _launched(self, op: int, cores: tuple[int, ...], limit: int) -> Launch:

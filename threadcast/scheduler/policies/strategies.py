@@ -12,7 +12,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.policies.concurrency import all_cores, per_kind, per_op
 from threadcast.scheduler.policies.corun import Candidate, candidates_of, fitting
 from threadcast.scheduler.problem import Launch, Policy, Problem, Running, State
-from threadcast.scheduler.simulation.core_picker import CorePicker
+from threadcast.scheduler.simulation.core_picker import CorePicker, without
 
 ALL = frozenset({1, 2, 3, 4})
 
@@ -135,8 +135,7 @@ class _Decision:
     def launch(self, op: int, candidate: Candidate) -> None:
         cores = self._picker.pick(self.idle, candidate.threads, spread=candidate.spread)
         self.launches.append(Launch(op, cores, candidate.threads, self.hardware_thread))
-        taken = set(cores)
-        self.idle = tuple(core for core in self.idle if core not in taken)
+        self.idle = without(self.idle, cores)
         self.ready.remove(op)
         if self.hardware_thread == 0:
             self.longest_s = max(candidate.seconds, self.longest_s or 0.0)

@@ -34,7 +34,7 @@ def _teams(problem: Problem, inter: int, intra: int) -> list[Team]:
     for number in range(min(inter, len(problem.graph))):
         start = number * width % len(order)
         cores = (order + order)[start : start + width]
-        taken = {team.hardware_thread for team in teams if not set(cores).isdisjoint(team.cores)}
-        lane = next(lane for lane in range(0, depth * (len(teams) + 1), depth) if lane not in taken)
+        in_use = {team.hardware_thread for team in teams if not set(cores).isdisjoint(team.cores)}
+        lane = next(lane for lane in range(0, depth * (len(teams) + 1), depth) if lane not in in_use)
         teams.append(Team(tuple(cores), lane))
     return teams

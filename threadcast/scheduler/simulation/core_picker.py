@@ -44,6 +44,12 @@ class CorePicker:
         return sorted(groups.values(), key=len, reverse=True)
 
 
+def without(idle: tuple[int, ...], cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the `idle` cores that are not among `cores`, in the same order."""
+    busy = set(cores)
+    return tuple(core for core in idle if core not in busy)
+
+
 def _compact(groups: list[list[int]], count: int) -> list[int]:
     """`groups`: idle cores by group, most first."""
     chosen: list[int] = []

@@ -34,8 +34,8 @@ class Occupancy:
             self._busy.append(0)
         for number in numbers:
             if self._busy[number] & mask:
-                taken = [core for core in launch.cores if self._busy[number] & self._bit[core]]
-                raise IllegalLaunch(f"hardware thread {number} of cores {taken} is taken")
+                in_use = [core for core in launch.cores if self._busy[number] & self._bit[core]]
+                raise IllegalLaunch(f"hardware thread {number} of cores {in_use} is taken")
         for number in numbers:
             self._busy[number] |= mask
 

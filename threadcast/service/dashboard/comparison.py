@@ -7,7 +7,7 @@ from flask import render_template, request
 from threadcast.service.context import context
 from threadcast.service.dashboard.charts import Chart, Line
 from threadcast.service.dashboard.frame import blueprint
-from threadcast.service.dashboard.scores import Score, newest, readable, scores_of
+from threadcast.service.dashboard.scores import Score, newest, scores_of
 
 SORTS = {"regret": "regret_mean", "accuracy": "accuracy", "samples": "samples", "name": "version"}
 FALLING = ("accuracy",)
@@ -18,7 +18,7 @@ FALLING = ("accuracy",)
 def comparison() -> str:
     """The scores of each model, by split."""
     models = context().models
-    manifests, _ = readable(models.registry)
+    manifests, _ = models.registry.manifests()
     aliases = models.registry.aliases()
     every = request.args.get("versions") == "all"
     shown = {m.version for m in manifests} if every else set(newest([m.version for m in manifests]).values())

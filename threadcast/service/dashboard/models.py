@@ -9,7 +9,7 @@ from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models.aliases import Move
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint
-from threadcast.service.dashboard.scores import readable, score_of
+from threadcast.service.dashboard.scores import score_of
 from threadcast.service.models import RESERVED
 from threadcast.service.problems import Problem
 
@@ -20,7 +20,7 @@ SAID = ("promoted", "rolled-back")
 def models() -> str:
     """The page with every version and alias."""
     registry, default = context().models.registry, context().models.default
-    manifests, damaged = readable(registry)
+    manifests, damaged = registry.manifests()
     aliases = registry.aliases()
     histories = {alias: registry.history(alias)[::-1] for alias in aliases}
     called: dict[str, list[str]] = {}

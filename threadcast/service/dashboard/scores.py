@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from threadcast.core.errors import ArtefactError
-from threadcast.models.registry import Manifest, ModelRegistry
+from threadcast.models.registry import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +48,6 @@ def scores_of(manifest: Manifest) -> list[Score]:
 def score_of(manifest: Manifest) -> Score | None:
     """Return the first score of a version, if it has one."""
     return next(iter(scores_of(manifest)), None)
-
-
-def readable(registry: ModelRegistry) -> tuple[list[Manifest], list[str]]:
-    """The manifests of all versions, and the versions whose manifest is damaged."""
-    manifests, damaged = [], []
-    for version in registry.versions():
-        try:
-            manifests.append(registry.manifest(version))
-        except ArtefactError:
-            damaged.append(version)
-    return manifests, damaged
 
 
 def newest(versions: list[str]) -> dict[str, str]:

@@ -162,18 +162,6 @@ def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> l
     return found
 
 
-class NativeLoop:
-    """Calls a program's operators natively, one after the other, without scheduling: a baseline for the engine."""
-
-    def __init__(self, captured: Captured) -> None:
-        values = Values.of(captured.program)
-        self._program = native_program(native_library(), captured, values)
-
-    def run(self, inputs: Sequence[Any]) -> None:
-        """Call every operator once on the calling thread; the results are freed at the end."""
-        self._program.run(list(inputs))
-
-
 class _NativeSteps:
     """The C++ engine and its threads, in an object of their own, so that the Python engine's finalizer can end them."""
 
