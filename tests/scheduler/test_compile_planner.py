@@ -33,16 +33,16 @@ assert all(before.values()), f"not compiled: {[name for name, known in before.it
 curves = [{1: 1.0 + i / 7, 2: 0.6 + i / 9, 4: 0.4 + i / 8} for i in range(12)]
 edges = [(i, i + 3) for i in range(9)]
 grouped = with_affinities(problem_of(curves, edges, cores=4, group_size=2), seed=1)
-plan(grouped)
+plan(grouped, budget_s=0.5)
 plan(problem_of(curves, edges, cores=3), robust=True, budget_s=0.5)
 uncertain = problem_of(curves, edges)
 table = uncertain.curves
 uncertain = Problem(uncertain.graph, replace(table, low=table.seconds / 2, high=table.seconds * 2), uncertain.machine)
-plan(uncertain)
+plan(uncertain, budget_s=0.5)
 slowed = problem_of_classes(M, C, M, C)
-plan(slowed, interference=ClassInterference(slowed, table_of({(M, M): 1.8, (M, C): 1.3})))
+plan(slowed, interference=ClassInterference(slowed, table_of({(M, M): 1.8, (M, C): 1.3})), budget_s=0.5)
 search.ANNEALED_OPS = shortest.ANNEALED_OPS = 10
-plan(grouped)
+plan(grouped, budget_s=0.5)
 after = {name: loop.signatures for name, loop in loops.items()}
 assert after == before, {name: known for name, known in after.items() if known != before[name]}
 """
