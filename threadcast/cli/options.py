@@ -11,8 +11,8 @@
         ...
         output.result(document, table(columns, rows))
 
-`common` goes last (nearest to the function); every command has it. `cli.network_choice` has the options
-that select a network.
+`common` goes last (nearest to the function); every command has it. Options that select a network are in
+`cli.network_choice`.
 """
 
 from __future__ import annotations
