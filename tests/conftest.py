@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +75,10 @@ SLOW = frozenset(
 """Files whose tests took over 4 s together on two cores, marked `slow`: `make test-fast` leaves them out."""
 
 
+ENGINE = ("databases", "malleable", "runtime", "test_documents.py", "test_notebooks.py")
+"""Folders and files with tests that run the native engine."""
+
+
 def pytest_sessionstart() -> None:
     """Keep the compiled engine in the checkout, and let Ctrl-C reach the tests that send it.
 
@@ -89,6 +95,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the native engine before the first test that needs it: on a busy machine it takes longer than a test may.
+
+    It is compiled once for each version of its sources. Where there is no compiler, tests are skipped or do without.
+    """
+    here = Path(__file__).parent
+    needed = any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items)
+    if not needed or session.config.option.collectonly:
+        return
+    from threadcast.runtime.engines.native import library
+
+    if not (library._cache_folder() / f"{library.NAME}.so").is_file():
+        program = f"from {library.__name__} import native_library; native_library()"
+        subprocess.run([sys.executable, "-c", program], check=False)
 
 
 @pytest.fixture(scope="session")

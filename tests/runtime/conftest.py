@@ -36,6 +36,12 @@ def plans_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.fixture(autouse=True)
+def every_fifth_step_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fifth optimised call and step is run by PyTorch too, and stops the test where the results differ."""
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "5")
+
+
 @pytest.fixture(scope="session")
 def machine() -> Machine:
     """At most two cores of this machine: the more teams, the longer the tests."""

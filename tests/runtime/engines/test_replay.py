@@ -61,7 +61,7 @@ def test_any_interleaving_keeps_order_and_cores(graph: OpGraph, seed: int, cores
         assert when["finish", edge.source] < when["start", edge.target]
     taken: set[tuple[int, int]] = set()
     for what, op in events:
-        lanes = set(replay.teams[replay.team_of[op]].lanes)
+        lanes = set(replay.teams[replay.team_of[op]].hardware_threads)
         assert taken.isdisjoint(lanes) if what == "start" else taken >= lanes
         taken ^= lanes
     for first in range(len(graph)):

@@ -25,7 +25,7 @@ from threadcast.runtime.engines.op_times import OpTimes
 from threadcast.runtime.engines.replay import Replay, arrange
 from threadcast.runtime.engines.step import Step
 
-Instruction = tuple[int, int, tuple[int, ...], bool]
+ReplayedOp = tuple[int, int, tuple[int, ...], bool]
 """Number of the op, the slot that it fills, slots to empty after it, whether its finish must be reported to others."""
 
 
@@ -83,7 +83,7 @@ class PythonEngine(Engine):
         returned = {ref.slot for ref in find_refs(program.outputs)}
         self._replay, self._lifetimes = replay, lifetimes(computed, returned, replay)
         last, counted = self._lifetimes.last, self._lifetimes.counted
-        self._instructions: list[list[Instruction]] = [
+        self._sequences: list[list[ReplayedOp]] = [
             [(op, program.slot_of(op), last[op], bool(replay.tells[op] or counted[op])) for op in ops]
             for ops in replay.sequences
         ]
@@ -97,7 +97,7 @@ class PythonEngine(Engine):
             self._executors.settle()
             self._follow_change()
             replay = self._replay
-            step = _ReplayStep(slots, self._executors, calls, replay, self._lifetimes, self._instructions)
+            step = _ReplayStep(slots, self._executors, calls, replay, self._lifetimes, self._sequences)
             if note_start is not None:
                 note_start()
             if calls:
@@ -119,24 +119,24 @@ class _ReplayStep(Step):
         calls: Sequence[Call],
         replay: Replay,
         lives: Lifetimes,
-        instructions: Sequence[Sequence[Instruction]],
+        sequences: Sequence[Sequence[ReplayedOp]],
     ) -> None:
         super().__init__(slots, executors)
-        self._calls, self._replay, self._lives, self._instructions = calls, replay, lives, instructions
+        self._calls, self._replay, self._lives, self._sequences = calls, replay, lives, sequences
         self._awaited = [len(ops) for ops in replay.waits]
         self._users = dict(lives.users)
         self._parked: dict[int, threading.Lock] = {}  # op -> what its team sleeps on until the op may start
 
     def begin(self) -> None:
         """Start the other teams, then run the first team's ops."""
-        for team, theirs in zip(self._replay.teams[1:], self._instructions[1:], strict=True):
+        for team, theirs in zip(self._replay.teams[1:], self._sequences[1:], strict=True):
             self.launch(team, partial(self._play, theirs))
-        self._play(self._instructions[0])
+        self._play(self._sequences[0])
 
-    def _play(self, instructions: Sequence[Instruction]) -> None:
+    def _play(self, sequence: Sequence[ReplayedOp]) -> None:
         """Run a team's ops to the end, or until the step has failed."""
         slots, calls, awaited = self.slots, self._calls, self._awaited
-        for op, slot, empties, awaited_by_others in instructions:
+        for op, slot, empties, awaited_by_others in sequence:
             if awaited[op]:
                 self._sleep_until_ready(op)
             if self.error is not None:

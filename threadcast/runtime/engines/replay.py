@@ -29,7 +29,7 @@ class Team(NamedTuple):
     hardware_thread: int = 0
 
     @property
-    def lanes(self) -> list[tuple[int, int]]:
+    def hardware_threads(self) -> list[tuple[int, int]]:
         """Pairs (core id, hardware thread) that the team occupies; numbers beyond the core's hardware threads share."""
         each = -(-self.threads // len(self.cores))
         return [(core, self.hardware_thread + i) for i in range(each) for core in self.cores]
@@ -46,8 +46,8 @@ def seats_of(team: Team, machine: Machine) -> list[Seat]:
     if unknown:
         raise PlanError(f"cores {unknown} are not among the {len(cpus)} of {machine.name}; plan for this machine")
     return [
-        (cpus[core][min(lane, len(cpus[core]) - 1)], max(0, lane - len(cpus[core]) + 1))
-        for core, lane in team.lanes[: team.threads]
+        (cpus[core][min(number, len(cpus[core]) - 1)], max(0, number - len(cpus[core]) + 1))
+        for core, number in team.hardware_threads[: team.threads]
     ]
 
 
@@ -103,7 +103,7 @@ def arrange(plan: Plan, graph: OpGraph) -> Replay:
     for op in _order(placements, graph):
         turn[op] = len(turn)
         mine = team_of[op]
-        before = {*graph.predecessors[op], *(last_on[lane] for lane in teams[mine].lanes if lane in last_on)}
+        before = {*graph.predecessors[op], *(last_on[at] for at in teams[mine].hardware_threads if at in last_on)}
         clock = known[op]
         if sequences[mine]:
             clock[:] = known[sequences[mine][-1]]
@@ -116,7 +116,7 @@ def arrange(plan: Plan, graph: OpGraph) -> Replay:
         place[op] = len(sequences[mine])
         sequences[mine].append(op)
         clock[mine] = len(sequences[mine])
-        last_on.update(dict.fromkeys(teams[mine].lanes, op))
+        last_on.update(dict.fromkeys(teams[mine].hardware_threads, op))
     return Replay(teams, tuple(turn), tuple(map(tuple, sequences)), tuple(waits), team_of, tuple(place), known)
 
 

@@ -11,28 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from threadcast.core import Case
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.drift import Drift
 from threadcast.runtime.tuning.guard import Guard
-from threadcast.runtime.tuning.instructions import (
-    Capture,
-    Compared,
-    ContenderStep,
-    GiveUp,
-    Instruction,
-    Instructions,
-    MakePlan,
-    Open,
-    OpenBackend,
-    Refuse,
-    Runner,
-    Searched,
-    SearchStep,
-    Settle,
-    Store,
-    Unsettle,
-    UsePlan,
-)  # fmt: skip
+from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import PlanSearch
 from threadcast.runtime.tuning.states import Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
@@ -140,13 +123,13 @@ class TuningMachine:
 
     def captured(self) -> Instructions:
         """Answer to `Capture`: the graph was captured."""
-        self._answer("captured", Capture)
+        self._answer("captured", do.Capture)
         self._search = PlanSearch(self._cases, self.moves)
         return ()
 
     def not_captured(self) -> Instructions:
         """Answer to `Capture`: the variant has no graph, or none that differs from other variants'."""
-        self._answer("not captured", Capture)
+        self._answer("not captured", do.Capture)
         return self._search_next()
 
     def planned(self, predicted_s: float) -> Instructions:
@@ -162,13 +145,13 @@ class TuningMachine:
 
     def opened(self, contender: ContenderId) -> Instructions:
         """Answer to `Open` or `OpenBackend`: `contender` is ready to run."""
-        self._answer("opened", Open, OpenBackend)
+        self._answer("opened", do.Open, do.OpenBackend)
         self.challenger, self._guard = contender, Guard()
         return ()
 
     def no_backend(self) -> Instructions:
         """Answer to `OpenBackend`: there are no more backends."""
-        self._answer("no backend", OpenBackend)
+        self._answer("no backend", do.OpenBackend)
         self._backends = False
         return self._settle()
 
@@ -187,7 +170,7 @@ class TuningMachine:
         self.moves.to(State.GIVEN_UP, reason)
         self._stop()
         self.best, self._alone = DEFAULT, ContenderStep(DEFAULT)
-        return (GiveUp(reason),)
+        return (do.GiveUp(reason),)
 
     def close(self) -> None:
         """End tuning: no step runs any more. Closing again does nothing."""
@@ -216,26 +199,26 @@ class TuningMachine:
         variant = self._queue.next()
         if variant is not None:
             self._variant = variant
-            return self._await(Capture(variant))
+            return self._await(do.Capture(variant))
         if not self.variants:
             differences = (f"its results are not PyTorch's: {difference}" for difference in self.refused.values())
             return self.give_up(next(differences, "no graph could be captured"))
         plans = map(plan_of, self.variants)
         formats = {variant.memory_format for variant in self.variants}
         eager = [eager_in(one) for one in self._formats if one in formats and one is not MemoryFormat.AS_GIVEN]
-        return Searched(self.variants), *self._compare("all plans were tried", (*plans, *eager))
+        return do.Searched(self.variants), *self._compare("all plans were tried", (*plans, *eager))
 
     def _observe_search(self, runner: SearchStep, seconds: float) -> Instructions:
         search = self._searching("a step of the search")
         if search.observe(seconds):
-            return (MakePlan(runner.variant),)
+            return (do.MakePlan(runner.variant),)
         return self._end_of(search) if search.best is not None else ()
 
     def _end_of(self, search: PlanSearch) -> Instructions:
         assert search.best is not None
         self._search = None
         self._queue.add(self._variant, search.step_s[search.best])
-        return UsePlan(self._variant, search.best), *self._search_next()
+        return do.UsePlan(self._variant, search.best), *self._search_next()
 
     def _compare(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
         """Compare these contenders one after the other, each with the best before it, beginning with the default."""
@@ -247,15 +230,15 @@ class TuningMachine:
     def _next_challenger(self) -> Instructions:
         self.challenger = None
         if self._to_open:
-            return self._await(Open(self._to_open.popleft()))
-        return self._await(OpenBackend()) if self._backends else self._settle()
+            return self._await(do.Open(self._to_open.popleft()))
+        return self._await(do.OpenBackend()) if self._backends else self._settle()
 
     def _observe_comparison(self, challenger: ContenderId, started_s: float, seconds: float) -> Instructions:
         self._guard.observe(started_s=started_s, seconds=seconds)
         verdict = self._guard.verdict
         if verdict is None:
             return ()
-        compared = Compared(challenger, verdict)
+        compared = do.Compared(challenger, verdict)
         if verdict.kept == "plan":
             self.best = challenger
         return compared, *self._next_challenger()
@@ -269,7 +252,7 @@ class TuningMachine:
     def _run_alone(self, contender: ContenderId, *, expected_s: float | None) -> Instructions:
         self.best, self._alone = contender, ContenderStep(contender)
         self._drift = Drift(expected_s)
-        return (Settle(contender),)
+        return (do.Settle(contender),)
 
     def _observe_alone(self, seconds: float, *, all_cores: bool) -> Instructions:
         pace = self._drift.observe(seconds, all_cores=all_cores)
@@ -277,7 +260,7 @@ class TuningMachine:
             return ()
         if pace.first_s is None:
             variant = self.best.variant
-            return () if variant is None else (Store(variant, pace.step_s),)
+            return () if variant is None else (do.Store(variant, pace.step_s),)
         if not pace.slower:
             return ()
         reason = f"a step takes {pace.step_s:.3g} s, at first {pace.first_s:.3g} s"
@@ -287,21 +270,21 @@ class TuningMachine:
         return self._compare_again(reason, plans if self.best is DEFAULT else (self.best,))
 
     def _compare_again(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
-        return Unsettle(), *self._compare(reason, contenders)
+        return do.Unsettle(), *self._compare(reason, contenders)
 
     def _search_anew(self, reason: str) -> Instructions:
         self.best = DEFAULT
-        return Unsettle(forget=True), *self._search_next()
+        return do.Unsettle(forget=True), *self._search_next()
 
     def _refuse_variant(self, variant: Variant, difference: str) -> Instructions:
         self._search = None
         self.refused[plan_of(variant)] = difference
-        return Refuse(plan_of(variant), difference), *self._search_next()
+        return do.Refuse(plan_of(variant), difference), *self._search_next()
 
     def _refuse(self, contender: ContenderId, difference: str) -> Instructions:
         if contender is DEFAULT:
             raise self.moves.illegal(f"the default differs from itself: {difference}")
-        refuse = Refuse(contender, difference)
+        refuse = do.Refuse(contender, difference)
         if self.state is State.RESUMED:  # a plan that is made now is another
             return refuse, *self._search_anew(difference)
         self.refused[contender] = difference

@@ -23,30 +23,13 @@ from threadcast.runtime.plans.curves_in_step import probe_cases
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
 from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.first_steps import FirstSteps
-from threadcast.runtime.tuning.instructions import (
-    Capture,
-    Compared,
-    ContenderStep,
-    GiveUp,
-    Instruction,
-    Instructions,
-    MakePlan,
-    Open,
-    OpenBackend,
-    Refuse,
-    Runner,
-    Searched,
-    SearchStep,
-    Settle,
-    Store,
-    Unsettle,
-    UsePlan,
-)  # fmt: skip
+from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.open_contenders import OpenContenders
 from threadcast.runtime.tuning.plan_maker import PlanMaker
@@ -198,35 +181,35 @@ class Tuning:
     def _done(self, instruction: Instruction) -> Instructions:
         """Carry out one instruction, and return the instructions that its answer brings."""
         match instruction:
-            case Capture(variant):
+            case do.Capture(variant):
                 return self._capture(variant)
-            case MakePlan(variant):
+            case do.MakePlan(variant):
                 return () if self._makers[variant].start_planning() else self._states.nothing_to_correct()
-            case UsePlan(variant, plan):
+            case do.UsePlan(variant, plan):
                 self._use(variant, plan)
-            case Searched(variants):
+            case do.Searched(variants):
                 self.report.predicted_s = {str(one): self._plans[one].plan.makespan_s for one in variants}
                 self._report_plan(self._plans[variants[0]])
-            case Open(contender):
+            case do.Open(contender):
                 return_free_memory()
                 self._open(contender)
                 return self._states.opened(contender)
-            case OpenBackend():
+            case do.OpenBackend():
                 return_free_memory()
                 backend = self._contenders.open_backend()
                 return self._states.no_backend() if backend is None else self._states.opened(backend)
-            case Compared(contender, verdict):
+            case do.Compared(contender, verdict):
                 self.report.verdicts[str(contender)] = verdict
                 _logger.info("%s over the best before it: %.2f", contender, verdict.gain)
-            case Refuse(contender, difference):
+            case do.Refuse(contender, difference):
                 self._refuse(contender, difference)
-            case Settle(contender):
+            case do.Settle(contender):
                 self._settle(contender)
-            case Unsettle(forget):
+            case do.Unsettle(forget):
                 self._unsettle(forget=forget)
-            case Store(variant, step_s):
+            case do.Store(variant, step_s):
                 self._stored.write(self._plans[variant], step_s)
-            case GiveUp(reason):
+            case do.GiveUp(reason):
                 self._give_up(reason)
         return ()
 

@@ -35,6 +35,6 @@ def _teams(problem: Problem, inter: int, intra: int) -> list[Team]:
         start = number * width % len(order)
         cores = (order + order)[start : start + width]
         in_use = {team.hardware_thread for team in teams if not set(cores).isdisjoint(team.cores)}
-        lane = next(lane for lane in range(0, depth * (len(teams) + 1), depth) if lane not in in_use)
-        teams.append(Team(tuple(cores), lane))
+        first = next(number for number in range(0, depth * (len(teams) + 1), depth) if number not in in_use)
+        teams.append(Team(tuple(cores), first))
     return teams

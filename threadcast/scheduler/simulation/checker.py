@@ -37,8 +37,10 @@ def check_schedule(
         for core in op.cores:
             if cores is not None and core not in cores:
                 raise PlanError(f"op {op.id!r} runs on core {core}, which the machine has not")
-            if cores is not None and not oversubscribed and _slots(op)[-1] >= cores[core]:
-                raise PlanError(f"op {op.id!r} uses hardware thread {_slots(op)[-1]} of core {core}: it has not")
+            if cores is not None and not oversubscribed and _hardware_threads(op)[-1] >= cores[core]:
+                raise PlanError(
+                    f"op {op.id!r} uses hardware thread {_hardware_threads(op)[-1]} of core {core}: it has not"
+                )
     _check_exclusive(schedule.ops)
 
 
@@ -46,18 +48,18 @@ def _check_exclusive(ops: Iterable[Placement]) -> None:
     users: dict[tuple[int, int], list[Placement]] = {}
     for op in ops:
         for core in op.cores:
-            for slot in _slots(op):
-                users.setdefault((core, slot), []).append(op)
-    for (core, slot), sharing in users.items():
+            for number in _hardware_threads(op):
+                users.setdefault((core, number), []).append(op)
+    for (core, number), sharing in users.items():
         sharing.sort(key=lambda op: (op.start_s, op.finish_s))
         for before, after in pairwise(sharing):
             if after.start_s < before.finish_s:
                 raise PlanError(
-                    f"ops {before.id!r} and {after.id!r} both use hardware thread {slot} of core {core} "
+                    f"ops {before.id!r} and {after.id!r} both use hardware thread {number} of core {core} "
                     f"at {after.start_s} s"
                 )
 
 
-def _slots(op: Placement) -> range:
+def _hardware_threads(op: Placement) -> range:
     each = (op.threads + len(op.cores) - 1) // len(op.cores)
     return range(op.hardware_thread, op.hardware_thread + each)
