@@ -212,6 +212,8 @@ def compare(stays: Sequence[Stay], rounds: int, seconds: float) -> dict[str, Any
     for number in range(rounds):
         names = {stay.network: 0 for stay in stays}
         alone = {name: rates([Stay(name)], "left alone", min(seconds, SECONDS))[0] for name in names}
+        if slow := [name for name, rate in alone.items() if not rate]:
+            raise SystemExit(f"{', '.join(slow)} alone made fewer than two steps in {seconds:g} s; give more --seconds")
         for rule in rules[number % 3 :] + rules[: number % 3]:
             speeds = zip(rates(stays, rule, seconds), stays, strict=True)
             shares = [rate / alone[stay.network] for rate, stay in speeds]

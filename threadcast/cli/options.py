@@ -11,8 +11,8 @@
         ...
         output.result(document, table(columns, rows))
 
-`common` goes last (nearest to the function); every command has it. `network_options` adds the argument of this example
-and all options that select a network.
+`common` goes last (nearest to the function); every command has it. Options that select a network are in
+`cli.network_choice`.
 """
 
 from __future__ import annotations
@@ -32,26 +32,6 @@ from threadcast.core.settings import SETTINGS, Settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 AS_JSON, TRACEBACK, _FLAGS = "threadcast.json", "threadcast.traceback", "threadcast.flags"
-
-
-def network_options(function: F) -> F:
-    """Give a command the argument NETWORK and the options that select its size, batch size, mode and optimizer.
-
-    The command gets `network`, `size`, `batch` and `mode` (None where they are not given), and `optimizer`.
-    """
-    for option in reversed(
-        (
-            click.argument("network"),
-            click.option("--size", help="Size of a built-in network [default: tiny]."),
-            click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own]."),
-            click.option(
-                "--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]"
-            ),
-            click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True),
-        )
-    ):
-        function = option(function)
-    return function
 
 
 def predictor_options(function: F) -> F:

@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.console import RenderableType
@@ -15,7 +15,8 @@ from rich.table import Table
 
 from threadcast.cli.corun_tables import interference_of
 from threadcast.cli.explain import explained
-from threadcast.cli.options import NewFile, common, network_options, predictor_options, setting
+from threadcast.cli.network_choice import NetworkChoice, network_options
+from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
@@ -44,7 +45,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 
 
 @click.command()
-@network_options
+@network_options()
 @setting("cores", "--cores")
 @click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
@@ -68,11 +69,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 def command(
     output: Output,
     settings: Settings,
-    network: str,
-    size: str | None,
-    batch: int | None,
-    mode: Literal["forward", "training"] | None,
-    optimizer: Literal["sgd", "adam"],
+    network: NetworkChoice,
     machine: str | None,
     policy: str,
     options: tuple[tuple[str, Any], ...],
@@ -92,7 +89,7 @@ def command(
     FILE.py:function. A graph file with curves needs no model, no measurements and no store. --json prints the plan
     itself. Ops slow each other down as `threadcast profile --corun` measured it and `threadcast run` observed it.
     """
-    question = Question(network, size, batch, mode, optimizer, machine, model)
+    question = Question(network, machine, model)
     problem, remarks = read_problem(question, settings)
     for remark in remarks:
         output.warn(remark)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from threadcast import networks
+from threadcast.cli.network_choice import NetworkChoice
 from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NotFound, PlanError, StoreError
 from threadcast.core.json_reading import read_json
@@ -29,11 +30,7 @@ UNTRAINED = "hill_climb"
 class Question:
     """The arguments of the command line that select the graph and the source of its curves; None where not given."""
 
-    network: str
-    size: str | None = None
-    batch: int | None = None
-    mode: Literal["forward", "training"] | None = None
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    network: NetworkChoice
     machine: str | None = None
     model: str | None = None
 
@@ -44,38 +41,36 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
     A graph that contains curves is planned for any number of cores. Otherwise the curves are predicted for this
     machine, or the one named, by the service at `predictor.url` or by a model in process.
     """
+    network = question.network
     with ExitStack() as open_stores:
-        if question.network.endswith(".json"):
-            graph = OpGraph.read(Path(question.network))
+        if network.spec.endswith(".json"):
+            graph = OpGraph.read(Path(network.spec))
             if not len(graph):
-                raise PlanError(f"{question.network} has no ops: there is nothing to plan")
+                raise PlanError(f"{network.spec} has no ops: there is nothing to plan")
             if graph.curves:
                 machine = _described_machine(question.machine, settings["cores"])
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
-        elif not {"/", ":"} & set(question.network):
-            networks.options(question.network, question.size or "tiny")  # raises for an unknown one
+        elif not {"/", ":"} & set(network.spec):
+            networks.options(network.spec, network.size or "tiny")  # raises for an unknown one
         measured, machine = chosen_machines(question.machine, settings, open_stores)
         predictor = chosen_predictor(question.model, measured, settings, open_stores)
-        if not question.network.endswith(".json"):  # only now: capturing takes long, and the rest may fail
-            graph = _graph(question, settings, open_stores)
+        if not network.spec.endswith(".json"):  # only now: capturing takes long, and the rest may fail
+            graph = _graph(network, settings, open_stores)
         try:
             table = predictor.curves(graph.ops)
         except ModelError as error:
-            raise ModelError(f"{error}; `threadcast profile {question.network}` measures its ops") from error
+            raise ModelError(f"{error}; `threadcast profile {network.spec}` measures its ops") from error
         return Problem(graph, table, machine), remote_remarks(predictor)
 
 
-def _graph(question: Question, settings: Settings, open_stores: ExitStack) -> OpGraph:
+def _graph(network: NetworkChoice, settings: Settings, open_stores: ExitStack) -> OpGraph:
     """The graph of a network, or a graph of the store, whose name has slashes and no colon."""
-    spec = question.network
-    if "/" in spec and ":" not in spec:
-        return chosen_store(settings, open_stores).graph(spec)
+    if "/" in network.spec and ":" not in network.spec:
+        return chosen_store(settings, open_stores).graph(network.spec)
     from threadcast.capture.workloads import capture_workload  # needs torch, which graph files do not
-    from threadcast.networks import load_spec
 
-    workload = load_spec(spec, size=question.size, batch=question.batch)
-    return capture_workload(workload, question.mode, optimizer=question.optimizer).graph
+    return capture_workload(network.load(), network.mode, optimizer=network.optimizer).graph
 
 
 def _described_machine(named: str | None, cores: int | None) -> Machine:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.table import Table
 
+from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import (
@@ -29,11 +30,7 @@ _OP_KEY = re.compile(r".+-[0-9a-f]{16}")
 
 
 @click.command()
-@click.argument("what", metavar="NETWORK|GRAPH.json|OP-KEY")
-@click.option("--size", help="Size of a built-in network [default: tiny].")
-@click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own].")
-@click.option("--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]")
-@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@network_options(metavar="NETWORK|GRAPH.json|OP-KEY")
 @click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
 @click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
 @click.option("--curves", "every_curve", is_flag=True, help="Show every op's whole curve, not only its best case.")
@@ -41,19 +38,22 @@ _OP_KEY = re.compile(r".+-[0-9a-f]{16}")
 @predictor_options
 @common
 def command(
-    output: Output, settings: Settings, what: str, size: str | None, batch: int | None,
-    mode: Literal["forward", "training"] | None, optimizer: Literal["sgd", "adam"], machine: str | None,
-    model: str | None, every_curve: bool,
-) -> None:  # fmt: skip
+    output: Output,
+    settings: Settings,
+    network: NetworkChoice,
+    machine: str | None,
+    model: str | None,
+    every_curve: bool,
+) -> None:
     """Forecast the time of an op of the store, or of every op of a network or graph file, in every case.
 
     low and high bound a 90 % interval; source says which points were measured, interpolated, learned or extrapolated.
     """
-    if _OP_KEY.fullmatch(what):
-        ops, curves, fingerprint, remarks = _of_op(what, machine, model, settings)
+    if _OP_KEY.fullmatch(network.spec):
+        ops, curves, fingerprint, remarks = _of_op(network.spec, machine, model, settings)
         counts = [1]
     else:
-        problem, remarks = read_problem(Question(what, size, batch, mode, optimizer, machine, model), settings)
+        problem, remarks = read_problem(Question(network, machine, model), settings)
         same: dict[tuple[str, bytes], list[int]] = {}  # a graph's own curves may differ between ops of one key
         for i, op in enumerate(problem.graph.ops):
             same.setdefault((op.key, problem.curves.seconds[i].tobytes()), []).append(i)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from threadcast.cli import corun_tables
-from threadcast.cli.options import common, network_options, setting
+from threadcast.cli.network_choice import NetworkChoice, network_options
+from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
 from threadcast.core.figures import duration
 from threadcast.core.settings import Settings
@@ -36,7 +37,7 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
 
 
 @click.command()
-@network_options
+@network_options()
 @click.option(
     "--cases", metavar="all|N", default="all", show_default=True, callback=_count_of_cases,
     help="How many thread counts and affinities to time, evenly spread.",
@@ -56,11 +57,7 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
 def command(
     output: Output,
     settings: Settings,
-    network: str,
-    size: str | None,
-    batch: int | None,
-    mode: Literal["forward", "training"] | None,
-    optimizer: Literal["sgd", "adam"],
+    network: NetworkChoice,
     cases: int | None,
     cache: CacheState,
     corun: bool,
@@ -80,17 +77,16 @@ def command(
     from threadcast.collector.proposers import EvenlySpread, EveryCase
     from threadcast.collector.timing import Goal
     from threadcast.core.topology import read_machine
-    from threadcast.networks import load_spec
     from threadcast.threads.memory import keep_freed_memory
 
     keep_freed_memory()
     machine = read_machine(cores=settings["cores"])
     if corun:
         halves(machine)  # an error about a single core comes now, not after its ops are timed
-    workload = load_spec(network, size=size, batch=batch)
-    mode = mode or default_mode(workload)
-    captured = capture_workload(workload, mode, optimizer=optimizer)
-    name = graph_name(workload, mode, optimizer=optimizer)
+    workload = network.load()
+    mode = network.mode or default_mode(workload)
+    captured = capture_workload(workload, mode, optimizer=network.optimizer)
+    name = graph_name(workload, mode, optimizer=network.optimizer)
     output.note(f"{name}: {len(captured.graph)} ops, {len(captured.graph.distinct_ops())} distinct")
     proposer = EveryCase() if cases is None else EvenlySpread(cases)
     report = _measured(

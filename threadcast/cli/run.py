@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ import numpy as np
 
 from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
-from threadcast.cli.options import NewFile, common, network_options, predictor_options, setting
+from threadcast.cli.network_choice import NetworkChoice, network_options
+from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks
 from threadcast.core import Case, Machine, OpGraph, Plan, Trace, timeline
@@ -26,7 +26,7 @@ from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
-    from threadcast.capture.workloads import Mode, OptimizerName
+    from threadcast.capture.workloads import Mode
     from threadcast.runtime.plain_gains import PlainGains
     from threadcast.runtime.tuning.comparison import Comparison
 
@@ -35,28 +35,8 @@ TRACED = 10
 disturbed steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Network:
-    """The network and its options from the command line; `model` names the model that predicts."""
-
-    spec: str
-    size: str | None
-    batch: int | None
-    mode: Mode | None
-    optimizer: OptimizerName
-    model: str | None
-
-    @property
-    def profiling(self) -> str:
-        """The command line that measures the network's ops."""
-        options = {"size": self.size, "batch": self.batch, "mode": self.mode}
-        given = [f"--{name} {value}" for name, value in options.items() if value is not None]
-        adam = ["--optimizer adam"] if self.optimizer == "adam" else []
-        return " ".join(["threadcast profile", self.spec, *given, *adam])
-
-
 @click.command()
-@network_options
+@network_options()
 @setting("cores", "--cores")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
 @click.option(
@@ -84,9 +64,8 @@ class _Network:
 @click.option("--trace", "trace_file", type=NewFile(), help="Write the trace here.")
 @common
 def command(
-    output: Output, settings: Settings, network: str, size: str | None, batch: int | None, mode: Mode | None,
-    optimizer: OptimizerName, policy: str, plan_file: Path | None, steps: int, gains: bool,
-    no_corun: bool, model: str | None, timeline_file: Path | None, trace_file: Path | None,
+    output: Output, settings: Settings, network: NetworkChoice, policy: str, plan_file: Path | None, steps: int,
+    gains: bool, no_corun: bool, model: str | None, timeline_file: Path | None, trace_file: Path | None,
 ) -> None:  # fmt: skip
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
@@ -98,23 +77,21 @@ def command(
     pages of `threadcast serve`.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
-    from threadcast.networks import load_spec
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.plans.sequential import sequential
     from threadcast.runtime.tuning.comparison import compare
 
-    which = _Network(network, size, batch, mode, optimizer, model)
-    workload = load_spec(network, size=size, batch=batch)
-    mode = mode or default_mode(workload)
-    captured = capture_workload(workload, mode, optimizer=optimizer)
+    workload = network.load()
+    mode = network.mode or default_mode(workload)
+    captured = capture_workload(workload, mode, optimizer=network.optimizer)
     if plan_file is not None:
         (planned, machine), problem = _read_plan(plan_file, captured.graph, settings), None
     else:
-        problem = _problem(which, captured.graph, settings, engine_costs(), output)
+        problem = _problem(network, model, captured.graph, settings, engine_costs(), output)
         machine = problem.machine
         planned = make_plan(problem, policy=policy, interference=interference_of(problem, settings, off=no_corun))
-    plain = _plain_gains(which, mode, steps, output) if gains else None
-    eager = eager_step(load_spec(network, size=size, batch=batch), mode, optimizer=optimizer)
+    plain = _plain_gains(network, mode, steps, output) if gains else None
+    eager = eager_step(network.load(), mode, optimizer=network.optimizer)
     bad = None
     with ExitStack() as engines, output.progress("running steps", total=steps) as bar:
         engine = engines.enter_context(open_engine(captured, planned, machine))
@@ -130,7 +107,7 @@ def command(
             traces = [engine.run_traced(inputs)[1] for _ in range(TRACED)]
             bad = learn(problem, traces, settings)
     if problem is not None and not settings["predictor.url"]:
-        _store_run(graph_name(workload, mode, optimizer=optimizer), planned, result.trace, machine, settings)
+        _store_run(graph_name(workload, mode, optimizer=network.optimizer), planned, result.trace, machine, settings)
     if timeline_file is not None:
         timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
     if trace_file is not None:
@@ -141,24 +118,26 @@ def command(
     output.result(document, *_shown(document), *plain_parts)
 
 
-def _plain_gains(which: _Network, mode: Mode, steps: int, output: Output) -> PlainGains:
+def _plain_gains(network: NetworkChoice, mode: Mode, steps: int, output: Output) -> PlainGains:
     from threadcast.runtime.plain_gains import ROUNDS, STEPS, measure_plain_gains
 
     with output.progress("timing plain PyTorch") as bar:
         return measure_plain_gains(
-            which.spec, size=which.size, batch=which.batch, mode=mode, optimizer=which.optimizer,
+            network.spec, size=network.size, batch=network.batch, mode=mode, optimizer=network.optimizer,
             rounds=max(ROUNDS, -(-steps // STEPS)), progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
 
 
-def _problem(which: _Network, graph: OpGraph, settings: Settings, costs: EngineCosts, output: Output) -> Problem:
+def _problem(
+    network: NetworkChoice, model: str | None, graph: OpGraph, settings: Settings, costs: EngineCosts, output: Output
+) -> Problem:
     with ExitStack() as stores:
         measured, machine = chosen_machines(None, settings, stores)
-        predictor = chosen_predictor(which.model, measured, settings, stores)
+        predictor = chosen_predictor(model, measured, settings, stores)
         try:
             curves = predictor.curves(graph.ops)
         except ModelError as error:
-            raise ModelError(f"{error}; `{which.profiling}` measures its ops") from error
+            raise ModelError(f"{error}; `{network.profiling}` measures its ops") from error
         for remark in remote_remarks(predictor):
             output.warn(remark)
         return Problem(graph, costs.added(curves), machine)

@@ -74,7 +74,12 @@ def step_of_sgd() -> Iterator[None]:
     torch.optim.SGD.step = before  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("change", [clipped, without_effect, scheduled_and_clipped, clipped_class])
+def keeping_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """As for gradients that are accumulated over several steps."""
+    optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("change", [clipped, without_effect, scheduled_and_clipped, clipped_class, keeping_gradients])
 def test_an_optimizer_whose_step_was_replaced_runs_as_pytorch_does(change: Callable[[Any], None]) -> None:
     mine, eager = line(), line()
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager)]
@@ -85,7 +90,7 @@ def test_an_optimizer_whose_step_was_replaced_runs_as_pytorch_does(change: Calla
             one_step(eager, optimizers[1], x, y)
         for optimizer in optimizers:
             change(optimizer)
-        with pytest.warns(UserWarning, match="step.* was replaced"):  # noqa: PT031
+        with pytest.warns(UserWarning, match="(step|zero_grad).* was replaced"):  # noqa: PT031
             for _ in range(3):
                 step(x, y)
                 one_step(eager, optimizers[1], x, y)
@@ -97,6 +102,7 @@ def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: T
     optimizer.zero_grad()
     torch.autograd.backward(mse_loss(model(x), y))
     optimizer.step()
+    optimizer.zero_grad()
 
 
 def test_a_learning_rate_schedule_leaves_the_optimizer_capturable() -> None:

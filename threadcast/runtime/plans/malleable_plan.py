@@ -7,9 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
-import numpy as np
-
-from threadcast.core import Core, Machine, Placement, Plan
+from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ThreadcastError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
@@ -128,24 +126,11 @@ class MalleablePlan:
         if self._problem is None:
             return None
         if count == 1:
-            return _one_after_the_other(self._problem, machine)
+            case, curves = machine.cases()[0], self._problem.curves
+            return sequential(self._graph, machine, case, seconds=curves.seconds[:, curves.cases.index(case)].tolist())
         with closing(PlannerProcess(background=True)) as planner:
             planner.ask(Problem(self._graph, self._problem.curves, machine))
             while (plan := planner.result()) is None:
                 if self._ending.wait(_LOOK_S):
                     return None
         return plan
-
-
-def _one_after_the_other(problem: Problem, machine: Machine) -> Plan:
-    """The plan for one core, with the ops' predicted times there."""
-    case = machine.cases()[0]
-    seconds = problem.curves.seconds[:, problem.curves.cases.index(case)]
-    order = problem.graph.topological_order
-    ends = np.cumsum(seconds[list(order)])
-    cores = machine.place(case)
-    ops = (
-        Placement(problem.graph.ids[op], cores, case.threads, float(end - seconds[op]), float(end))
-        for op, end in zip(order, ends, strict=True)
-    )
-    return Plan(1, "sequential", tuple(ops), lower_bound_s=float(ends[-1]))

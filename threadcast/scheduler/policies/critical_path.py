@@ -88,7 +88,7 @@ class CriticalPath(TeamPolicy):
 
 def executor_counts(cores: int, groups: int) -> list[int]:
     """Return the numbers of executors to try: powers of two up to `cores`, `groups` and `cores`."""
-    return sorted({1 << i for i in range(cores.bit_length()) if 1 << i <= cores} | {groups, cores})
+    return sorted({1 << i for i in range(cores.bit_length())} | {groups, cores})
 
 
 def _tiny(problem: Problem, tiny_s: float) -> bytes:

@@ -56,5 +56,5 @@ class ManualGrid(Policy):
 
 
 def _powers_and_parts(cores: int) -> list[int]:
-    powers = {1 << i for i in range(cores.bit_length()) if 1 << i <= cores}
+    powers = {1 << i for i in range(cores.bit_length())}
     return sorted(powers | {max(1, cores // 4), max(1, cores // 2), cores})

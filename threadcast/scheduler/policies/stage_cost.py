@@ -77,7 +77,7 @@ class StageCosts:
         would need more cores than there are.
         """
         ordered = sorted(ops, key=lambda op: (-self.alone_s(op), op))
-        sizes = {1 << i for i in range(len(ops).bit_length()) if 1 << i <= len(ops)} | {len(ops)}
+        sizes = {1 << i for i in range(len(ops).bit_length())} | {len(ops)}
         tried = [self._chunks(ordered, size) for size in sorted(sizes)]
         return min(tried, key=lambda stages: sum(stage.seconds for stage in stages))
 
