@@ -108,7 +108,7 @@ def test_a_model_that_is_sharded_after_its_first_step_trains_on() -> None:
         torch.autograd.backward(mse_loss(alike(x), y))
         first.step()
         fully_sharded(model)
-        with pytest.warns(UserWarning, match="FSDPSequential has hooks"):
+        with pytest.warns(UserWarning, match="hooks on module FSDPSequential"):
             torch.testing.assert_close(step(x, y), mse_loss(alike(x), y).detach())
 
 

@@ -12,9 +12,14 @@ _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
 _REFLECTIVE = {
     "getattr", "hasattr", "vars", "dir", "eval", "exec", "globals", "locals", "attrgetter", "asdict", "astuple",
-    "__dict__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__",
+    "__dict__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "_getframe", "currentframe",
+    "f_globals", "f_locals",
 }  # fmt: skip
 """Names by which code reaches attributes that it does not spell out. A `case` with a class does so too."""
+
+
+_IMPORTING = {"modules", "import_module", "__import__"}
+"""Names by which code reaches modules that it does not import by a statement, as `sys.modules["__main__"]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class CodeNames:
     globals: frozenset[str]
     attributes: frozenset[str]
     imports: frozenset[str]
-    """Modules imported when the code runs, by full name."""
+    """Modules that the code may import or look up, by full name; among them may be texts that are no module."""
     reflective: bool
     """Whether it may read attributes by names that are computed."""
     texts: frozenset[str]
@@ -43,6 +48,8 @@ def names_in(code: CodeType) -> CodeNames:
         if where != "imports" or kind == "IMPORT_NAME":
             found[where].add(instruction.argval)
     texts = {text for constant in code.co_consts for text in _texts_in(constant)}
+    if not _IMPORTING.isdisjoint(found["globals"] | found["attributes"]):
+        found["imports"].update(constant for constant in code.co_consts if isinstance(constant, str))
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return CodeNames(
         frozenset(found["globals"]).union(*(names.globals for names in inner)),

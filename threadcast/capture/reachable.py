@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._library.custom_ops import CustomOpDef
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
@@ -47,7 +47,7 @@ _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _OPAQUE = (
     logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
-    np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket, CustomOpDef,
+    np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
 )  # fmt: skip
 _UNCHANGING = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -68,6 +68,8 @@ _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
 _CALLS = frozenset(("forward", "__call__", "_call_impl"))
 """The methods of a library's layer that a call of it runs."""
+_FUNCTION_CALLS = frozenset(("forward", "setup_context", "backward", "vjp", "jvp", "vmap"))
+"""The methods of a `torch.autograd.Function` that PyTorch calls, though no code names them."""
 _MODULE_OWN = frozenset(vars(nn.Module()))
 """Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
 
@@ -130,6 +132,8 @@ class Reachable:
                 if id(table) in libraries:
                     found = [value for value in found if isinstance(value, ModuleType)]
                 pending.extend(value for value in found if id(value) not in self._seen)
+            named = (op for name, op in OPDEFS.items() if name.rpartition("::")[2] in self._names)
+            pending.extend(op for op in named if id(op) not in self._seen)  # called as `torch.ops.library.name`
             pending = [value for value in pending if not is_opaque(value)]
 
     def _names_of(self, table: Mapping[str, Any], holder: object) -> frozenset[str]:
@@ -144,7 +148,8 @@ class Reachable:
             special = {name for name in table if name.startswith("__") and isinstance(table[name], FunctionType)}
             if id(holder) not in self._callable_classes:
                 special -= {"__init__", "__new__", "__post_init__"}
-            return frozenset(self._names | special | {"forward"}) - _CLASS_OWN
+            called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else {"forward"}
+            return frozenset(self._names | special | called) - _CLASS_OWN
         return frozenset(self._names | set(table) if self._reflective else self._names)
 
     def _visit(self, value: Any) -> Iterator[Any]:
@@ -176,6 +181,9 @@ class Reachable:
                 yield from value
         elif isinstance(value, _CONTAINERS):
             yield from self._of_container(value)
+        elif isinstance(value, CustomOpDef):
+            self.attributes += [(value, "_setup_context_fn"), (value, "_backward_fn")]
+            yield from (value._init_fn, value._setup_context_fn, value._backward_fn, *value._backend_fns.values())
         elif isinstance(value, (*_GENERATORS, Iterator)):
             self._add_source(value, kind)
         else:

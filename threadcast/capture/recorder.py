@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
@@ -30,6 +30,9 @@ from threadcast.core.errors import CaptureError
 from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
+
+_BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
+_ADVICE = "Control flow and shapes must not depend on tensor values (.item(), if tensor, boolean masks)"
 
 _EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
@@ -76,11 +79,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         except Exception as error:
             # The exception of the user's code or of the tracer is the reason, and is attached as the cause.
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-            raise CaptureError(
-                f"cannot capture: {type(error).__name__}: {reason}. Control flow and shapes must not depend on "
-                "tensor values (.item(), if tensor, boolean masks)"
-            ) from error
+            reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else ""
+            advice = f". {_ADVICE}" if isinstance(error, _BY_VALUE) else ""
+            raise CaptureError(f"cannot capture: {type(error).__name__}: {reason}{advice}") from error
         found, self.recording.structure = pytree.tree_flatten(outputs)
         strange = next((leaf for leaf in found if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:

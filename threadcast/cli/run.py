@@ -71,10 +71,10 @@ def command(
 
     Its ops must have been measured (threadcast profile), unless --plan gives a plan. Default is eager PyTorch with all
     threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan where it
-    is faster beyond doubt. Pairs of ops that were much slower side by side than alone are stored, and later plans keep
-    them apart. --gains shows what plain PyTorch would gain by settings that need no plan, in processes of their own:
-    the network is in memory about five times then. The plan and its trace are stored with the measurements, for the
-    pages of `threadcast serve`.
+    is clearly faster in these turns. Pairs of ops that were much slower side by side than alone are stored, and later
+    plans keep them apart. --gains shows what plain PyTorch would gain by settings that need no plan, in processes of
+    their own: the network is in memory about five times then. The plan and its trace are stored with the measurements,
+    for the pages of `threadcast serve`.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._device import DeviceContext
 
 from threadcast.capture.recording import PLAIN
 from threadcast.capture.unsupported import is_plain
@@ -31,8 +32,16 @@ def why_not_captured(leaves: Iterable[Any]) -> str | None:
     """Why a call with these leaves of its arguments cannot run by a graph; None where it may."""
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+    if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
+        return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
     reasons = (_why_no_input(leaf) for leaf in leaves)
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _changes_functions() -> bool:
+    """Whether a mode is active other than the CPU as default device, which changes nothing."""
+    modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return not all(isinstance(mode, DeviceContext) and mode.device.type == "cpu" for mode in modes)
 
 
 def _why_no_input(leaf: Any) -> str | None:

@@ -9,6 +9,7 @@ from functools import partial
 from threading import RLock
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -109,8 +110,10 @@ class Optimized:
         leaves, structure = flattened(arguments)
         observed = self._observed()
         reason = why_not_captured(leaves) or observed.unsteady
+        if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
+            reason = "gradients are switched off, by torch.no_grad() or torch.inference_mode()"
         if reason is None and observed.hooked is not None:
-            reason = f"{observed.hooked} has hooks, which a captured step does not call"
+            reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
         if reason is not None:
             return Fallback(reason)
         kind = kind_of(leaves, structure, self._watch.storages, observed.settings)

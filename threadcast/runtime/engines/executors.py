@@ -107,7 +107,7 @@ class Executors:
         if os.getpid() != self._process:
             raise ExecutionError(
                 f"the engine's threads stayed in process {self._process}, of which this one is a fork; "
-                "make an engine after the fork"
+                "make the engine, or what optimize or optimize_training returned, anew in this process"
             )
         if not self._end.alive:
             raise EngineClosed("the engine is closed; make a new one")

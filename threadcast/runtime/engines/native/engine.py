@@ -175,7 +175,7 @@ class _NativeSteps:
         if os.getpid() != self._process:
             raise ExecutionError(
                 f"the engine's threads stayed in process {self._process}, of which this one is a fork; "
-                "make an engine after the fork"
+                "make the engine, or what optimize or optimize_training returned, anew in this process"
             )
         with self._lock:
             if self._relay is None:

@@ -1,0 +1,139 @@
+"""Values that only code called by PyTorch reads, or code that looks modules up; and modes of PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import threadcast
+from threadcast.capture.python_state import PythonState
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FACTORS = {"backward": 1.0, "context": 1.0, "operator": 1.0}
+LOOKED_UP = 1.0
+
+
+class Reversed(torch.autograd.Function):
+    """Reverses gradients, times a number that changes during training."""
+
+    alpha = 1.0
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.scale = FACTORS["context"]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -Reversed.alpha * FACTORS["backward"] * ctx.scale * gradient
+
+
+@torch.library.custom_op("threadcast_tests::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+doubled.register_autograd(lambda ctx, gradient: gradient * 2 * FACTORS["operator"])
+
+
+def is_noticed(function: Callable[..., Any], change: Callable[[], Any]) -> bool:
+    state = PythonState([function])
+    assert state.unwatchable is None
+    assert state.changed() is None
+    change()
+    return state.changed() is not None
+
+
+def test_what_the_backward_of_a_function_reads_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reversed_sum(x: Tensor) -> Any:
+        return Reversed.apply(x).sum()  # type: ignore[no-untyped-call]
+
+    assert is_noticed(reversed_sum, lambda: monkeypatch.setattr(Reversed, "alpha", 2.0))
+    for name in ("backward", "context"):
+        assert is_noticed(reversed_sum, lambda name=name: monkeypatch.setitem(FACTORS, name, 2.0))
+
+
+@pytest.mark.parametrize(
+    "called", [lambda x: doubled(x), lambda x: torch.ops.threadcast_tests.doubled(x)], ids=["object", "by name"]
+)
+def test_what_the_backward_of_an_operator_reads_is_watched(
+    called: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_noticed(called, lambda: monkeypatch.setitem(FACTORS, "operator", 2.0))
+
+
+LOOKUPS: dict[str, Callable[[Tensor], Any]] = {
+    "sys.modules": lambda x: x * sys.modules["tests.runtime.watching.test_called_by_pytorch"].LOOKED_UP,
+    "import_module": lambda x: x * importlib.import_module("tests.runtime.watching.test_called_by_pytorch").LOOKED_UP,
+    "frame": lambda x: x * sys._getframe().f_globals["LOOKED_UP"],
+}
+
+
+@pytest.mark.parametrize("way", LOOKUPS)
+def test_a_module_that_code_looks_up_is_watched(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_noticed(LOOKUPS[way], lambda: monkeypatch.setitem(globals(), "LOOKED_UP", 2.0))
+
+
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.tanh else found
+
+
+class Unchanged(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Doubling, Unchanged])
+def test_calls_within_a_mode_run_as_pytorch_does(mode: type[Any]) -> None:
+    x = torch.ones(3)
+    with closing(threadcast.optimize(torch.tanh, cores=1, backends=False)) as call:
+        call(x)
+        with mode(), pytest.warns(UserWarning, match="is active"):
+            torch.testing.assert_close(call(x), torch.tanh(x))
+        torch.testing.assert_close(call(x), torch.tanh(x))
+
+
+def test_the_cpu_as_default_device_changes_nothing() -> None:
+    with closing(threadcast.optimize(torch.tanh, cores=1, backends=False)) as call, torch.device("cpu"):
+        torch.testing.assert_close(call(torch.ones(3)), torch.tanh(torch.ones(3)))
+        assert [report.reason for report in call.reports] == [""]
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_step_without_gradients_raises_as_pytorch_does(off: Callable[[], Any]) -> None:
+    model = nn.Linear(2, 2)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    x, y = torch.ones(3, 2), torch.zeros(3, 2)
+    step = threadcast.optimize_training(model, mse_loss, torch.optim.SGD(model.parameters(), lr=0.1), cores=1)
+    with closing(step):
+        with off(), pytest.warns(UserWarning, match="gradients are switched off"), pytest.raises(RuntimeError):
+            step(x, y)
+        for found, wanted in zip(model.parameters(), before, strict=True):
+            assert torch.equal(found, wanted)
+        step(x, y)
+        assert [report.reason for report in step.reports] == [""]
+
+
+def test_a_failure_of_the_callers_code_is_no_fault_of_control_flow() -> None:
+    def failing(x: Tensor) -> Tensor:
+        raise ValueError("three")
+
+    expected = pytest.warns(UserWarning, match=r"cannot capture: ValueError: three$"), pytest.raises(ValueError)
+    with closing(threadcast.optimize(failing, cores=1, backends=False)) as call, expected[0], expected[1]:
+        call(torch.ones(3))
