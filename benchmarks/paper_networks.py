@@ -77,7 +77,8 @@ def _capture(name: str, size: str, *, momentum: float) -> OpGraph:
 
 def _capture_dcgan() -> OpGraph:
     """One step as Radford et al. 2016 train: the discriminator on real and on generated images, then the generator
-    through the discriminator, each with Adam. The second waits for the first, whose update it reads."""
+    through the discriminator, each with Adam. The second waits for the first, whose update it reads, and computes no
+    gradients of the discriminator's parameters, as TensorFlow's `minimize(loss, var_list=...)`."""
     import torch
     from torch import Tensor, nn
     from torch.nn.functional import binary_cross_entropy_with_logits as verdict
@@ -106,6 +107,7 @@ def _capture_dcgan() -> OpGraph:
         return Adam(model.parameters(), lr=2e-4, betas=(0.5, 0.999))
 
     first = capture_training(Discrimination(), both_losses, adam(judge), (images, noise), real)
+    judge.requires_grad_(False)
     second = capture_training(nn.Sequential(generate, judge), verdict, adam(generate), (noise,), real)
     return one_after_the_other(first.graph, second.graph)
 

@@ -69,11 +69,14 @@ def cases(database: Database, *, samples: int) -> Iterator[Case]:
 
 
 def spread(database: Database) -> Iterator[Case]:
-    """A part of the cases: one of every way to run an entry, its type by the entry's name."""
+    """A part of the cases: of an operator one, of a module and an optimizer one of every way to run it.
+
+    Which of its types, and which way to run an operator, is chosen by the entry's name.
+    """
     by_entry: dict[tuple[str, str], list[Case]] = {}
     for case in cases(database, samples=2 if database == "optim_db" else 1):
-        entry, _, rest = case.name.partition(" ")
-        by_entry.setdefault((entry, rest.split()[0]), []).append(case)
+        entry, way, *_ = case.name.split()
+        by_entry.setdefault((entry, "" if database == "op_db" else way), []).append(case)
     for (entry, what), of_entry in by_entry.items():
         yield of_entry[zlib.crc32(f"{entry} {what}".encode()) % len(of_entry)]
 
