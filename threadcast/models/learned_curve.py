@@ -4,13 +4,14 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Self
 
 import numpy as np
 
+from threadcast.collector.calibration import Calibration
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
@@ -18,27 +19,26 @@ from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.case_gaussian import CaseGaussian, expected_regret
+from threadcast.models.case_gaussian import LEAST_VARIANCE, CaseGaussian, expected_regret
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, NOISE, learn
 from threadcast.models.held_out_ops import NORMAL_95
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.machine_curves import MachineCurves
-from threadcast.models.measured import by_case, group, usable
+from threadcast.models.machine_limits import MachineLimits
+from threadcast.models.machine_transfer import MachineTransfer, Sampled
+from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
-from threadcast.models.point_trees import Points, PointTrees, Shape, scale
+from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.sampling import evenly_spread
 
-SCHEMA = "threadcast.learned_curve/2"
+SCHEMA = "threadcast.learned_curve/3"
 
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
 equal for all cases."""
-
-FOREIGN = 1.5
-"""Factor by which intervals are wider on a machine that was not learned from. A convention."""
 
 _LEARNED = list(Source).index(Source.LEARNED)
 
@@ -74,22 +74,22 @@ class LearnedCurve(BatchModel):
 
     def __init__(
         self, *, samples: int = 3, enough: float = 0.0, trees: int = 60, depth: int = 8, rate: float = 0.12,
-        seed: int = 0, jobs: int = 1,
+        seed: int = 0, jobs: int = 1, calibrations: Iterable[Calibration] = (),
     ) -> None:  # fmt: skip
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
             raise InvalidInput(f"samples={samples!r} must be a whole number of at least 0")
         if not enough >= 0:
             raise InvalidInput(f"enough={enough!r} must be at least 0, a share of the best case's time")
         self.samples, self.enough, self.jobs = samples, float(enough), jobs
-        self.shape = Shape(trees, depth, rate, seed)
+        self.shape, self._calibrations = Shape(trees, depth, rate, seed), tuple(calibrations)
         self.notes: tuple[str, ...] = ()
         """What the last `fit` left out."""
         self._trees: PointTrees | None = None
         self._features = 0
         self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
-        self._variance, self._length, self._noise = 1.0, 1.0, NOISE
-        """Arguments of `CaseGaussian.smooth` for unknown machines, from the residuals of all known machines."""
+        self._transfer, self._noise = MachineTransfer(), NOISE
+        """What is assumed of unknown machines: errors of the trees' forecasts, and the variance of a sample's log."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The most informative case; None once `samples` cases are measured or the choice is good enough."""
@@ -130,7 +130,7 @@ class LearnedCurve(BatchModel):
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
-        points = Points.of(entries, names)
+        points = Points.of(entries, names, MachineLimits.learned(entries, self._calibrations))
         trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
         out_of_fold = points.targets - residuals
         by_machine: dict[str, list[int]] = {}
@@ -143,7 +143,7 @@ class LearnedCurve(BatchModel):
                 notes.append(f"{fingerprint}: {len(rows)} ops are too few to learn it from")
                 continue
             by_trees = [
-                out_of_fold[points.of_op[row]] + scale([entry.op], tuple(entry.by_case))[0]
+                out_of_fold[points.of_op[row]] + points.rooflines[points.of_op[row]]
                 for row, entry in zip(rows, own, strict=True)
             ]
             machines[fingerprint] = learn(
@@ -154,9 +154,33 @@ class LearnedCurve(BatchModel):
         self.notes = tuple(notes)
         if machines:
             self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
-            found = [one.gaussian.smoothness([case.threads for case in one.cases]) for one in machines.values()]
-            self._variance, self._length = (float(np.median(values)) for values in zip(*found, strict=True))
+        self._transfer = MachineTransfer.learned(self._left_out(entries, points, by_machine))
         return self
+
+    def _left_out(
+        self, entries: Sequence[MeasuredOp], points: Points, by_machine: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """For each machine, if there are several: log thread counts, and errors (n_ops, n_cases) of forecasts by trees
+        that learned from the other machines only."""
+        for rows in by_machine.values():
+            if len(rows) < MIN_OPS or len(by_machine) < 2:
+                continue
+            own = [entries[row] for row in rows]
+            left = np.ones(len(points.targets), dtype=bool)
+            for row in rows:
+                left[points.of_op[row]] = False
+            trees = points.trees("xgboost", self.shape, left, jobs=self.jobs)
+            calibrated = MachineLimits({c.machine: c for c in self._calibrations})
+            cases = tuple(sorted({case for entry in own for case in entry.by_case}))
+            position = {case: i for i, case in enumerate(cases)}
+            errors = np.full((len(own), len(cases)), np.nan)
+            for at, (row, entry) in enumerate(zip(rows, own, strict=True)):
+                known = tuple(entry.by_case)
+                logs = points.targets[points.of_op[row]] + points.rooflines[points.of_op[row]]
+                roofline = calibrated.log_seconds([entry.op], entry.machine, known)[0]
+                forecast = trees.forecast(points.features[points.of_op[row]]) + roofline
+                errors[at, [position[case] for case in known]] = logs - forecast
+            yield np.log([case.threads for case in cases]), errors
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -174,8 +198,9 @@ class LearnedCurve(BatchModel):
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) < len(ops):  # the others need no forecast, and many samples take long
             return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
-        learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), known)
-        logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
+        translated = self._op_features.translated(ops)
+        learned = self._machines.get(machine.fingerprint) or self._unknown(translated, known, tuple(cases), machine)
+        logs, spread = self._forecast(translated, known, learned, machine)
         samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
@@ -251,14 +276,36 @@ class LearnedCurve(BatchModel):
         _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
-    def _unknown(self, cases: tuple[Case, ...], known: Sequence[Mapping[Case, Measurement]]) -> MachineCurves:
-        """The curves that are assumed for a machine that was not learned from: a smooth Gaussian with the typical
-        variance and length of the learned machines, and wider intervals."""
+    def _unknown(
+        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: tuple[Case, ...], machine: Machine
+    ) -> MachineCurves:
+        """The curves that are assumed for a machine that was not learned from.
+
+        What the samples of the ops have in common shifts the forecasts of all ops, and narrows their intervals.
+        """
         every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
-        threads = np.array([case.threads for case in every], dtype=np.float64)
-        bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
-        gaussian = CaseGaussian.smooth(self._variance, self._length, threads, self._noise)
-        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound)
+        log_threads = np.log([case.threads for case in every])
+        position = {case: i for i, case in enumerate(every)}
+        sampled = []
+        some = [row for row, measured_at in enumerate(known) if measured_at]
+        base = self._trees_of(machine)([ops[row] for row in some], every) if some else np.empty((0, len(every)))
+        for row, forecast in zip(some, base, strict=True):
+            at = [position[case] for case in known[row]]
+            logs = np.log([measured.seconds for measured in known[row].values()])
+            counts = np.array([len(measured.samples) for measured in known[row].values()])
+            sampled.append(Sampled(log_threads[at], logs - forecast[at], self._noise / counts))
+        mean, left = self._transfer.shift(log_threads, sampled)
+        covariance = left + self._transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
+        gaussian = CaseGaussian(mean, covariance, np.full(len(every), self._noise))
+        bound = np.full(self.samples + 1, NORMAL_95)
+        scales = dict.fromkeys((op.kind for op in ops), 1.0)
+        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound, scales)
+
+    def _trees_of(self, machine: Machine) -> Callable[[Sequence[Op], Sequence[Case]], Floats]:
+        trees = self._trees
+        if trees is None:
+            raise ModelError(f"{self.name} has learned nothing yet: fit it first")
+        return lambda ops, cases: trees.log_seconds(ops, machine, cases)
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
@@ -277,7 +324,8 @@ class LearnedCurve(BatchModel):
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
-            "residuals": [self._variance, self._length, self._noise],
+            "transfer": self._transfer.to_json(), "noise": self._noise,
+            "limits": self._trees.limits.to_json() if self._trees else [],
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip
@@ -297,10 +345,11 @@ class LearnedCurve(BatchModel):
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
             loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
-            variance, length, noise = (finite(value, pointer="/residuals") for value in document["residuals"])
-            if not (variance > 0 and length > 0 and noise > 0):
-                raise ArtefactError("model.json has variances that are not above 0")
-            loaded._variance, loaded._length, loaded._noise = variance, length, noise
+            loaded._transfer = MachineTransfer.from_json(document["transfer"])
+            loaded._noise = finite(document["noise"], pointer="/noise")
+            limits = MachineLimits.from_json(document["limits"])
+            if not loaded._noise > 0:
+                raise ArtefactError("model.json has a variance that is not above 0")
             if "op_features" in document:
                 loaded._op_features = OpFeatures.from_json(document["op_features"])
             names = loaded._op_features.names
@@ -309,7 +358,7 @@ class LearnedCurve(BatchModel):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
                 loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files, names)
         if fitted:
-            loaded._trees = PointTrees("xgboost", loaded.shape, names).from_files(
+            loaded._trees = PointTrees("xgboost", loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
         self.__dict__.update(loaded.__dict__)
