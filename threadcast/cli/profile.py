@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from threadcast.cli import corun_tables
+from threadcast.cli.counter_choice import chosen_counters, counters_option
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
@@ -16,8 +17,9 @@ from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
-    from threadcast.collector.campaign import CampaignReport, Measurer
-    from threadcast.collector.lone import CacheState
+    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.counters.op_counters import CounterChoice
+    from threadcast.collector.lone import CacheState, LoneOps
     from threadcast.collector.proposers import FixedProposer
     from threadcast.collector.timing import Goal
     from threadcast.core import Case, Machine, OpGraph
@@ -49,6 +51,7 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
     "--cache", type=click.Choice(["rotated", "warm", "cold"]), default="rotated", show_default=True,
     help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
 )  # fmt: skip
+@counters_option
 @click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
 @setting("corun", "--corun-dir")
 @click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
@@ -60,6 +63,7 @@ def command(
     network: NetworkChoice,
     cases: int | None,
     cache: CacheState,
+    counter_choice: CounterChoice | None,
     corun: bool,
     allow_busy: bool,
 ) -> None:
@@ -88,10 +92,10 @@ def command(
     captured = capture_workload(workload, mode, optimizer=network.optimizer)
     name = graph_name(workload, mode, optimizer=network.optimizer)
     output.note(f"{name}: {len(captured.graph)} ops, {len(captured.graph.distinct_ops())} distinct")
+    counters = chosen_counters(output, settings, counter_choice, captured.graph, machine)
+    lone = LoneOps(machine, cache=cache, counters=counters)
     proposer = EveryCase() if cases is None else EvenlySpread(cases)
-    report = _measured(
-        output, settings, name, captured.graph, LoneOps(machine, cache=cache), proposer, allow_busy=allow_busy
-    )
+    report = _measured(output, settings, name, captured.graph, lone, proposer, allow_busy=allow_busy)
     beside = None
     if corun:
         beside = corun_tables.measure(captured.graph, machine, settings, output, allow_busy=allow_busy)
@@ -107,7 +111,7 @@ def command(
 
 
 def _measured(
-    output: Output, settings: Settings, name: str, graph: OpGraph, measurer: Measurer, proposer: FixedProposer,
+    output: Output, settings: Settings, name: str, graph: OpGraph, measurer: LoneOps, proposer: FixedProposer,
     *, allow_busy: bool,
 ) -> CampaignReport:  # fmt: skip
     """Store the graph under `name`, measure its ops while a progress bar is shown, and return the report."""
@@ -123,7 +127,7 @@ def _measured(
         campaign = Campaign(
             measurer, proposer, store,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
-            confidence=settings["profile.confidence"],
+            confidence=settings["profile.confidence"], counters=measurer.counters,
             busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=show,
         )  # fmt: skip
         try:

@@ -57,7 +57,7 @@ class CacheSimulator:
     raises CounterUnavailable without valgrind or on a processor other than x86-64.
     """
 
-    def __init__(self, machine: Machine | None = None, *, runs: int = 2, timeout_s: float = 600.0) -> None:
+    def __init__(self, machine: Machine | None = None, *, runs: int = 1, timeout_s: float = 600.0) -> None:
         if runs < 1:
             raise InvalidInput(f"runs={runs} must be at least 1")
         self._machine, self._runs, self._timeout_s = machine, runs, timeout_s
