@@ -2,7 +2,8 @@
 
     python benchmarks/paper_networks.py          capture all of them again into data/graphs/
 
-Liu et al. 2018 (IV-A): ResNet-50, DCGAN, Inception-v3 and LSTM at their batch sizes. Tang et al. 2018 (Graphi, Table
+Liu et al. 2018 (IV-A): ResNet-50, DCGAN, Inception-v3 and LSTM at their batch sizes; AlexNet, which the regressors are
+tested with (III-B). Tang et al. 2018 (Graphi, Table
 1): LSTM, PhasedLSTM, PathNet and GoogLeNet, size medium.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 import click
 
 from threadcast.core import Edge, OpGraph
+from threadcast.core.real_ops import without_views
 
 GRAPHS = Path(__file__).parent.parent / "data" / "graphs"
 LIU = ("resnet50", "dcgan", "inception_v3", "lstm")
@@ -27,28 +29,6 @@ def load(name: str) -> OpGraph:
     """Return a stored graph without its views, which are no work and no node of the papers' frameworks."""
     document = json.loads(gzip.decompress((GRAPHS / f"{name}.json.gz").read_bytes()))
     return without_views(OpGraph.from_json(document))
-
-
-def without_views(graph: OpGraph) -> OpGraph:
-    """Return the graph of the ops that do something; what waited for a view waits for what the view waits for."""
-    behind: list[dict[int, None]] = [{} for _ in graph.ops]  # the last real ops at or before each op
-    for op in graph.topological_order:
-        if graph.ops[op].is_view:
-            for before in graph.predecessors[op]:
-                behind[op].update(behind[before])
-        else:
-            behind[op][op] = None
-    kept = [i for i, op in enumerate(graph.ops) if not op.is_view]
-    position = {old: new for new, old in enumerate(kept)}
-    edges = {
-        (position[source], position[op]): None
-        for op in kept
-        for before in graph.predecessors[op]
-        for source in behind[before]
-    }
-    return OpGraph(
-        tuple(graph.ids[i] for i in kept), tuple(graph.ops[i] for i in kept), tuple(Edge(*edge) for edge in edges)
-    )
 
 
 def one_after_the_other(first: OpGraph, second: OpGraph) -> OpGraph:
@@ -117,6 +97,7 @@ CAPTURES: dict[str, Callable[[], OpGraph]] = {
     "dcgan": _capture_dcgan,
     "inception_v3": lambda: _capture("inception_v3", "paper", momentum=0.9),
     "lstm": lambda: _capture("lstm", "paper", momentum=0.0),
+    "alexnet": lambda: _capture("alexnet", "paper", momentum=0.9),
     **{file: (lambda name=name: _capture(name, "medium", momentum=0.0)) for name, file in GRAPHI.items()},
 }
 

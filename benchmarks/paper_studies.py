@@ -53,14 +53,14 @@ class Network:
     @cached_property
     def true_curves(self) -> CurveTable:
         """What an op takes, without noise, at every case; (n_ops, 68)."""
-        return self._table({key: Curve.exact(CASES, _exact(op)) for key, op in self.graph.distinct_ops().items()})
+        return self._table({key: model.exact_curve(op) for key, op in self.graph.distinct_ops().items()})
 
     def climbed_curves(self, profile: SimulatedXeonPhi) -> CurveTable:
         """What the hill climb knows after profiling. Eigen's ops offer one case only: the paper leaves theirs alone."""
         curves = {}
         for key, op in self.graph.distinct_ops().items():
             if demand(op).library is Library.EIGEN:
-                curves[key] = Curve.exact(CASES, _exact(op))
+                curves[key] = model.exact_curve(op)
             else:
                 curves[key] = HillClimb().predict(op, climb(op, INTERVAL, profile), CASES, machine=model.machine)
         table = self._table(curves)
@@ -93,12 +93,6 @@ class Network:
 @cache
 def network(name: str) -> Network:
     return Network(name)
-
-
-def _exact(op: Op) -> list[float]:
-    """Seconds at each of the machine's cases."""
-    curves = {affinity: model.curve(op, np.arange(1, 69), affinity=affinity) for affinity in Affinity}
-    return [float(curves[case.affinity][case.threads - 1]) for case in CASES]
 
 
 def eigen_case(op: Op) -> Case:

@@ -25,7 +25,7 @@ from threadcast.cli.findings import (
     read_paranoid,
 )  # fmt: skip
 from threadcast.collector.busy import Load
-from threadcast.collector.counters import CounterStatus
+from threadcast.collector.counters import EVENTS, CounterStatus, CountingPlan, Event
 from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
@@ -172,19 +172,31 @@ def test_a_harmless_variable_is_left_alone(variable, value):
     assert finding.state is State.OK
 
 
+def plan_of(*statuses: CounterStatus, groups: tuple[tuple[Event, ...], ...] = ()) -> CountingPlan:
+    return CountingPlan(groups, (), (), {status.name: status for status in statuses})
+
+
 def test_counters_that_cannot_be_read_say_why_and_what_still_works():
     hardware = [
         CounterStatus("cycles", "hardware", False, "not permitted (perf_event_paranoid=4); lower it"),
         CounterStatus("instructions", "hardware", True),
     ]
-    partly, software = check_counters([*hardware, CounterStatus("faults", "software", True)], paranoid=4)
+    partly, software = check_counters(plan_of(*hardware, CounterStatus("faults", "software", True)), paranoid=4)
     assert partly.state is State.NOTE
     assert partly.found == "1 of 2 events can be counted; not cycles: not permitted (perf_event_paranoid=4); lower it"
     assert "FLOPs" in partly.advice
     assert (software.state, software.found) == (State.OK, "1 of 1 events can be counted (perf_event_paranoid=4)")
-    none, _ = check_counters(hardware[:1], paranoid=None)
+    none, _ = check_counters(plan_of(hardware[0]), paranoid=None)
     assert none.found.startswith("0 of 1 events can be counted: not permitted")
     assert "valgrind" not in none.advice, "no command simulates counts"
+
+
+def test_how_many_events_are_counted_at_a_time_is_told_where_that_is_not_all():
+    statuses = [CounterStatus(event.name, "hardware", True) for event in EVENTS[:3]]
+    found, _ = check_counters(plan_of(*statuses, groups=(EVENTS[:2], EVENTS[2:3])), paranoid=1)
+    assert found.found == "3 of 3 events can be counted, 2 at a time (perf_event_paranoid=1)"
+    found, _ = check_counters(plan_of(*statuses, groups=(EVENTS[:3],)), paranoid=1)
+    assert found.found == "3 of 3 events can be counted (perf_event_paranoid=1)"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_training_registers_every_model_with_its_score_and_the_best_gets_the_ali
     found = document("train", *FAST)
     assert [model["version"] for model in found["models"]] == ["hill_climb@1", "ols@1", "roofline@1"]
     assert {model["split"] for model in found["models"]} == {"new_network"}
-    best = min(found["models"], key=lambda model: (model["regret_mean"], model["samples"]))
+    best = min(found["models"], key=lambda model: (model["unusable"], model["cost"], model["samples"]))
     assert found["alias"] == {"champion": best["version"]}
     registry = ModelRegistry(folder / "threadcast" / "models")
     manifest = registry.manifest("ols@1")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from threadcast.collector.counters import cachegrind
+from threadcast.collector.counters.cachegrind import CacheSimulator
+from threadcast.collector.counters.op_counters import cachegrind_counters
 from threadcast.core import Cache, Case, Core, Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.errors import CounterUnavailable, InvalidInput, MeasurementError
 
@@ -35,10 +41,23 @@ totals: 1 2 3
 """
 
 
+def process_count() -> int:
+    return len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
 @needs_valgrind
-def test_a_matrix_product_has_the_instructions_that_its_arithmetic_needs():
-    counts = cachegrind.simulate(MATRIX_PRODUCT, machine=MACHINE)
-    assert set(counts) == {f"cachegrind.{name}" for name in cachegrind._EVENTS}
+def test_ops_have_the_instructions_that_their_arithmetic_needs_and_a_bad_one_fails_alone():
+    processes = process_count()
+    with CacheSimulator(MACHINE) as simulator:
+        counts = simulator.counts(MATRIX_PRODUCT)
+        with pytest.raises(MeasurementError, match=r"mystery-.* cannot be simulated: CaptureError"):
+            simulator.counts(Op("mystery", (SQUARE,)))
+        assert process_count() == processes + 1
+        again = simulator.counts(MATRIX_PRODUCT)
+    assert process_count() == processes
+    assert set(counts) == cachegrind.NAMES
+    # the call of the op is the interpreter's, which needs fewer instructions for code that it has run more often
+    assert again["cachegrind.instructions"] == pytest.approx(counts["cachegrind.instructions"], rel=0.05)
     # 2 n^3 operations, at most 16 (AVX2, multiply and add) in one instruction
     assert MATRIX_PRODUCT.flops / 16 <= counts["cachegrind.instructions"] <= MATRIX_PRODUCT.flops
     # every one of the 3 n^2 elements is loaded or stored, at most 8 at once
@@ -66,41 +85,88 @@ def test_a_file_that_is_cut_short_is_a_measurement_error(text):
 def test_without_valgrind_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(CounterUnavailable, match="apt install valgrind"):
-        cachegrind.simulate(MATRIX_PRODUCT)
+        CacheSimulator(MACHINE).__enter__()
 
 
-def test_on_another_processor_the_error_names_it(monkeypatch, tmp_path):
-    (tmp_path / "valgrind").write_text("#!/bin/sh\n")
-    (tmp_path / "valgrind").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Puts a shell script in valgrind's place."""
+
+    def put(script: str) -> None:
+        (tmp_path / "valgrind").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "valgrind").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+        monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+
+    return put
+
+
+def test_on_another_processor_the_error_names_it(monkeypatch, stand_in):
+    stand_in("")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(CounterUnavailable, match="aarch64"):
-        cachegrind.simulate(MATRIX_PRODUCT)
+        CacheSimulator(MACHINE).__enter__()
 
 
-@needs_valgrind
-def test_a_process_that_fails_is_a_measurement_error_with_its_last_words(monkeypatch, tmp_path):
-    failing = tmp_path / "valgrind"
-    failing.write_text("#!/bin/sh\necho 'first' >&2; echo 'unhandled instruction' >&2; exit 3\n")
-    failing.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    with pytest.raises(MeasurementError, match=r"exit code 3.*unhandled instruction"):
-        cachegrind.simulate(MATRIX_PRODUCT)
+def test_a_process_that_fails_is_a_measurement_error_with_its_last_words_and_the_next_op_starts_another(stand_in):
+    stand_in("echo 'first' >&2; echo 'unhandled instruction' >&2; exit 3")
+    processes = process_count()
+    with CacheSimulator(MACHINE) as simulator:
+        for _ in range(2):
+            with pytest.raises(MeasurementError, match=r"exit code 3.*unhandled instruction"):
+                simulator.counts(MATRIX_PRODUCT)
+            assert process_count() == processes
 
 
-@needs_valgrind
-def test_a_simulation_that_takes_too_long_is_ended(monkeypatch, tmp_path):
-    endless = tmp_path / "valgrind"
-    endless.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
-    endless.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    with pytest.raises(MeasurementError, match=r"timeout_s=0\.2"):
-        cachegrind.simulate(MATRIX_PRODUCT, timeout_s=0.2)
+def test_a_simulation_that_takes_too_long_is_ended(stand_in):
+    stand_in("exec tail -f /dev/null")
+    processes = process_count()
+    with CacheSimulator(MACHINE, timeout_s=0.2) as simulator:
+        with pytest.raises(MeasurementError, match=r"timeout_s=0\.2"):
+            simulator.counts(MATRIX_PRODUCT)
+        assert process_count() == processes
 
 
 def test_no_runs_are_refused():
     with pytest.raises(InvalidInput, match="runs=0"):
-        cachegrind.simulate(MATRIX_PRODUCT, runs=0)
+        CacheSimulator(MACHINE, runs=0)
+
+
+# Answers the second op with an error; the counts are those of FILE, doubled in every second part.
+SIMULATOR = """
+for option in "$@"; do case $option in --callgrind-out-file=*) out=${option#*=};; esac; done
+read op
+printf 'events: Ir Dr Dw D1mr D1mw DLmr DLmw Bc Bcm Bi Bim\nsummary: 1 1 1 1 1 1 1 1 1 1 1\n' > $out.1
+printf 'events: Ir Dr Dw D1mr D1mw DLmr DLmw Bc Bcm Bi Bim\nsummary: 9 9 9 9 9 9 9 9 9 9 9\n' > $out.2
+echo '{"parts": [1, 2]}'
+read op
+echo '{"error": "no kernel"}'
+read op
+"""
+
+
+def test_every_op_is_simulated_once_and_one_that_fails_has_a_reason(stand_in):
+    stand_in(SIMULATOR)
+    other = replace(MATRIX_PRODUCT, kind="other")
+    progress = []
+    counters = cachegrind_counters(
+        [MATRIX_PRODUCT, other], MACHINE, on_progress=lambda done, total: progress.append((done, total))
+    )
+    assert counters.simulated[MATRIX_PRODUCT.key]["cachegrind.instructions"] == 4
+    assert "no kernel" in counters.failed[other.key]
+    assert progress == [(1, 2), (2, 2)]
+    known = Measurement(MATRIX_PRODUCT, MACHINE, Case(1), (Sample(1.0, counters.simulated[MATRIX_PRODUCT.key]),))
+    assert counters.lacking(known) == frozenset()
+    assert counters.lacking(replace(known, samples=(Sample(1.0),))) == cachegrind.NAMES
+    assert counters.lacking(replace(known, op=other, samples=(Sample(1.0),))) == frozenset()
+
+
+def test_counts_that_are_stored_are_not_simulated_again(stand_in):
+    stand_in("exit 3")
+    known = Measurement(MATRIX_PRODUCT, MACHINE, Case(1), (Sample(1.0, dict.fromkeys(cachegrind.NAMES, 5.0)),))
+    assert cachegrind_counters([MATRIX_PRODUCT], MACHINE, known=[known]).failed == {}
+    elsewhere = replace(known, machine=Machine.uniform("another", 2))
+    assert set(cachegrind_counters([MATRIX_PRODUCT], MACHINE, known=[elsewhere]).failed) == {MATRIX_PRODUCT.key}
 
 
 @pytest.mark.parametrize(

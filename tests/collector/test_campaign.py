@@ -17,6 +17,7 @@ import pytest
 
 from threadcast.collector.busy import CpuTimes, Load
 from threadcast.collector.campaign import Campaign, CampaignProgress
+from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import EvenlySpread, EveryCase
 from threadcast.collector.timing import Goal
@@ -254,7 +255,7 @@ def test_a_real_op_is_measured_with_samples_counters_and_conditions(store):
 
 
 def test_a_cold_op_is_measured_one_run_at_a_time():
-    with LoneOps(PAIR, cache="cold", counters=False).at(Case(1)) as measure:
+    with LoneOps(PAIR, cache="cold", counters=OpCounters()).at(Case(1)) as measure:
         found = measure(op(16), Goal(budget_s=0.05))
     assert found.conditions["cache"] == "cold"
     assert found.conditions["runs_a_batch"] == 1

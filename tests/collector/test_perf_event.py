@@ -1,27 +1,27 @@
-"""Counting: real software events; hardware ones driven through pipes where the machine has no counters."""
+"""The real kernel: software events in groups, events of one CPU, and the processor's few debug registers."""
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import mmap
 import os
-import resource
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from threadcast.collector.counters import EVENTS, CounterGroup, Event, availability
-from threadcast.collector.counters.perf_event import Reading, open_event, refusal, scaled_sum
+from threadcast.collector.counters import EVENTS, Event, ThreadCounters, availability, plan_counting
+from threadcast.collector.counters.passes import CountingPlan, form_groups, is_counted
+from threadcast.collector.counters.perf_event import Kernel, OpenGroup, perf_event_open
 from threadcast.core.errors import MeasurementError
 
 BY_NAME = {event.name: event for event in EVENTS}
 PAGE_FAULTS, TASK_CLOCK = BY_NAME["page_faults"], BY_NAME["task_clock_ns"]
+SOFTWARE = tuple(event for event in EVENTS if event.kind == "software")
 PAGES = 256
+DEBUG_REGISTERS = 4  # of x86-64
 
 
 def touch_pages() -> None:
@@ -32,6 +32,10 @@ def touch_pages() -> None:
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def plan_of(*events: Event) -> CountingPlan:
+    return plan_counting(events)
 
 
 @contextmanager
@@ -64,82 +68,100 @@ def commanded_thread(command: Callable[[], None]) -> Iterator[tuple[int, Callabl
         thread.join()
 
 
-def readings(*values: Reading) -> int:
-    """A file descriptor that gives these readings one after the other, as a counter does."""
-    reader, writer = os.pipe()
-    os.write(writer, b"".join(struct.pack("=QQQ", *value) for value in values))
-    os.close(writer)
-    return reader
+def faults(counters: ThreadCounters) -> float:
+    count = counters.stop()["page_faults"]
+    assert count is not None
+    assert count.inferred == 0
+    return count.value
 
 
-def test_page_faults_are_counted():
-    with CounterGroup([PAGE_FAULTS]) as group:
-        group.start()
+def test_a_group_is_counted_only_while_it_is_enabled():
+    with closing(OpenGroup(SOFTWARE, 0)) as group:
         touch_pages()
-        assert (group.read()["page_faults"] or 0) >= PAGES
-
-
-def test_counts_begin_at_start():
-    with CounterGroup([PAGE_FAULTS]) as group:
+        group.enable()
+        group.disable()
+        assert group.read()["page_faults"].value < PAGES
+        group.enable()
         touch_pages()
-        group.start()
-        assert (group.stop()["page_faults"] or 0) < PAGES
+        group.disable()
+        touch_pages()
+        found = group.read()
+    assert list(found) == [event.name for event in SOFTWARE]
+    assert PAGES <= found["page_faults"].value < 2 * PAGES
+    (times,) = {(reading.enabled_ns, reading.running_ns) for reading in found.values()}
+    assert times[0] == times[1] > 0
+    assert found["task_clock_ns"].value == pytest.approx(times[0], rel=0.1)
+
+
+def test_the_events_of_a_group_are_told_apart_by_their_ids():
+    with closing(OpenGroup(tuple(reversed(SOFTWARE)), 0)) as group:
+        group.enable()
+        touch_pages()
+        group.disable()
+        found = group.read()
+    assert found["page_faults"].value < 10 * PAGES < found["task_clock_ns"].value
 
 
 def test_a_thread_that_exists_already_is_counted():
-    with commanded_thread(touch_pages) as (_, work), CounterGroup([PAGE_FAULTS]) as group:
-        group.start()
+    with commanded_thread(touch_pages) as (_, work), ThreadCounters(plan_of(PAGE_FAULTS)) as counters:
+        counters.start()
         work()
-        assert (group.stop()["page_faults"] or 0) >= PAGES
+        assert faults(counters) >= PAGES
 
 
 def test_a_thread_made_while_counting_is_counted():
-    with CounterGroup([PAGE_FAULTS]) as group:
-        group.start()
+    with ThreadCounters(plan_of(PAGE_FAULTS)) as counters:
+        counters.start()
         thread = threading.Thread(target=touch_pages)
         thread.start()
         thread.join()
-        assert (group.stop()["page_faults"] or 0) >= PAGES
+        assert faults(counters) >= PAGES
 
 
 def test_only_the_threads_asked_for_are_counted():
-    with commanded_thread(touch_pages) as (thread, work), CounterGroup([PAGE_FAULTS], threads=[thread]) as group:
-        group.start()
+    with (
+        commanded_thread(touch_pages) as (thread, work),
+        ThreadCounters(plan_of(PAGE_FAULTS), threads=[thread]) as counters,
+    ):
+        counters.start()
         touch_pages()
-        between = group.read()["page_faults"] or 0
+        assert faults(counters) < PAGES
+        counters.start()
         work()
-        assert between < PAGES <= (group.stop()["page_faults"] or 0)
+        assert faults(counters) >= PAGES
 
 
 def test_a_sleeping_thread_adds_nothing_and_hides_nothing():
-    with commanded_thread(lambda: None), CounterGroup([TASK_CLOCK, PAGE_FAULTS]) as group:
-        group.start()
+    with commanded_thread(lambda: None), ThreadCounters(plan_of(TASK_CLOCK, PAGE_FAULTS)) as counters:
+        counters.start()
         touch_pages()
-        counts = group.stop()
-    assert (counts["task_clock_ns"] or 0) > 0
-    assert (counts["page_faults"] or 0) >= PAGES
+        counts = counters.stop()
+    assert counts["task_clock_ns"].value > 0
+    assert counts["page_faults"].value >= PAGES
 
 
-def test_reading_before_starting_is_an_error():
-    with CounterGroup([PAGE_FAULTS]) as group, pytest.raises(MeasurementError, match="start"):
-        group.read()
-    with CounterGroup([PAGE_FAULTS]) as group:
-        group.start()
-        group.stop()
+def test_stopping_before_starting_is_an_error():
+    with ThreadCounters(plan_of(PAGE_FAULTS)) as counters:
         with pytest.raises(MeasurementError, match="start"):
-            group.stop()
+            counters.stop()
+        counters.start()
+        counters.stop()
+        with pytest.raises(MeasurementError, match="start"):
+            counters.stop()
 
 
 def test_every_event_is_read_or_has_a_reason():
-    with CounterGroup() as group:
-        group.start()
-        touch_pages()
-        counts = group.stop()
-    assert list(counts) == [event.name for event in EVENTS]
+    with ThreadCounters() as counters:
+        found = dict.fromkeys(BY_NAME)
+        for _ in range(counters.passes):
+            counters.start()
+            touch_pages()
+            found |= {name: count for name, count in counters.stop().items() if count is not None}
+    assert list(found) == list(BY_NAME)
     for event in EVENTS:
+        assert (found[event.name] is None) == (event.name in counters.unavailable)
         if event.kind == "software":
-            assert counts[event.name] is not None
-        assert event.name not in group.unavailable or counts[event.name] is None
+            assert found[event.name] is not None
 
 
 def test_availability_names_every_event_with_its_kind_and_reason():
@@ -153,10 +175,10 @@ def test_availability_names_every_event_with_its_kind_and_reason():
     assert statuses["page_faults"].available
 
 
-def test_file_descriptors_are_closed_also_after_an_error():
+def test_files_are_closed_also_after_an_error():
     def fail() -> None:
-        with CounterGroup() as group:
-            group.start()
+        with ThreadCounters() as counters:
+            counters.start()
             raise KeyError
 
     files = open_files()
@@ -165,120 +187,145 @@ def test_file_descriptors_are_closed_also_after_an_error():
     assert open_files() == files
 
 
-def test_file_descriptors_are_closed_when_opening_breaks_off():
-    opened = 0
+def test_files_are_closed_when_opening_breaks_off():
+    class Interrupted(Kernel):
+        left = 3
 
-    def interrupted(event: Event, thread: int) -> int:
-        nonlocal opened
-        opened += 1
-        if opened == 3:
-            raise KeyboardInterrupt
-        return open_event(event, thread)
+        def open(self, event: Event, thread: int, *, leader: int | None) -> int:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            return super().open(event, thread, leader=leader)
 
-    files = open_files()
-    with pytest.raises(KeyboardInterrupt), CounterGroup([PAGE_FAULTS, TASK_CLOCK], threads=[0, 0], opener=interrupted):
+    files, plan = open_files(), plan_of(PAGE_FAULTS, TASK_CLOCK)
+    threads = [threading.get_native_id()] * 2
+    with pytest.raises(KeyboardInterrupt), ThreadCounters(plan, threads=threads, kernel=Interrupted()):
         pass
     assert open_files() == files
 
 
-def test_too_few_file_descriptors_cost_the_counter_and_name_the_limit():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = open_files()
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 3, hard))
-        group = CounterGroup([PAGE_FAULTS], threads=[0] * (highest + 8))
-        with group:
-            group.start()
-            assert group.read() == {"page_faults": None}
-            assert "ulimit -n" in group.unavailable["page_faults"]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+class OnOneCpu(Kernel):
+    """Counts events of `threads` only while they run on `cpu`, as the events of one kind of core of a hybrid do."""
+
+    def __init__(self, cpu: int, threads: tuple[int, ...]) -> None:
+        self._cpu, self._threads = cpu, threads
+
+    def open(self, event: Event, thread: int, *, leader: int | None) -> int:
+        if thread not in self._threads:
+            return super().open(event, thread, leader=leader)
+        attribute = ctypes.create_string_buffer(112)
+        flags = (leader is None) | 1 << 6
+        struct.pack_into("=IIQQQQQ", attribute, 0, event.type, 112, event.config, 0, 0, 0b1111, flags)
+        return perf_event_open(attribute, thread, leader, cpu=self._cpu)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_thread_that_missed_its_turn_widens_the_error_and_spoils_nothing():
+    here, elsewhere = sorted(os.sched_getaffinity(0))[:2]
+
+    def work() -> None:
+        os.sched_setaffinity(0, {here})
+        touch_pages()
+
+    with ExitStack() as stack:
+        threads = [stack.enter_context(commanded_thread(work)) for _ in range(3)]
+        ids = [thread for thread, _ in threads]
+        kernel = OnOneCpu(elsewhere, (ids[1],))
+        counters = stack.enter_context(ThreadCounters(plan_of(PAGE_FAULTS, TASK_CLOCK), threads=ids, kernel=kernel))
+        for _, call in threads:
+            call()
+        counters.start()
+        for _, call in threads:
+            call()
+        counts = counters.stop()
+    for name in ("page_faults", "task_clock_ns"):
+        count = counts[name]
+        assert count is not None
+        assert 0 < count.inferred < count.value
+    counted = counts["page_faults"].value - counts["page_faults"].inferred
+    assert counted >= 2 * PAGES
+    assert counts["page_faults"].value > 2 * PAGES
+
+
+class Breakpoints(Kernel):
+    """Counts writes to memory of its own in place of the events asked for, by the processor's debug registers.
+
+    Like performance counters they are few, and the kernel refuses a group with more events than there are.
+    """
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_uint64 * 16)()
+
+    def open(self, event: Event, thread: int, *, leader: int | None) -> int:
+        attribute = ctypes.create_string_buffer(112)
+        flags = (leader is None) | 1 << 5 | 1 << 6
+        struct.pack_into("=IIQQQQQ", attribute, 0, 5, 112, 0, 0, 0, 0b1111, flags)
+        struct.pack_into("=QQ", attribute, 56, ctypes.addressof(self.words) + 8 * event.config, 8)
+        struct.pack_into("=I", attribute, 52, 2)  # writes
+        return perf_event_open(attribute, thread, leader)
+
+
+def has_debug_registers() -> bool:
+    writes = [Event(str(i), 0, i) for i in range(DEBUG_REGISTERS)]
+    return is_counted(writes, kernel=Breakpoints())
+
+
+needs_debug_registers = pytest.mark.skipif(not has_debug_registers(), reason="needs x86-64's debug registers")
+WRITES = [Event(f"writes_{i}", 0, i) for i in range(10)]
+
+
+@needs_debug_registers
+def test_groups_grow_until_the_kernel_refuses():
+    files, kernel = open_files(), Breakpoints()
+    groups = form_groups(WRITES, lambda group: is_counted(group, kernel=kernel))
+    assert [len(group) for group in groups] == [DEBUG_REGISTERS, DEBUG_REGISTERS, 2]
     assert open_files() == files
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (errno.EACCES, "perf_event_paranoid=4"),
-        (errno.EPERM, "CAP_PERFMON"),
-        (errno.ENOENT, "does not count"),
-        (errno.EOPNOTSUPP, "does not count"),
-        (errno.EMFILE, "ulimit -n"),
-        (errno.ENOSYS, "no perf_event_open"),
-        (errno.EIO, os.strerror(errno.EIO)),
-    ],
-)
-def test_a_refused_counter_is_none_with_the_reason(code, words, tmp_path):
-    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
-    (tmp_path / "proc/sys/kernel/perf_event_paranoid").write_text("4\n")
-    error = OSError(code, os.strerror(code))
-    assert words in refusal(error, root=tmp_path)
-
-    def refuse(event: Event, thread: int) -> int:
-        raise error
-
-    assert not availability([PAGE_FAULTS], opener=refuse)["page_faults"].available
-    with CounterGroup([PAGE_FAULTS], opener=refuse) as group:
-        group.start()
-        assert group.stop() == {"page_faults": None}
-        assert group.unavailable["page_faults"]
-
-
-def test_a_counter_that_shared_the_hardware_is_scaled_to_the_whole_time():
-    def opener(event: Event, thread: int) -> int:
-        return readings(Reading(100, 1000, 1000), Reading(160, 2000, 1500))
-
-    with CounterGroup([BY_NAME["cycles"]], threads=[1, 2], opener=opener) as group:
-        group.start()
-        assert group.stop() == {"cycles": 2 * 60 * 1000 / 500}
-
-
-def test_a_counter_that_never_had_its_turn_is_none():
-    def opener(event: Event, thread: int) -> int:
-        return readings(Reading(100, 1000, 1000), Reading(100, 2000, 1000))
-
-    with CounterGroup([BY_NAME["cycles"]], threads=[1], opener=opener) as group:
-        group.start()
-        assert group.stop() == {"cycles": None}
-
-
-def test_a_thread_that_ended_before_it_was_opened_is_left_out():
-    def opener(event: Event, thread: int) -> int:
-        if thread == 2:
-            raise ProcessLookupError(errno.ESRCH, "no such thread")
-        return readings(Reading(0, 0, 0), Reading(5, 10, 10))
-
-    with CounterGroup([BY_NAME["cycles"]], threads=[1, 2], opener=opener) as group:
-        group.start()
-        assert group.stop() == {"cycles": 5}
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 10**9), st.integers(1, 10**9), st.integers(1, 10**9)).map(
-            lambda t: (t[0], max(t[1:]), min(t[1:]))
-        ),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_scaling_never_loses_events(steps):
-    early = [Reading(7, 11, 11)] * len(steps)
-    late = [Reading(7 + value, 11 + enabled, 11 + running) for value, enabled, running in steps]
-    total = scaled_sum(early, late)
-    assert total is not None
-    assert total >= sum(value for value, _, _ in steps) * (1 - 1e-12)
+@needs_debug_registers
+def test_more_events_than_the_processor_counts_at_once_are_counted_in_passes(monkeypatch):
+    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: DEBUG_REGISTERS)
+    files, kernel = open_files(), Breakpoints()
+    plan = plan_counting(WRITES, pmus=(), kernel=kernel)
+    assert plan.names == tuple(event.name for event in WRITES)
+    with ThreadCounters(plan, threads=[0], kernel=kernel) as counters:
+        assert counters.passes == 3
+        found: dict[str, float] = {}
+        for _ in range(counters.passes):
+            counters.start()
+            for i in range(10):
+                for _ in range(i):
+                    kernel.words[i] = 1
+            counted = {name: count.value for name, count in counters.stop().items() if count is not None}
+            assert len(counted) <= DEBUG_REGISTERS
+            found |= counted
+    assert found == {event.name: event.config for event in WRITES}
+    assert open_files() == files
 
 
 @pytest.mark.needs_pmu
 @pytest.mark.skipif(not availability()["instructions"].available, reason="no hardware counters here")
 def test_more_instructions_are_counted_for_more_work():
-    with CounterGroup([BY_NAME["instructions"]]) as group:
+    plan = plan_of(BY_NAME["instructions"])
+    with ThreadCounters(plan) as counters:
         counts = []
         for work in (10**5, 10**6):
-            group.start()
+            counters.start()
             sum(range(work))
-            counts.append(group.stop()["instructions"] or 0.0)
+            count = counters.stop()["instructions"]
+            counts.append(count.value if count else 0.0)
     assert counts[0] > 0
     assert counts[1] > 3 * counts[0]
+
+
+@pytest.mark.needs_pmu
+@pytest.mark.skipif(not availability()["instructions"].available, reason="no hardware counters here")
+def test_every_hardware_event_is_counted_in_some_pass_without_being_scaled():
+    with ThreadCounters(threads=[0]) as counters:
+        found = {}
+        for _ in range(counters.passes):
+            counters.start()
+            sum(range(10**6))
+            found |= {name: count for name, count in counters.stop().items() if count is not None}
+    assert found["instructions"].value > 10**6
+    assert {name: count.inferred for name, count in found.items() if count.relative_error > 0.01} == {}

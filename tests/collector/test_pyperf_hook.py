@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyperf._hooks import HookError
 
-from threadcast.collector.counters import CounterGroup, availability, pyperf_hook
+from threadcast.collector.counters import availability, plan_counting, pyperf_hook
+from threadcast.collector.counters.perf_event import Kernel
 
 
 def run_metadata(tmp_path: Path, statement: str) -> dict[str, Any]:
@@ -51,9 +52,10 @@ def test_pyperf_stores_the_counts_of_a_run(tmp_path):
 
 
 def test_pyperf_is_told_when_nothing_can_be_counted(monkeypatch):
-    def refuse(event: object, thread: int) -> int:
-        raise PermissionError(1, "not permitted")
+    class Refusing(Kernel):
+        def open(self, event: object, thread: int, *, leader: int | None) -> int:
+            raise PermissionError(1, "not permitted")
 
-    monkeypatch.setattr(pyperf_hook, "CounterGroup", lambda: CounterGroup(opener=refuse))
+    monkeypatch.setattr(pyperf_hook, "plan_counting", lambda: plan_counting(kernel=Refusing()))
     with pytest.raises(HookError, match="no event can be counted: not permitted"):
         pyperf_hook.CountersHook()

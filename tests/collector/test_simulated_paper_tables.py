@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from threadcast.core import Edge, Op, OpGraph, TensorSpec
+from threadcast.core.real_ops import without_views
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SPEC = TensorSpec((4,))
@@ -21,14 +22,6 @@ def benchmarks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def graph(kinds: list[str], edges: list[tuple[int, int]]) -> OpGraph:
     ops = tuple(Op(kind, (SPEC,), outputs=(SPEC,)) for kind in kinds)
     return OpGraph(tuple(f"op{i}" for i in range(len(ops))), ops, tuple(Edge(*edge) for edge in edges))
-
-
-def test_what_waited_for_a_view_waits_for_what_the_view_waits_for():
-    from paper_networks import without_views
-
-    found = without_views(graph(["relu", "view", "t", "add", "mul"], [(0, 1), (1, 2), (2, 3), (2, 4), (0, 4)]))
-    assert found.ids == ("op0", "op3", "op4")
-    assert {(e.source, e.target) for e in found.edges} == {(0, 1), (0, 2)}
 
 
 def test_one_graph_after_the_other_keeps_both_and_their_order():
@@ -45,7 +38,7 @@ def test_the_stored_dcgan_step_is_the_one_that_is_captured():
     pytest.importorskip("torch")
     import paper_networks
 
-    captured = paper_networks.without_views(paper_networks.CAPTURES["dcgan"]())
+    captured = without_views(paper_networks.CAPTURES["dcgan"]())
     stored = paper_networks.load("dcgan")
     assert Counter((op.kind, op.inputs) for op in stored.ops) == Counter((op.kind, op.inputs) for op in captured.ops)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from threadcast.collector.counters import Count
 from threadcast.collector.timing import (
     MIN_BATCHES,
     Goal,
@@ -116,22 +117,52 @@ def test_every_batch_starts_from_a_reset_that_is_not_timed():
     assert timing.samples[0].seconds == pytest.approx(1e-3)
 
 
+class Counters:
+    """Counts `a_run` events for each run of a workbench, and `overhead` for counting itself, in `passes` passes."""
+
+    def __init__(self, bench: Workbench, *, passes: int = 1, overhead: float = 0.0, inferred: float = 0.0) -> None:
+        self.passes, self._bench, self._overhead, self._inferred = passes, bench, overhead, inferred
+        self._runs_before = self._starts = 0
+
+    def start(self) -> None:
+        self._runs_before = len(self._bench.runs)
+        self._starts += 1
+
+    def stop(self) -> dict[str, Count | None]:
+        value = 7.0 * (len(self._bench.runs) - self._runs_before) + self._overhead
+        names = [f"events_{i}" for i in range(self.passes)] if self.passes > 1 else ["instructions"]
+        counted = names[self._starts % self.passes]
+        count = Count(value, self._inferred * value)
+        return {name: count if name == counted else None for name in names} | {"cycles": None}
+
+
 def test_counts_are_a_run_and_a_counter_that_was_not_read_stays_none():
-    class Counters:
-        def __init__(self) -> None:
-            self.runs_before = 0
-
-        def start(self) -> None:
-            self.runs_before = len(bench.runs)
-
-        def read(self) -> dict[str, float | None]:
-            return {"instructions": 7.0 * (len(bench.runs) - self.runs_before), "cycles": None}
-
     bench = Workbench(forever(lambda: 1e-5))
-    timing = time_callable(bench.run, counters=Counters(), clock=bench.clock)
+    timing = time_callable(bench.run, counters=Counters(bench), clock=bench.clock)
     assert timing.runs_a_batch > 1
     assert {dict(sample.counters)["instructions"] for sample in timing.samples} == {7.0}
     assert all(sample.counters["cycles"] is None for sample in timing.samples)
+
+
+def test_what_counting_itself_costs_is_subtracted():
+    bench = Workbench(forever(lambda: 1e-5))
+    timing = time_callable(bench.run, counters=Counters(bench, overhead=1000.0), clock=bench.clock)
+    assert {sample.counters["instructions"] for sample in timing.samples} == {7.0}
+    assert timing.counter_errors == {}
+
+
+def test_there_are_samples_for_every_pass_of_the_counters():
+    bench = Workbench(forever(lambda: 0.2))
+    timing = time_callable(bench.run, goal=Goal(budget_s=0.1), counters=Counters(bench, passes=9), clock=bench.clock)
+    assert len(timing.samples) == 9
+    for i in range(9):
+        assert sorted(sample.counters[f"events_{i}"] or 0 for sample in timing.samples) == [0] * 8 + [7]
+
+
+def test_the_error_of_inferred_counts_is_told():
+    bench = Workbench(forever(lambda: 1e-5))
+    timing = time_callable(bench.run, counters=Counters(bench, inferred=0.25), clock=bench.clock)
+    assert timing.counter_errors == pytest.approx({"instructions": 0.25})
 
 
 def test_an_error_of_the_op_is_the_callers():

@@ -12,9 +12,11 @@ from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import ALL_FOLDS, evaluate, judge_together, replay
 from threadcast.models.hill_climb import HillClimb
+from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.per_case import PerCase
 from threadcast.models.roofline import Roofline
+from threadcast.models.shared_fit import fit_key
 from threadcast.models.splits import new_kind, new_network, new_shape
 
 OPS = make_ops(18)
@@ -50,6 +52,11 @@ class Oracle(PerformanceModel):
 
     def from_files(self, files):
         return self
+
+
+def timeless(row):
+    """The row without what depends on the speed of this machine."""
+    return replace(row, fit_s=0.0, predict_us=0.0, call_us=0.0, speedup_with_model_time=0.0)
 
 
 def row_of(model, measurements=MEASUREMENTS, **options):
@@ -176,11 +183,32 @@ def test_progress_reaches_the_total():
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_curves_of_several_numbers_of_samples_share_a_fit_and_score_as_if_each_had_its_own():
+    measured = measure_all(make_ops(24))
+    curves = [LearnedCurve(samples=samples, trees=10) for samples in (0, 1, 3)]
+    assert len({fit_key(curve) for curve in curves}) == 1
+    assert fit_key(LearnedCurve(trees=11)) != fit_key(curves[0])
+    named = [(f"{curve.samples}", curve) for curve in curves]
+    together = evaluate(measured, named, **SPLIT).rows
+    alone = [evaluate(measured, [one], **SPLIT).rows[0] for one in named]
+    assert [timeless(row) for row in together] == [
+        timeless(replace(row, as_good_as_best=a.as_good_as_best)) for row, a in zip(alone, together, strict=True)
+    ]
+    assert [row.samples for row in together] == [0.0, 1.0, 3.0]
+
+
+def test_models_that_share_a_fit_say_so_where_it_fails():
+    few = MEASUREMENTS[: 2 * len(CASES)]
+    wrong = [replace(m, samples=(Sample(1.0),)) for m in few]
+    curves = [(f"{samples}", LearnedCurve(samples=samples)) for samples in (0, 1)]
+    rows = evaluate([*wrong, *MEASUREMENTS[-len(CASES) :]], curves, split=new_kind(), split_name="kind").rows
+    assert [row.problem for row in rows] == [rows[0].problem] * 2
+
+
 def test_side_by_side_scores_are_those_of_one_after_the_other(worker_processes):
     models = [("climb", HillClimb()), ("ols", PerCase("ols", samples=2))]
     alone, together = (evaluate(MEASUREMENTS, models, **SPLIT, jobs=jobs).rows for jobs in (1, 2))
-    timeless = [[replace(row, fit_s=0.0, predict_us=0.0) for row in rows] for rows in (alone, together)]
-    assert timeless[0] == timeless[1]
+    assert [timeless(row) for row in alone] == [timeless(row) for row in together]
 
 
 def test_a_row_is_json_with_the_columns_of_the_comparison():

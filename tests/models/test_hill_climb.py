@@ -1,5 +1,6 @@
 """The climb of Liu et al. 2018, III-C, and the model on top of it."""
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -34,28 +35,71 @@ def test_it_stops_at_the_first_rise_and_takes_the_step_before():
     assert (climb.best, climb.stopped_by) == (5, "rise")
 
 
-def test_it_goes_on_while_time_stays_and_ends_at_the_limit():
+def test_equal_times_are_no_rise_and_without_a_rise_the_maximum_of_cores_is_the_best():
     climb = hill_climb(lambda threads: 1.0, limit=10, interval=4)
-    assert [threads for threads, _ in climb.points] == [1, 5, 9, 10]
-    assert (climb.best, climb.stopped_by) == (1, "limit")
+    assert [threads for threads, _ in climb.points] == [1, 5, 9]
+    assert (climb.best, climb.stopped_by) == (10, "limit")
+
+
+def test_of_equal_times_before_a_rise_the_last_is_the_best():
+    climb = hill_climb({1: 3.0, 3: 2.0, 5: 2.0, 7: 2.5}.__getitem__, limit=68, interval=2)
+    assert (climb.best, climb.stopped_by) == (5, "rise")
 
 
 def test_one_core_is_one_step():
     climb = hill_climb(lambda threads: 1.0, limit=1)
-    assert (climb.points, climb.stopped_by) == (((1, 1.0),), "limit")
+    assert (climb.points, climb.best, climb.stopped_by) == (((1, 1.0),), 1, "limit")
 
 
 @given(limit=st.integers(1, 200), interval=st.integers(1, 40), data=st.data())
-def test_it_runs_no_count_twice_and_only_the_last_step_may_be_a_rise(limit, interval, data):
+def test_it_keeps_the_paper_s_bound_and_only_the_last_step_may_be_a_rise(limit, interval, data):
     times = data.draw(st.lists(st.floats(0.1, 10), min_size=limit, max_size=limit))
     climb = hill_climb(lambda threads: times[threads - 1], limit=limit, interval=interval)
     counts, seconds = zip(*climb.points)
-    assert counts[0] == 1
-    assert all(b - a == interval for a, b in pairwise(counts[:-1]))
-    assert all(0 < b - a <= interval for a, b in pairwise(counts))
+    assert counts == tuple(range(1, counts[-1] + 1, interval))
+    assert len(counts) <= math.ceil(limit / interval)
     assert all(b <= a for a, b in pairwise(seconds[:-1]))
-    assert (climb.stopped_by == "limit") == (counts[-1] == limit and (limit == 1 or seconds[-1] <= seconds[-2]))
-    assert times[climb.best - 1] == min(seconds)
+    if climb.stopped_by == "rise":
+        assert seconds[-1] > seconds[-2]
+        assert climb.best == counts[-2]
+    else:
+        assert counts[-1] + interval > limit
+        assert climb.best == limit
+
+
+# What Liu et al. 2018, III-C, states, as one test for each statement.
+
+
+def test_paper_an_interval_of_three_runs_one_and_four_threads_and_two_and_three_lie_on_the_line_between():
+    times = {1: 4.0, 4: 1.0}
+    observed = [timed(Case(n, Affinity.SPREAD), times[n], machine=KNL) for n in ladder(range(1, 5), 3)]
+    cases = tuple(Case(threads, Affinity.SPREAD) for threads in (1, 2, 3, 4))
+    assert HillClimb(interval=3).predict(OP, observed, cases, machine=KNL).seconds.tolist() == [4.0, 3.0, 2.0, 1.0]
+
+
+def test_paper_each_count_is_run_with_and_without_cache_sharing():
+    ran = {m.case for m in climb_model(HillClimb(interval=1), KNL, lambda case: 1.0 / case.threads)}
+    assert ran == set(KNL.cases())
+    assert len(ran) == 68
+
+
+@pytest.mark.parametrize("interval", [2, 4, 8, 16])
+def test_paper_at_most_twice_the_cores_divided_by_the_interval_are_run(interval):
+    ran = climb_model(HillClimb(interval=interval), KNL, lambda case: 1.0 / case.threads)
+    assert len(ran) <= 68 / interval * 2
+
+
+def test_paper_a_rise_makes_the_step_before_it_the_best_and_a_wide_step_skips_the_optimum():
+    # The optimum is 11 threads; a climb by four runs 9 and 13, which is slower than 9.
+    climb = hill_climb(lambda threads: 10.0 + abs(threads - 10.9), limit=68, interval=4)
+    assert [threads for threads, _ in climb.points] == [1, 5, 9, 13]
+    assert climb.best == 9
+
+
+def test_paper_time_that_falls_up_to_the_maximum_of_cores_makes_all_cores_the_best():
+    climb = hill_climb(lambda threads: 1.0 / threads, limit=68, interval=4)
+    assert [threads for threads, _ in climb.points] == list(range(1, 66, 4))
+    assert climb.best == 68
 
 
 @pytest.mark.parametrize("interval", [0, -1, 1.5, True, "4"])
@@ -71,9 +115,10 @@ def test_a_limit_below_one_is_refused():
         hill_climb(lambda threads: 1.0, limit=0)
 
 
-def test_steps_are_legal_counts_of_an_affinity_with_even_counts_only():
-    assert ladder(range(2, 69, 2), 3)[:4] == (2, 6, 10, 14)
-    assert ladder(range(2, 69, 2), 4)[-3:] == (62, 66, 68)
+def test_a_count_that_is_not_legal_is_replaced_by_the_next_larger_legal_one():
+    assert ladder(range(2, 69, 2), 3)[:4] == (2, 4, 8, 10)
+    assert ladder(range(2, 69, 2), 4)[-3:] == (58, 62, 66)
+    assert ladder(range(2, 69, 2), 1) == tuple(range(2, 69, 2))
     assert ladder((), 4) == ()
 
 
@@ -81,14 +126,8 @@ def test_on_the_paper_s_machine_both_affinities_climb_over_their_own_counts():
     ran = [m.case for m in climb_model(HillClimb(interval=4), KNL, lambda case: 1.0 / case.threads)]
     compact = [case.threads for case in ran if case.affinity is Affinity.COMPACT]
     spread = [case.threads for case in ran if case.affinity is Affinity.SPREAD]
-    assert compact == [*range(2, 67, 4), 68]
-    assert spread == [*range(1, 34, 4), 34]
-
-
-@pytest.mark.parametrize("interval", [2, 4, 8, 16])
-def test_it_runs_at_most_two_cases_more_than_the_paper_s_bound(interval):
-    ran = climb_model(HillClimb(interval=interval), KNL, lambda case: 1.0 / case.threads)
-    assert len(ran) <= 68 / interval * 2 + 2
+    assert compact == [*range(2, 67, 4)]
+    assert spread == [*range(1, 34, 4)]
 
 
 def test_a_rise_ends_one_affinity_and_not_the_other():
@@ -143,3 +182,13 @@ def test_cases_measured_off_the_ladder_are_used():
     observed = [measure(OP, case) for case in (Case(2), Case(4))]
     curve = HillClimb(interval=4).predict(OP, observed, (Case(4),), machine=MACHINE)
     assert curve.seconds[0] == observed[1].seconds
+
+
+@pytest.mark.parametrize(
+    ("cores", "ran"), [(2, [1, 2]), (8, [1, 3, 5, 7]), (16, [1, 5, 9, 13]), (32, [*range(1, 30, 4)])]
+)
+def test_without_an_interval_machines_of_few_cores_are_climbed_in_smaller_steps(cores, ran):
+    machine = Machine.uniform("small", cores)
+    assert [m.case.threads for m in climb_model(HillClimb(), machine, lambda case: 1.0 / case.threads)] == ran
+    assert HillClimb().from_files(HillClimb().to_files()).interval is None
+    assert HillClimb().from_files(HillClimb(interval=8).to_files()).interval == 8

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from threadcast.models.metrics import accuracy, coverage, r2, regret
+from threadcast.models.metrics import accuracy, coverage, r2
 
 ACTUAL = np.array([1.0, 2.0, 4.0])
 NONE = np.empty(0)
@@ -26,11 +26,6 @@ def test_r2_is_one_for_the_truth_zero_for_the_mean_and_none_without_spread():
 
 def test_coverage_is_the_share_within_the_interval():
     assert coverage(ACTUAL, ACTUAL - 0.1, np.array([1.0, 1.5, 9.0])) == pytest.approx(2 / 3)
-
-
-def test_regret_is_how_much_longer_the_chosen_case_takes():
-    assert regret(ACTUAL, 1) == pytest.approx(1.0)
-    assert regret(ACTUAL, 0) == 0.0
 
 
 def test_scores_of_nothing_are_none():

@@ -53,6 +53,7 @@ from threadcast.core.settings import Settings
 )
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
 @click.option("--html", type=NewFile(), help="Also write the table, with plots, to this file.")
+@setting("train.steps", "--steps")
 @setting("train.jobs", "--jobs")
 @setting("store", "--store")
 @common
@@ -65,8 +66,11 @@ def command(
     A model gets only the cases of each op that it asks for (n), and is not scored on those. accuracy is 1 -
     mean(|forecast - measured| / measured), marked "=" where it may equal the best; "<10%" is the share of forecasts off
     by at most 10 %, "in 90%" the share of times within the 90 % interval; regret is by how much the chosen case takes
-    longer than the best one, on average and for the worst twentieth; "lost" counts ops that lack a case that the model
-    asks for.
+    longer than the best one, on average and for the worst twentieth. cost is by how much --steps runs of all ops at
+    the chosen cases, and the measuring of the model's samples, take longer than these runs at the best cases: by it
+    `train` ranks models. "us" is the time of one forecast in microseconds; "lost" counts ops that lack a case that the
+    model asks for. Wide terminals also show the speed-up over all threads, without and with the time of a forecast in
+    each run.
     """
     if files:
         from threadcast.store.long_form import read_long_form
@@ -80,7 +84,9 @@ def command(
             measurements, networks_of = store.measurements(), store.networks_of()
     candidates = make_models(names, samples or compared_samples(measurements), measurements, tune=tune)
     chosen = choose_split(split, measurements, networks_of, known=known)
-    evaluation = judge(output, measurements, candidates, chosen, jobs=settings["train.jobs"], draw=draw)
+    evaluation = judge(
+        output, measurements, candidates, chosen, jobs=settings["train.jobs"], steps=settings["train.steps"], draw=draw
+    )
     document = {
         "split": chosen[1], "rows": [row.to_json() for row in evaluation.rows],
         "by_fold": [row.to_json() for row in evaluation.by_fold], "left_out": dict(evaluation.left_out),

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _COLUMNS = (
     ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
     ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
-    ("regret_p95", "regret, 95th percentile %", 100), ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1),
+    ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100),
+    ("speedup_over_all", "speed-up over all threads", 1), ("speedup_with_model_time", "with a forecast in each run", 1),
+    ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1), ("call_us", "us a single forecast", 1),
     ("unusable", "ops lost", 1),
 )  # fmt: skip
 """The columns after the model and its samples: (field of a row, title, factor by which its value is multiplied)."""
@@ -32,9 +34,11 @@ def comparison_page(evaluation: Evaluation, *, title: str) -> str:
         "<p class=note>Each model sees only the samples that it asked for, of ops that it has not learned from. "
         "Accuracy is 1 - mean(|forecast - measured| / measured) over the other cases; models set in bold may be as "
         "accurate as the best (paired bootstrap over ops). Regret is how much longer than the best case the chosen one "
-        f"takes.{escape(_context(rows))}</p>",
+        f"takes. Cost is by how much {rows[0].steps:,} runs of the ops at the chosen cases, and measuring the samples, "
+        f"take longer than these runs at the best cases.{escape(_context(rows))}</p>",
         *(f"<p><strong>{escape(doubt)}</strong></p>" for doubt in evaluation.odd_units),
         _rows(rows),
+        *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in rows if row.worse_than_zero),
         "<h2>Accuracy by samples</h2>",
         lines(_by_samples(rows), x_label="samples", y_label="%"),
         "<h2>Regret: mean, and 95th percentile as a line</h2>",

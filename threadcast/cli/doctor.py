@@ -1,4 +1,4 @@
-"""`threadcast doctor`: what this machine offers, and what to mend."""
+"""`threadcast doctor`: what this machine offers, and what to improve."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _gains(network: str, output: Output) -> PlainGains:
 
 def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> list[Finding]:
     from threadcast.collector.busy import Load, measure_load
-    from threadcast.collector.counters import availability
+    from threadcast.collector.counters import plan_counting
 
     load: Load | None = None
     with contextlib.suppress(MeasurementError):  # reported as a finding
@@ -89,7 +89,7 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
     return [
         findings.check_limits(usable),
         findings.check_caches(machine),
-        *findings.check_counters(availability().values(), paranoid=findings.read_paranoid()),
+        *findings.check_counters(plan_counting(), paranoid=findings.read_paranoid()),
         findings.check_frequency(usable.cpus),
         findings.check_load(load, limit=busy_limit),
         findings.check_compiler(shutil.which, os.environ.get("CXX")),

@@ -18,7 +18,7 @@ from threadcast.core.sysfs import read_int, read_text
 
 if TYPE_CHECKING:
     from threadcast.collector.busy import Load
-    from threadcast.collector.counters import CounterStatus
+    from threadcast.collector.counters import CountingPlan
 
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -75,14 +75,17 @@ def check_caches(machine: Machine) -> Finding:
     return Finding("caches", State.OK, f"cache groups: {shape}; threads can lie compact or spread")
 
 
-def check_counters(statuses: Iterable[CounterStatus], *, paranoid: int | None) -> list[Finding]:
+def check_counters(plan: CountingPlan, *, paranoid: int | None) -> list[Finding]:
     """Checks which hardware and software events can be counted. `paranoid`: perf_event_paranoid, None where unknown."""
     findings = []
-    listed = list(statuses)
+    listed = list(plan.statuses.values())
+    at_once = max(map(len, plan.groups), default=0)
     for kind in ("hardware", "software"):
         mine = [status for status in listed if status.kind == kind]
         missing = [status for status in mine if not status.available]
         found = f"{len(mine) - len(missing)} of {len(mine)} events can be counted"
+        if kind == "hardware" and len(plan.groups) > 1:
+            found += f", {at_once} at a time"
         if not missing:
             level = "" if paranoid is None else f" (perf_event_paranoid={paranoid})"
             findings.append(Finding(f"{kind} counters", State.OK, found + level))

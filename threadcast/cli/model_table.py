@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+import string
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -117,6 +119,7 @@ def judge(
     split: tuple[Split, str],
     *,
     jobs: int | None,
+    steps: int,
     draw: int | None = None,
 ) -> Evaluation:
     """Compare the models, with progress, and warn about ops that were left out and models that failed."""
@@ -126,7 +129,7 @@ def judge(
     with output.progress("fitting and judging models") as bar:
         evaluation = evaluate(
             measurements, models, split=split[0], split_name=split[1], jobs=jobs or usable_cores().cores, draw=draw,
-            progress=lambda done, total: bar.update(done, total=total),
+            steps=steps, progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
     for key, reason in evaluation.left_out.items():
         output.warn(f"{key} was left out: {reason}")
@@ -144,33 +147,46 @@ SAID = 5
 """Most warnings of one sort that are printed."""
 
 WIDE = 100
-"""Terminals with at least so many columns get tables with R2 and fitting times too."""
+"""Terminals with at least so many columns get tables with R2, speed-ups and fitting times too."""
 
 
 def shown(rows: Sequence[Row], *, title: str) -> Table:
     """The rows as a table, as wide as the terminal; `Row.to_json` has more. Shares are in percent.
 
-    "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as accurate as the best.
-    Where a model could not be judged by some ops, their number takes the place of the microseconds.
+    "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as accurate as the best;
+    a letter: below the table is why the accuracy is negative. Where a model could not be judged by some ops, their
+    number takes the place of the microseconds.
     """
     lost, wide = any(row.unusable for row in rows), shutil.get_terminal_size().columns >= WIDE
-    columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "p95", *(["R2", "fit_s"] if wide else [])]
+    marks = dict(zip([i for i, row in enumerate(rows) if row.worse_than_zero], _letters(), strict=False))
+    columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "p95", "cost"]
+    columns += ["R2", "speed-up", "with us", "fit_s"] if wide else []
     cells = [
         [
-            row.model, _whole(row.samples), _accuracy(row), percent(row.within_10), percent(row.coverage_90),
-            percent(row.regret_mean), percent(row.regret_p95), *([row.r2, row.fit_s] if wide else []),
-            row.unusable if lost else row.predict_us,
+            row.model, _whole(row.samples), _accuracy(row, marks.get(i, "")), percent(row.within_10),
+            percent(row.coverage_90), percent(row.regret_mean), percent(row.regret_p95), percent(row.cost),
+            *([row.r2, row.speedup_over_all, row.speedup_with_model_time, row.fit_s] if wide else []),
+            row.unusable if lost else row.call_us,
         ]
-        for row in rows
+        for i, row in enumerate(rows)
     ]  # fmt: skip
     columns.append("lost" if lost else "us")
-    return table(columns, cells, title=f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}")
+    found = table(columns, cells, title=f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}")
+    found.caption_justify = "left"
+    found.caption = "\n".join(f"{mark}: {rows[i].worse_than_zero}" for i, mark in marks.items()) or None
+    return found
 
 
-def _accuracy(row: Row) -> str:
+def _letters() -> Iterator[str]:
+    """a, b, ... z, aa, ab, ..."""
+    for length in itertools.count(1):
+        yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
+
+
+def _accuracy(row: Row, mark: str) -> str:
     if row.accuracy is None:
         return "-"
-    return significant(100 * row.accuracy) + ("=" if row.as_good_as_best else " ")
+    return significant(100 * row.accuracy) + (mark or ("=" if row.as_good_as_best else " "))
 
 
 def _context(rows: Sequence[Row]) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "--calibrate", is_flag=True, help="Measure what this machine can do at most, for the roofline (about 5 s)."
 )
 @click.option(
-    "--alias", default="champion", show_default=True, help="Alias for the one that loses least by its choices."
+    "--alias", default="champion", show_default=True, help="Alias for the one that costs least, measuring included."
 )
 @click.option("--no-alias", is_flag=True, help="Move no alias.")
 @click.option(
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     help="Fit in processes of this machine, or on a Dask cluster.",
 )
 @click.option("--address", help="Where the Dask cluster's scheduler is: tcp://host:8786.")
+@setting("train.steps", "--steps")
 @setting("train.jobs", "--jobs")
 @setting("store", "--store")
 @setting("models", "--models")
@@ -59,11 +60,13 @@ def command(
 ) -> None:  # fmt: skip
     """Fit models to all measurements of the store and register each as a new version.
 
-    Before that, each is compared on ops that it has not learned from. The one with the least mean regret gets the
-    alias; one that no op could judge is not registered.
+    Before that, each is compared on ops that it has not learned from. The alias goes to the one that costs least: the
+    time of --steps runs of these ops at the chosen cases, and of measuring the samples that the model asks for. One
+    that no op could judge is not registered.
     """
     from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
+    from threadcast.models.judgement import loss
     from threadcast.models.registry import ModelRegistry
     from threadcast.store import Store
 
@@ -86,7 +89,9 @@ def command(
     chosen = choose_split(split, measurements, networks_of)
     origin = _origin(measurements, networks_of)
     with parallel.cluster(address) if address else nullcontext():
-        evaluation = judge(output, measurements, candidates, chosen, jobs=settings["train.jobs"])
+        evaluation = judge(
+            output, measurements, candidates, chosen, jobs=settings["train.jobs"], steps=settings["train.steps"]
+        )
         if evaluation.odd_units:
             origin |= {"odd_units": list(evaluation.odd_units)}
         registered = [
@@ -96,7 +101,7 @@ def command(
         ]
     if not registered:
         raise ModelError("no model could be fitted and judged; the warnings above say why")
-    best = None if no_alias else min(registered, key=_loss)[0]
+    best = None if no_alias else min(registered, key=lambda judged: loss(judged[1]))[0]
     if best:
         registry.set_alias(alias, best)
     document = {
@@ -140,9 +145,3 @@ def _origin(measurements: Sequence[Measurement], networks_of: dict[str, set[str]
         "machines": sorted({m.machine.fingerprint for m in measurements}), "ops": len(keys),
         "measurements": len(measurements), "networks": sorted({n for key in keys for n in networks_of.get(key, ())}),
     }  # fmt: skip
-
-
-def _loss(judged: tuple[str, Row]) -> tuple[float, ...]:
-    """Sort key, smaller is better: the number of ops that could not judge the version, mean regret, samples."""
-    row = judged[1]
-    return (row.unusable, row.regret_mean or 0.0, row.samples)

@@ -14,6 +14,7 @@ import numpy as np
 
 from threadcast.collector.busy import LIMIT, Load, measure_load, refuse_busy
 from threadcast.collector.calibration import Calibration
+from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps, Measure
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Op
@@ -149,7 +150,7 @@ def _summary(factors: Sequence[float]) -> Slowdown:
 
 
 def _alone(machine: Machine) -> AbstractContextManager[Measure]:
-    return LoneOps(machine, counters=False).at(Case(len(machine)))
+    return LoneOps(machine, counters=OpCounters()).at(Case(len(machine)))
 
 
 def _partner(machine: Machine) -> AbstractContextManager[Background]:

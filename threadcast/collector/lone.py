@@ -1,16 +1,18 @@
-"""Measures an op alone: on tensors of its own, in a pinned team, with counters around every batch."""
+"""Measures an op alone: on tensors of its own, in a pinned team, with events counted around every batch."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from threadcast.collector.cold_cache import eviction_bytes, make_evictor
-from threadcast.collector.counters import EVENTS, CounterGroup
-from threadcast.collector.counters.perf_event import list_unavailable
+from threadcast.collector.counters.availability import list_unavailable
+from threadcast.collector.counters.cachegrind import add_counts
+from threadcast.collector.counters.op_counters import OpCounters, perf_counters
+from threadcast.collector.counters.thread_counters import ThreadCounters
 from threadcast.collector.timing import Goal, time_callable
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import MeasurementError
@@ -26,17 +28,19 @@ CacheState = Literal["rotated", "warm", "cold"]
 class LoneOps:
     """Measures single ops on `machine`, whose cores must be those of this computer.
 
-    `cache` is what every run finds in the caches; `counters` says whether events are counted; `seed` is the seed of the
-    tensors' values. Two measurements are comparable only if their `conditions` are equal.
+    `cache` is what every run finds in the caches; `counters` says what is counted (None: the perf events that this
+    machine can count); `seed` is the seed of the tensors' values. Two measurements are comparable only if their
+    `conditions` are equal.
     """
 
     def __init__(
-        self, machine: Machine, *, cache: CacheState = "rotated", counters: bool = True, seed: int = 0
+        self, machine: Machine, *, cache: CacheState = "rotated", counters: OpCounters | None = None, seed: int = 0
     ) -> None:
         import torch
 
         self.machine = machine
-        self._cache, self._events, self._seed = cache, EVENTS if counters else (), seed
+        self._cache, self._seed = cache, seed
+        self.counters = perf_counters() if counters is None else counters
         self.conditions: Mapping[str, Any] = {"cache": cache, "memory": memory_regime(), "torch": torch.__version__}
 
     @contextmanager
@@ -48,7 +52,11 @@ class LoneOps:
         cores = self.machine.place(case)
         bytes_between = eviction_bytes(self.machine, cores)
         stopping = threading.Event()
-        with ThreadTeam(self.machine.cpus(cores)) as team, CounterGroup(self._events, threads=team.threads) as counters:
+        plan = self.counters.plan
+        with (
+            ThreadTeam(self.machine.cpus(cores)) as team,
+            ThreadCounters(plan, threads=team.threads) if plan else nullcontext() as counting,
+        ):
             evict = team.run(lambda: make_evictor(self.machine, cores)) if self._cache == "cold" else None
 
             def measure(op: Op, goal: Goal) -> Measurement:
@@ -68,16 +76,19 @@ class LoneOps:
                 with below_autograd():
                     prepared = prepare(op, seed=self._seed)
                     timed = RotatedOp(prepared, bytes_between) if self._cache == "rotated" else prepared
-                    timing = time_callable(timed.run, goal=goal, counters=counters, reset=before_batch, evict=evict)
+                    timing = time_callable(timed.run, goal=goal, counters=counting, reset=before_batch, evict=evict)
                 conditions = {
                     **self.conditions,
                     "converged": timing.converged,
                     "runs_a_batch": timing.runs_a_batch,
                     "time": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
-                if counters.unavailable:
-                    conditions["unread_counters"] = list_unavailable(counters.unavailable)
-                return Measurement(op, self.machine, case, timing.samples, conditions)
+                for name, error in timing.counter_errors.items():
+                    conditions[f"counter_error.{name}"] = round(error, 4)
+                if counting and counting.unavailable:
+                    conditions["unread_counters"] = list_unavailable(counting.unavailable)
+                measured = Measurement(op, self.machine, case, timing.samples, conditions)
+                return add_counts(measured, self.counters.simulated.get(op.key, {}))
 
             try:
                 yield measure

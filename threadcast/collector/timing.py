@@ -13,12 +13,14 @@ import bisect
 import functools
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
+from threadcast.collector.counters.counts import Count
 from threadcast.core.errors import InvalidInput
 from threadcast.core.measurement import Sample
 
@@ -35,6 +37,9 @@ MIN_BATCHES = 3
 FIRST_RUN_EXTRA_S = 0.05
 """Upper limit of the time that only a first run takes, to choose and compile a kernel and to map memory (below 35 ms
 for oneDNN's convolutions of ResNet-18). If a first run takes longer than a batch by this much, a batch is one run."""
+
+EMPTY_BATCHES = 3
+"""Batches of an empty function that are counted for each pass of the counters; their median is subtracted."""
 
 _MARGIN = 1.2  # factor on the wanted length, so that one guess is mostly enough
 _MAX_GROWTH = 10
@@ -66,11 +71,15 @@ class Goal:
 class CounterSource(Protocol):
     """Counts events of the threads that run the op."""
 
-    def start(self) -> None:
-        """Begin to count; `read` returns counts from here on."""
+    @property
+    def passes(self) -> int:
+        """How many batches it takes to count every event: each counts some of them, in turn."""
 
-    def read(self) -> Mapping[str, float | None]:
-        """Counts since `start` by event name; None for an event that was not counted."""
+    def start(self) -> None:
+        """Begin to count."""
+
+    def stop(self) -> Mapping[str, Count | None]:
+        """End counting; the counts since `start` by event name, None for an event that was not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Timing:
     runs_a_batch: int
     elapsed_s: float
     """Seconds spent in all: warm-up, samples, and emptying the caches."""
+    counter_errors: Mapping[str, float] = field(default_factory=dict)
+    """The mean relative error of a counter over its samples, by name, for the counters that have one."""
 
 
 def time_callable(
@@ -95,45 +106,87 @@ def time_callable(
 ) -> Timing:
     """Time `run` and return for each batch the mean seconds and counts of one run.
 
-    `reset()` is called before every batch, untimed, to undo what the runs before it changed. With `evict` the
-    time is that of a cold cache: every sample is one run, right after `evict()`, which is not timed either. `clock`
-    returns nanoseconds. What `run` raises is not caught.
+    Counts are those of the batch less those of an equal batch of an empty function. There are at least as many samples
+    as the counters have passes. `reset()` is called before every batch, untimed, to undo what the runs before it
+    changed. With `evict` the time is that of a cold cache: every sample is one run, right after `evict()`, which is not
+    timed either. `clock` returns nanoseconds. What `run` raises is not caught.
     """
     goal = goal or Goal()
     started = clock()
 
-    def batch(length: int) -> Sample:
+    def batch(length: int) -> tuple[float, Mapping[str, Count | None]]:
         if reset:
             reset()
         if evict:
             evict()
-        if counters:
-            counters.start()
-        runs = itertools.repeat(None, length)
-        begin = clock()
-        for _ in runs:
-            run()
-        end = clock()
-        counts = counters.read() if counters else {}
-        a_run = {name: None if count is None else count / length for name, count in counts.items()}
-        return Sample((end - begin) * 1e-9 / length, a_run)
+        return _run_batch(run, length, counters, clock)
 
     length = 1
-    first_s = batch(1).seconds
+    first_s, _ = batch(1)
     while evict is None and first_s < goal.batch_s + FIRST_RUN_EXTRA_S:
-        longer = next_length(length, batch(length).seconds * length, goal.batch_s)
+        longer = next_length(length, batch(length)[0], goal.batch_s)
         if longer is None:
             break
         length = longer
+    empty = _count_nothing(length, counters, clock) if counters else {}
+    errors = _MeanErrors()
     samples: list[Sample] = []
     ordered: list[float] = []
+    needed = counters.passes if counters else 1
     while True:
-        samples.append(batch(length))
+        seconds, counts = batch(length)
+        errors.add(counts)
+        a_run = {
+            name: None if count is None else max(0.0, count.value - empty.get(name, 0.0)) / length
+            for name, count in counts.items()
+        }
+        samples.append(Sample(seconds / length, a_run))
         bisect.insort(ordered, samples[-1].seconds)
         elapsed_s = (clock() - started) * 1e-9
         settled = is_settled(ordered, goal)
-        if settled or (elapsed_s >= goal.budget_s and len(samples) >= MIN_BATCHES):
-            return Timing(tuple(samples), settled, length, elapsed_s)
+        spent = elapsed_s >= goal.budget_s and len(samples) >= MIN_BATCHES
+        if (settled or spent) and len(samples) >= needed:
+            return Timing(tuple(samples), settled, length, elapsed_s, errors.means())
+
+
+def _run_batch(
+    run: Callable[[], object], length: int, counters: CounterSource | None, clock: Callable[[], int]
+) -> tuple[float, Mapping[str, Count | None]]:
+    """The seconds and the counts of `length` runs together."""
+    if counters:
+        counters.start()
+    runs = itertools.repeat(None, length)
+    begin = clock()
+    for _ in runs:
+        run()
+    end = clock()
+    return (end - begin) * 1e-9, counters.stop() if counters else {}
+
+
+def _count_nothing(length: int, counters: CounterSource, clock: Callable[[], int]) -> dict[str, float]:
+    """The counts of a batch in which nothing is run: what counting and calling cost."""
+    found: dict[str, list[float]] = {}
+    for _ in range(EMPTY_BATCHES * counters.passes):
+        _, counts = _run_batch(lambda: None, length, counters, clock)
+        for name, count in counts.items():
+            if count is not None:
+                found.setdefault(name, []).append(count.value)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+class _MeanErrors:
+    """The mean relative error of each counter over the batches in which it was counted."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[float]] = {}
+
+    def add(self, counts: Mapping[str, Count | None]) -> None:
+        for name, count in counts.items():
+            if count is not None:
+                self._found.setdefault(name, []).append(count.relative_error)
+
+    def means(self) -> dict[str, float]:
+        return {name: statistics.fmean(errors) for name, errors in self._found.items() if any(errors)}
 
 
 def next_length(length: int, took_s: float, batch_s: float) -> int | None:

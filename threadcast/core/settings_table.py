@@ -11,6 +11,10 @@ from threadcast.core.secret import Secret
 from threadcast.core.setting import Setting
 from threadcast.core.user_directories import user_cache_dir, user_data_dir, user_runtime_dir
 
+STEPS = 10_000
+"""Default of `train.steps`: about two epochs of ImageNet's 1.28 million images in batches of 256, or an hour of
+training at 0.4 s a step."""
+
 SETTINGS: Mapping[str, Setting] = MappingProxyType({
     setting.name: setting
     for setting in (
@@ -64,6 +68,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         ),
         Setting("train.jobs", int, None, "Models fitted at the same time.", minimum=1,
                 default_text="one a usable core"),
+        Setting("train.steps", int, STEPS, "Runs of each op over which measuring must pay off: the champion is the "
+                "model with which these runs, and the measuring before them, take the least time.", minimum=1),
         Setting("service.host", str, "127.0.0.1", "Address that the prediction service listens on."),
         Setting("service.port", int, 8321, "Port of the prediction service; 0 selects a free one.", minimum=0,
                 maximum=65535),

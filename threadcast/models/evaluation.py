@@ -3,25 +3,32 @@ for."""
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from threadcast.core import Case, Measurement
 from threadcast.core.errors import ModelError
+from threadcast.core.settings_table import STEPS
 from threadcast.models import parallel
 from threadcast.models.base import PerformanceModel
-from threadcast.models.judgement import OpScore, Outcome, Row, row_of, with_significance
+from threadcast.models.judgement import Outcome, Row, row_of, with_significance
 from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.op_score import OpScore, measuring_s
 from threadcast.models.shared import SharedOps
+from threadcast.models.shared_fit import fit_all, fit_key
 from threadcast.models.splits import Fold, Split
 from threadcast.models.units import odd_units
 
 ALL_FOLDS = "all"
+
+CALLS = 3
+"""Number of forecasts of single ops that are timed in each fold; the median of three leaves out the first call, which
+may load code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ def evaluate(
     split_name: str,
     jobs: int = 1,
     draw: int | None = None,
+    steps: int = STEPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Compare unfitted `models`, given with the names of their rows, on ops that they have not learned from.
@@ -53,9 +61,11 @@ def evaluate(
     A copy of each model is fitted to all measurements of a fold's training ops. For each test op it then proposes
     samples, gets the recorded ones and nothing else, and forecasts all recorded cases. Where a proposed case was not
     recorded, the model cannot be judged by that op. With `draw`, a seed, it gets one of each case's samples instead of
-    all, the same one as every other model. `jobs` processes work on models and folds side by side; `progress` is called
-    with (done, total). A model that cannot be fitted gets a row that says why. ModelError where the measurements cannot
-    be learned from at all (`measured.usable`) or do not allow the split.
+    all, the same one as every other model. `steps` is how often a user runs each op (`Row.cost`). `jobs` processes work
+    on models and folds side by side; `progress` is called with (done, total). Models that learn the same
+    (`shared_fit.fit_key`) are fitted once; each row has the time of that fit. A model that cannot be fitted gets a row
+    that says why. ModelError where the measurements cannot be learned from at all (`measured.usable`) or do not allow
+    the split.
     """
     import joblib
 
@@ -63,20 +73,38 @@ def evaluate(
     if not models:
         raise ModelError("no model was given to evaluate")
     folds = split(entries)
-    tasks = [(name, model, fold) for fold in folds for name, model in models]
+    together = _groups([model for _, model in models])
+    tasks = [(of_fold, positions) for positions in together for of_fold in range(len(folds))]
     shared = SharedOps(entries)
-    outcomes: list[Outcome] = []
-    calls = (joblib.delayed(_judge)(model, shared, fold, draw) for _, model, fold in tasks)
-    for outcome in parallel.run(calls, jobs=jobs):
-        outcomes.append(outcome)
+    found: dict[tuple[int, int], Outcome] = {}
+    calls = (
+        joblib.delayed(_judge)([models[i][1] for i in positions], shared, folds[of_fold], draw)
+        for of_fold, positions in tasks
+    )
+    for number, outcomes in parallel.run_unordered(calls, jobs=jobs):
+        of_fold, positions = tasks[number]
+        found |= {(of_fold, i): outcome for i, outcome in zip(positions, outcomes, strict=True)}
         if progress:
-            progress(len(outcomes), len(tasks))
-    by_model = [outcomes[i :: len(models)] for i in range(len(models))]
-    rows = [row_of(name, split_name, ALL_FOLDS, own) for (name, _), own in zip(models, by_model, strict=True)]
+            progress(len(found), len(models) * len(folds))
+    by_model = [[found[of_fold, i] for of_fold in range(len(folds))] for i in range(len(models))]
+    rows = [
+        row_of(name, split_name, ALL_FOLDS, own, steps=steps) for (name, _), own in zip(models, by_model, strict=True)
+    ]
     by_fold = [
-        row_of(name, split_name, fold.name, [outcome]) for (name, _, fold), outcome in zip(tasks, outcomes, strict=True)
+        row_of(name, split_name, fold.name, [found[of_fold, i]], steps=steps)
+        for of_fold, fold in enumerate(folds)
+        for i, (name, _) in enumerate(models)
     ]
     return Evaluation(with_significance(rows, by_model), tuple(by_fold), left_out, odd_units(entries))
+
+
+def _groups(models: Sequence[PerformanceModel]) -> list[tuple[int, ...]]:
+    """Positions of the models that share a fit; the largest groups first, as they take longest."""
+    by_key: dict[Hashable, list[int]] = {}
+    for i, model in enumerate(models):
+        key = fit_key(model)
+        by_key.setdefault(i if key is None else key, []).append(i)
+    return sorted((tuple(positions) for positions in by_key.values()), key=len, reverse=True)
 
 
 def replay(model: PerformanceModel, entry: MeasuredOp) -> list[Measurement]:
@@ -113,33 +141,38 @@ def one_sample(entry: MeasuredOp, random: np.random.Generator) -> MeasuredOp:
     return replace(entry, by_case=drawn)
 
 
-def _judge(model: PerformanceModel, shared: SharedOps, fold: Fold, draw: int | None) -> Outcome:
-    outcome = Outcome()
-    entries, model = shared.get(), copy.deepcopy(model)
+def _judge(models: Sequence[PerformanceModel], shared: SharedOps, fold: Fold, draw: int | None) -> list[Outcome]:
+    """The outcome of each of these models, which share one fit, in one fold."""
+    outcomes = [Outcome() for _ in models]
+    entries = shared.get()
     started = time.perf_counter()
     try:
-        model.fit([m for i in fold.train for m in entries[i].by_case.values()])
+        fitted = fit_all(models, [m for i in fold.train for m in entries[i].by_case.values()])
     except ModelError as error:
-        outcome.unusable = dict.fromkeys(fold.test, str(error))
-        return outcome
-    outcome.fit_s = time.perf_counter() - started
-    outcome.notes = tuple(getattr(model, "notes", ()))
-    _ask(model, entries, fold.test, outcome, draw)
-    return outcome
+        for outcome in outcomes:
+            outcome.unusable = dict.fromkeys(fold.test, str(error))
+        return outcomes
+    fit_s = time.perf_counter() - started
+    for model, outcome in zip(fitted, outcomes, strict=True):
+        outcome.fit_s, outcome.notes = fit_s, tuple(getattr(model, "notes", ()))
+        _ask(model, entries, fold.test, outcome, draw)
+    return outcomes
 
 
 def judge_together(
-    models: Sequence[PerformanceModel], entries: Sequence[MeasuredOp], *, split_name: str
+    models: Sequence[PerformanceModel], entries: Sequence[MeasuredOp], *, split_name: str, steps: int = STEPS
 ) -> tuple[Row, ...]:
     """Compare fitted models on the same points of the same ops, one row for each.
 
     Each model gets all recorded measurements that any of them proposes, and forecasts all recorded cases. `unusable` of
     a row counts the ops that the model cannot forecast although it has everything that it asked for. An op that one
-    model cannot forecast is left out of the scores of all.
+    model cannot forecast is left out of the scores of all. The cost of a row counts the measuring of the samples that
+    the model itself proposes, over `steps` runs of each op.
     """
     outcomes = [Outcome() for _ in models]
     batches: dict[tuple[str, tuple[Case, ...]], list[_Asked]] = {}
     wanting: set[tuple[int, int]] = set()
+    own_s: dict[tuple[int, int], float] = {}
     for at, entry in enumerate(entries):
         shown: dict[Case, Measurement] = {}
         for number, model in enumerate(models):
@@ -149,6 +182,7 @@ def judge_together(
                 outcomes[number].unusable[at] = str(error)
                 continue
             shown |= {measured.case: measured for measured in found}
+            own_s[number, at] = measuring_s(found)
             if missing is not None:
                 wanting.add((number, at))
         asked = _Asked(at, entry, list(shown.values()))
@@ -158,10 +192,15 @@ def judge_together(
             _forecast(model, batch, outcome)
     failed = {at for outcome in outcomes for at in outcome.unusable}
     for number, outcome in enumerate(outcomes):
-        outcome.scores = {at: score for at, score in outcome.scores.items() if at not in failed}
+        outcome.scores = {
+            at: replace(score, measuring_s=own_s[number, at])
+            for at, score in outcome.scores.items()
+            if at not in failed
+        }
         outcome.unusable = {at: why for at, why in outcome.unusable.items() if (number, at) not in wanting}
     return tuple(
-        row_of(model.name, split_name, ALL_FOLDS, [outcome]) for model, outcome in zip(models, outcomes, strict=True)
+        row_of(model.name, split_name, ALL_FOLDS, [outcome], steps=steps)
+        for model, outcome in zip(models, outcomes, strict=True)
     )
 
 
@@ -180,12 +219,27 @@ def _ask(
         batches.setdefault((entry.machine.fingerprint, tuple(entry.by_case)), []).append(_Asked(i, entry, observed))
     for batch in batches.values():
         _forecast(model, batch, outcome)
+    outcome.call_s = _call_s(model, [asked for batch in batches.values() for asked in batch])
 
 
 class _Asked(NamedTuple):
     at: int
     entry: MeasuredOp
     observed: list[Measurement]
+
+
+def _call_s(model: PerformanceModel, asked: Sequence[_Asked]) -> float | None:
+    """Median seconds of forecasting one op in a call of its own, over `CALLS` of the ops; None where none succeeds."""
+    took: list[float] = []
+    for _, entry, observed in asked[:CALLS]:
+        cases = tuple(entry.by_case)
+        started = time.perf_counter()
+        try:
+            model.predict(entry.op, observed, cases, machine=entry.machine)
+        except ModelError:
+            continue
+        took.append(time.perf_counter() - started)
+    return median(took) if took else None
 
 
 def _forecast(model: PerformanceModel, batch: list[_Asked], outcome: Outcome) -> None:
@@ -206,4 +260,4 @@ def _forecast(model: PerformanceModel, batch: list[_Asked], outcome: Outcome) ->
         return
     outcome.predict_s += time.perf_counter() - started
     for row, (at, entry, observed) in enumerate(batch):
-        outcome.scores[at] = OpScore.of(entry, {m.case for m in observed}, table, row)
+        outcome.scores[at] = OpScore.of(entry, observed, table, row)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
 from threadcast.core.errors import InvalidInput
@@ -14,25 +15,33 @@ from threadcast.models.base import PerformanceModel
 from threadcast.models.interpolation import curve_through, measured_knots
 from threadcast.models.measured import by_case
 
+INTERVAL = 4
+"""The interval for which the paper states that the optimum found is within 2 % of the true one (III-C)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """The result of a climb: `points` are (threads, seconds) in the order in which they were run."""
+    """The result of a climb: `points` are (threads, seconds) in the order in which they were run, `limit` is the
+    maximum number of cores."""
 
     points: tuple[tuple[int, float], ...]
     stopped_by: Literal["rise", "limit"]
+    limit: int
 
     @property
     def best(self) -> int:
-        """Threads of the fastest point; among equals the fewest."""
-        return min(self.points, key=lambda point: (point[1], point[0]))[0]
+        """The thread count that the paper declares the best: the one before the rise or, without a rise, `limit`.
+
+        So of equal times the one with more threads counts, and `limit` may be a count that was not run.
+        """
+        return self.points[-2][0] if self.stopped_by == "rise" else self.limit
 
 
-def hill_climb(time_s: Callable[[int], float], *, limit: int, interval: int = 4) -> Climb:
-    """Climb from one thread in steps of `interval` until time rises or `limit` is reached.
+def hill_climb(time_s: Callable[[int], float], *, limit: int, interval: int = INTERVAL) -> Climb:
+    """Climb from one thread in steps of `interval` until time rises or a further step would exceed `limit`.
 
-    The last step is shortened so that it ends at `limit`. Stops in a local minimum; on jagged curves that can be
-    far from the best count. Source: Liu et al. 2018, III-C.
+    An equal time is no rise. At most limit / interval counts are run, rounded up: the paper's bound. Stops in a local
+    minimum; on jagged curves that can be far from the best count. Source: Liu et al. 2018, III-C.
     """
     if limit < 1:
         raise InvalidInput(f"limit={limit!r}: a climb needs at least 1 thread")
@@ -42,24 +51,21 @@ def hill_climb(time_s: Callable[[int], float], *, limit: int, interval: int = 4)
         measured[threads] = time_s(threads)
     points = tuple(measured.items())
     rose = len(points) > 1 and points[-1][1] > points[-2][1]
-    return Climb(points, "rise" if rose else "limit")
+    return Climb(points, "rise" if rose else "limit", limit)
 
 
 def ladder(counts: Sequence[int], interval: int) -> tuple[int, ...]:
-    """The thread counts that a climb may run, taken from the ascending `counts`.
+    """The thread counts that a climb may run: 1, 1 + interval, 1 + 2 interval, ... up to the largest of `counts`.
 
-    They are the smallest, then each time the first that is at least `interval` larger than the one before, and the
-    largest. InvalidInput for an `interval` that is not a whole number of at least 1.
+    `counts` are the legal ones, ascending. In place of a count that is not legal the next larger legal one is run.
+    InvalidInput for an `interval` that is not a whole number of at least 1.
     """
     if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
         raise InvalidInput(f"interval={interval!r} must be a whole number of at least 1")
-    steps = list(counts[:1])
-    for count in counts[1:]:
-        if count >= steps[-1] + interval:
-            steps.append(count)
-    if steps and steps[-1] != counts[-1]:
-        steps.append(counts[-1])
-    return tuple(steps)
+    if not counts:
+        return ()
+    wanted = range(1, counts[-1] + 1, interval)
+    return tuple(dict.fromkeys(counts[bisect_left(counts, count)] for count in wanted))
 
 
 def next_count(steps: Sequence[int], measured: Mapping[int, float]) -> int | None:
@@ -97,24 +103,35 @@ def next_case(
 class HillClimb(PerformanceModel):
     """The climb of Liu et al. 2018, III-C: needs no training, no counters and no knowledge of the op.
 
-    The paper runs each thread count with and without cache sharing. Threads that share caches must fill whole cache
-    groups (2, 4, ... 68 on tiles of two cores), so the counts 1, 5, 9, ... are not legal for them. Each affinity
-    therefore climbs by itself over its own legal counts, COMPACT 2, 6, 10, ..., SPREAD 1, 5, 9, ..., until its time
-    rises. The last step ends at the maximum, as the paper's second stopping rule requires; that makes up to two runs
-    more than the paper's bound of 2 C / x. Measured cases that are not steps of the climb are used as further points.
+    Thread counts are 1, 1 + x, 1 + 2 x, ... with x = `interval` (None: 4, but at most a quarter of the cores), each
+    once with and once without cache sharing (COMPACT, SPREAD), until time rises or the cores are used up: at most
+    2 C / x runs on C cores, each quotient rounded up. Between two measured counts time is a straight line. Measured
+    cases that are not steps of the climb are used as further points.
+
+    The paper is silent on four points, and we decided:
+
+    - Threads that share caches must fill whole cache groups (III-B: 2, 4, ... 68 on tiles of two cores). A count that
+      is not legal is replaced by the next larger legal one: with x = 4 COMPACT climbs 2, 6, ..., 66, SPREAD 1, 5, ...,
+      33.
+    - Each affinity stops by itself: a rise of time without cache sharing does not end the climb with it.
+    - Equal times are no rise: III-C stops when time increases, section III-A when it no longer falls.
+    - Beyond the last count that was run time is taken as constant. Where time never rose the paper takes all cores as
+      the best count, also where no step ends there; `Climb.best` does the same.
 
     Stops at the first rise: on jagged real curves the count it picks can be far slower than the best.
     """
 
     name = "hill_climb"
 
-    def __init__(self, *, interval: int = 4) -> None:
-        ladder((1,), interval)
+    def __init__(self, *, interval: int | None = None) -> None:
+        if interval is not None:
+            ladder((1,), interval)
         self.interval = interval
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The next step of the climb with cache sharing (COMPACT); after its end, of the one without (SPREAD)."""
-        return next_case(observed, machine, lambda counts, times: next_count(ladder(counts, self.interval), times))
+        interval = self.interval or min(INTERVAL, max(1, len(machine) // 4))
+        return next_case(observed, machine, lambda counts, times: next_count(ladder(counts, interval), times))
 
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Measured points and straight lines between them; see `interpolation.curve_through` for the rest."""
@@ -127,5 +144,9 @@ class HillClimb(PerformanceModel):
     def from_files(self, files: Mapping[str, bytes]) -> Self:
         """Load the interval."""
         with reading("hill_climb"):
-            HillClimb.__init__(self, interval=member(read_json(files, "model.json"), "interval", int))
+            HillClimb.__init__(self, interval=_interval(read_json(files, "model.json")))
         return self
+
+
+def _interval(document: Any) -> int | None:
+    return None if document.get("interval") is None else member(document, "interval", int)

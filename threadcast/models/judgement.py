@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from threadcast.core import Case, CurveTable
-from threadcast.core.curve import Floats
+from threadcast.core.settings_table import STEPS
 from threadcast.models import metrics
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.long_forecasts import why_too_long
+from threadcast.models.op_score import OpScore
 
 RESAMPLES = 2000
 """Bootstrap resamples of the ops, to decide whether two models differ (Efron and Tibshirani, An Introduction to the
@@ -31,6 +31,15 @@ class Row:
     seconds; `predict_us` is microseconds per curve when many ops are forecast in one call. `as_good_as_best`: whether
     the accuracy may equal that of the most accurate row, by the ops that both have. `unusable` counts the ops that the
     model could not be judged by; `problem` says why the first one, or the fit, failed.
+
+    `cost` is what following the model costs: by how much the judged ops, run `steps` times at the chosen cases, and the
+    `measuring_s` seconds that timing the model's samples takes, exceed the same steps at the best cases, as a share of
+    these. Long ops weigh more in it than short ones.
+
+    `speedup_over_all` is the mean over ops of the time with most threads over that of the chosen case;
+    `speedup_with_model_time` adds to the latter the time of one forecast, `call_us` microseconds for one op in a call
+    of its own, as if it were made anew before each run (the measure of ADSALA, Xia and Barca 2026). Times of samples
+    are in neither. `worse_than_zero` says why, where `accuracy` is below 0.
     """
 
     model: str
@@ -53,73 +62,51 @@ class Row:
     problem: str | None
     notes: tuple[str, ...] = ()
     as_good_as_best: bool | None = None
+    steps: int = STEPS
+    cost: float | None = None
+    measuring_s: float | None = None
+    speedup_over_all: float | None = None
+    speedup_with_model_time: float | None = None
+    call_us: float | None = None
+    worse_than_zero: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The row as a JSON object."""
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class OpScore:
-    """Scores of a model on one op. `points` (4, n): actual, predicted, low and high seconds at the n cases of which the
-    model was not given measurements."""
-
-    points: Floats
-    regret: float
-    regret_all_threads: float
-    samples: int
-    noise_floor: float | None
-
-    @classmethod
-    def of(cls, entry: MeasuredOp, given: set[Case], table: CurveTable, row: int) -> OpScore:
-        """Compare row `row` of `table` with the measurements of `entry`.
-
-        The model was given those of the cases `given`.
-        """
-        actual = np.array([measurement.seconds for measurement in entry.by_case.values()])
-        curve = table[row]
-        judged = [i for i, case in enumerate(curve.cases) if case not in given]
-        most = max(range(len(curve.cases)), key=lambda i: curve.cases[i].threads)
-        return cls(
-            np.stack([actual, curve.seconds, curve.low, curve.high])[:, judged],
-            metrics.regret(actual, curve.cases.index(curve.best())),
-            metrics.regret(actual, most),
-            len(given),
-            metrics.noise_floor([[s.seconds for s in m.samples] for m in entry.by_case.values()]),
-        )
-
-    @property
-    def error(self) -> float | None:
-        """Mean relative error; None without points."""
-        accuracy = metrics.accuracy(self.points[0], self.points[1])
-        return None if accuracy is None else 1 - accuracy
-
-
 @dataclass(slots=True)
 class Outcome:
-    """Results of one model in one fold, by position of the op: its score, or why the model cannot be judged by it."""
+    """Results of one model in one fold, by position of the op: its score, or why the model cannot be judged by it.
+
+    `fit_s` and `predict_s` are the seconds of fitting and of all forecasts together, `call_s` the median of a few
+    forecasts of one op each; None where that was not timed.
+    """
 
     scores: dict[int, OpScore] = field(default_factory=dict)
     unusable: dict[int, str] = field(default_factory=dict)
     fit_s: float = 0.0
     predict_s: float = 0.0
+    call_s: float | None = None
     notes: tuple[str, ...] = ()
 
 
-def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome]) -> Row:
-    """The outcomes of one model in one row."""
+def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome], *, steps: int = STEPS) -> Row:
+    """The outcomes of one model in one row; `steps` is how often a user runs each op."""
     scores = [score for outcome in outcomes for score in outcome.scores.values()]
     points = np.concatenate([np.empty((4, 0)), *(score.points for score in scores)], axis=1)
     actual, predicted, low, high = points
     regrets = [score.regret for score in scores]
     floors = [score.noise_floor for score in scores if score.noise_floor is not None]
     reasons = [reason for outcome in outcomes for reason in outcome.unusable.values()]
+    accuracy = metrics.accuracy(actual, predicted)
+    calls = [outcome.call_s for outcome in outcomes if outcome.call_s is not None]
     return Row(
         model=model,
         split=split,
         fold=fold,
         samples=_mean([score.samples for score in scores]) or 0.0,
-        accuracy=metrics.accuracy(actual, predicted),
+        accuracy=accuracy,
         r2=metrics.r2(actual, predicted),
         within_10=metrics.within(actual, predicted, 0.1),
         coverage_90=metrics.coverage(actual, low, high),
@@ -134,7 +121,38 @@ def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome]) -> Ro
         unusable=len(reasons),
         problem=next(iter(reasons), None),
         notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        steps=steps,
+        cost=cost_of(scores, steps),
+        measuring_s=sum(score.measuring_s for score in scores) if scores else None,
+        speedup_over_all=_mean([score.all_threads_s / score.chosen_s for score in scores]),
+        speedup_with_model_time=_mean(_speedups_with_model_time(outcomes)),
+        call_us=None if not calls else 1e6 * float(np.mean(calls)),
+        worse_than_zero=why_too_long(scores) if accuracy is not None and accuracy < 0 else None,
     )
+
+
+def cost_of(scores: Sequence[OpScore], steps: int) -> float | None:
+    """What following a model costs over `steps` runs of each op, measuring included, as a share of the time of these
+    runs at the best cases; None without scores."""
+    if not scores:
+        return None
+    best_s = steps * sum(score.best_s for score in scores)
+    spent_s = sum(steps * score.chosen_s + score.measuring_s for score in scores)
+    return spent_s / best_s - 1
+
+
+def loss(row: Row) -> tuple[float, ...]:
+    """The key by which models are ranked, smaller is better: ops that could not judge it, cost, samples."""
+    return (row.unusable, row.cost or 0.0, row.samples)
+
+
+def _speedups_with_model_time(outcomes: Sequence[Outcome]) -> list[float]:
+    return [
+        score.all_threads_s / (score.chosen_s + outcome.call_s)
+        for outcome in outcomes
+        if outcome.call_s is not None
+        for score in outcome.scores.values()
+    ]
 
 
 def with_significance(rows: Sequence[Row], outcomes: Sequence[Sequence[Outcome]]) -> tuple[Row, ...]:

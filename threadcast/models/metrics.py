@@ -1,4 +1,4 @@
-"""Scores of forecasts: accuracy and R2 as in the paper, and the regret of the choice that follows from them."""
+"""Scores of forecast times: accuracy and R2 as in the paper, coverage of intervals, and the noise of samples."""
 
 from __future__ import annotations
 
@@ -46,11 +46,3 @@ def noise_floor(samples: Sequence[Sequence[float]]) -> float | None:
 def coverage(actual: Floats, low: Floats, high: Floats) -> float | None:
     """Share of actual times that are within the interval; None for no points."""
     return float(np.mean((low <= actual) & (actual <= high))) if len(actual) else None
-
-
-def regret(actual: Floats, chosen: int) -> float:
-    """Extra time of the chosen case as a share of the best case's time, from one op's actual times; 0 is best.
-
-    `chosen` is a position in `actual`.
-    """
-    return float(actual[chosen] / actual.min() - 1)

@@ -60,15 +60,31 @@ def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
     Within a block of `cluster` the calls run on the cluster, all at once. joblib would keep its own workers for minutes
     in case of more work; here they end with the last result, or when the caller stops early.
     """
+    return _run(list(tasks), jobs, "generator")
+
+
+def run_unordered(tasks: Iterable[Any], *, jobs: int) -> Iterator[tuple[int, Any]]:
+    """As `run`, but yield (position, result) of each call as soon as it is done, in any order."""
     import joblib
 
-    tasks = list(tasks)
+    numbered = [joblib.delayed(_numbered)(number, task) for number, task in enumerate(tasks)]
+    return _run(numbered, jobs, "generator_unordered")
+
+
+def _numbered(number: int, task: tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]) -> tuple[int, Any]:
+    function, arguments, options = task
+    return number, function(*arguments, **options)
+
+
+def _run(tasks: list[Any], jobs: int, how: str) -> Iterator[Any]:
+    import joblib
+
     if _on_cluster.get():
-        yield from joblib.Parallel(n_jobs=-1, return_as="generator")(tasks)
+        yield from joblib.Parallel(n_jobs=-1, return_as=how)(tasks)
         return
     jobs = max(min(jobs, len(tasks)), 1)
     try:
-        yield from joblib.Parallel(n_jobs=jobs, return_as="generator")(tasks)
+        yield from joblib.Parallel(n_jobs=jobs, return_as=how)(tasks)
     finally:
         if jobs != 1:
             from joblib.externals.loky import get_reusable_executor

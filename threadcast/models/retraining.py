@@ -10,6 +10,7 @@ from typing import Any
 
 from threadcast.core import Measurement
 from threadcast.core.errors import ModelError
+from threadcast.core.settings_table import STEPS
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import judge_together
 from threadcast.models.judgement import Row
@@ -22,9 +23,9 @@ MIN_HELD_OUT = 4
 """Fewest held-out ops for a judgement."""
 
 REGRET_SLACK = 0.01
-"""Largest difference of mean regret, candidate less champion, at which a candidate with better forecasts wins. 1 % is
-about the smallest difference that medians of few samples can show. A first champion has mostly learned from the
-held-out ops too; on synthetic ops that alone makes its choices 0.6 % better than those of any candidate."""
+"""Largest difference of mean regret and of cost, candidate less champion, at which a candidate with better forecasts
+wins. 1 % is about the smallest difference that medians of few samples can show. A first champion has mostly learned
+from the held-out ops too; on synthetic ops that alone makes its choices 0.6 % better than those of any candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,18 @@ class Verdict:
     @property
     def better(self) -> bool:
         """Whether the candidate is better: it can be judged by more ops than the champion, or by as many ops and then
-        forecasts better and chooses no worse (up to `REGRET_SLACK`). False with fewer than `MIN_HELD_OUT` ops."""
+        forecasts better, chooses no worse and costs no more, measuring included (both up to `REGRET_SLACK`). False with
+        fewer than `MIN_HELD_OUT` ops."""
         old, new = self.champion_row, self.candidate_row
         if new.unusable != old.unusable:
             return new.unusable < old.unusable
         if new.accuracy is None or old.accuracy is None or new.ops < MIN_HELD_OUT:
             return False
-        regrets = (new.regret_mean or 0.0, old.regret_mean or 0.0)
-        return new.accuracy > old.accuracy and regrets[0] <= regrets[1] + REGRET_SLACK
+        no_worse = all(
+            (ours or 0.0) <= (theirs or 0.0) + REGRET_SLACK
+            for ours, theirs in ((new.regret_mean, old.regret_mean), (new.cost, old.cost))
+        )
+        return new.accuracy > old.accuracy and no_worse
 
     def to_json(self) -> dict[str, Any]:
         """Both rows as a JSON object, with members "champion" and "candidate"."""
@@ -70,8 +75,10 @@ def latest(measured: Sequence[Measurement]) -> list[Measurement]:
     return list(last.values())
 
 
-def compete(champion: PerformanceModel, measured: Sequence[Measurement]) -> Verdict:
+def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, steps: int = STEPS) -> Verdict:
     """Fit a copy of `champion` to the ops that are not held out, and compare both on the held-out ones.
+
+    `steps` is how often a user runs each op, over which the measuring of samples must pay off.
 
     A champion that was fitted elsewhere may have learned from some of the held-out ops, which is in its favour.
     ModelError where there are too few measurements to learn from or to judge by.
@@ -84,7 +91,7 @@ def compete(champion: PerformanceModel, measured: Sequence[Measurement]) -> Verd
             f"{len(judging)} of {len(entries)} ops are held out, and judging takes {MIN_HELD_OUT}; measure more ops"
         )
     candidate = copy.deepcopy(champion).fit(_measurements(learning))
-    old, new = judge_together([champion, candidate], judging, split_name="held out")
+    old, new = judge_together([champion, candidate], judging, split_name="held out", steps=steps)
     return Verdict(candidate, old, new, learned_ops=len({entry.op.key for entry in learning}))
 
 

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from threadcast.core.errors import ConfigError, ThreadcastError
 from threadcast.core.parent_process import end_with_parent
+from threadcast.core.settings_table import STEPS
 from threadcast.models.drift import drift, ratios
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import compete
@@ -54,6 +55,8 @@ class Retrainer:
     drift_limit: float
     trained_s: float
     """Time of the last training in seconds, on the clock of `step`."""
+    train_steps: int = STEPS
+    """Runs of each op over which measuring must pay off (`models.judgement.Row.cost`)."""
     trained_to: int = field(init=False)
     """`Store.last_measurement` at the last training."""
     looked_to: int = field(init=False)
@@ -76,7 +79,7 @@ class Retrainer:
         """Train a candidate; if it is better, register it, move the alias to it and return its version, else None."""
         version = self.registry.resolve(self.alias)
         measured = self.store.measurements()
-        verdict = compete(self.registry.load(version), measured)
+        verdict = compete(self.registry.load(version), measured, steps=self.train_steps)
         if not verdict.better:
             _log.info("%s stays %s: the candidate is no better on held-out ops", self.alias, version)
             return None
@@ -116,7 +119,7 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
         raise ConfigError(f"service.model={settings.model!r} is one version; retraining moves an alias: name one")
     asked = {
         "store": str(settings.store), "models": str(settings.models), "alias": settings.model,
-        "every_s": settings.retrain_every_s, "drift": settings.retrain_drift,
+        "every_s": settings.retrain_every_s, "drift": settings.retrain_drift, "train_steps": settings.train_steps,
     }  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     parent = os.getpid()
@@ -137,7 +140,7 @@ def main(asked: dict[str, str]) -> NoReturn:
     with Store.open(asked["store"]) as store:
         retrainer = Retrainer(
             store, ModelRegistry(Path(asked["models"])), asked["alias"], float(asked["every_s"]),
-            float(asked["drift"]), time.monotonic(),
+            float(asked["drift"]), time.monotonic(), int(asked["train_steps"]),
         )  # fmt: skip
         while True:
             try:

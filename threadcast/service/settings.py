@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from threadcast.core.settings import SETTINGS, Settings
+from threadcast.core.settings_table import STEPS
 
 
 def _default(name: str) -> Any:
@@ -43,6 +44,8 @@ class ServiceSettings:
     keys: Path | None = None
     retrain_every_s: float = _default("retrain_every_s")
     retrain_drift: float = _default("retrain_drift")
+    train_steps: int = STEPS
+    """Runs of each op over which the measuring of a retrained model's samples must pay off."""
     local_only: bool = False
 
     def __post_init__(self) -> None:
@@ -53,7 +56,7 @@ class ServiceSettings:
     def from_settings(cls, settings: Settings) -> Self:
         """Return the settings of the service among all settings."""
         own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
-        return cls(store=settings["store"], models=settings["models"], **own)
+        return cls(store=settings["store"], models=settings["models"], train_steps=settings["train.steps"], **own)
 
     def limits(self) -> dict[str, dict[str, Any]]:
         """Return every limit by name, with its value, unit and meaning, as `GET /v1/info` shows them."""

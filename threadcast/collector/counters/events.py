@@ -6,8 +6,10 @@ change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from threadcast.collector.counters.core_pmus import CorePmu
 
 HARDWARE, SOFTWARE, HARDWARE_CACHE = 0, 1, 3
 """Values of `perf_event_attr.type`."""
@@ -31,6 +33,13 @@ class Event:
     def kind(self) -> Literal["hardware", "software"]:
         """Whether the processor ("hardware") or the kernel ("software") counts the event."""
         return "software" if self.type == SOFTWARE else "hardware"
+
+    def on(self, pmu: CorePmu | None) -> Self:
+        """The event as this kind of core counts it; itself where all cores are alike (None) or the kernel counts it.
+
+        The kernel's type of the unit that counts goes into the upper 32 bits of `config` (PERF_PMU_TYPE_SHIFT).
+        """
+        return self if pmu is None or self.kind == "software" else replace(self, config=self.config | pmu.type << 32)
 
 
 def _cache(cache: int, *, miss: bool) -> int:

@@ -1,7 +1,8 @@
 """Counters in the metadata of pyperf's runs: `python -m pyperf timeit --hook threadcast_counters "..."`.
 
 The metadata of each run get `threadcast_<event>`: the mean count over the run's values, each of which runs the
-statement `loops` times. Events that could not be counted are listed, with the reason, in `threadcast_unavailable`.
+statement `loops` times. Where the processor has too few counters for all events at once, each value counts some of
+them, in turn. Events that were not counted are listed, with the reason, in `threadcast_unavailable`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 from pyperf._hooks import HookBase, HookError  # pyperf documents these names for hooks and has no public module
 
-from threadcast.collector.counters.perf_event import CounterGroup, list_unavailable
+from threadcast.collector.counters.availability import list_unavailable
+from threadcast.collector.counters.passes import plan_counting
+from threadcast.collector.counters.thread_counters import ThreadCounters
 
 
 class CountersHook(HookBase):  # type: ignore[misc]
@@ -24,34 +27,36 @@ class CountersHook(HookBase):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
+        self._plan = plan_counting()
         self._totals: dict[str, float] = {}
         self._counted: dict[str, int] = {}
-        self._unavailable: dict[str, str] = {}
-        with CounterGroup() as group:
-            group.start()
-            if all(count is None for count in group.read().values()):
-                reasons = "; ".join(sorted(set(group.unavailable.values())))
-                raise HookError(f"no event can be counted: {reasons}")
+        self._unavailable = self._plan.unavailable
+        self._values = 0
+        if not self._plan.names:
+            raise HookError(f"no event can be counted: {'; '.join(sorted(set(self._unavailable.values())))}")
 
     def __enter__(self) -> None:
-        self._group = CounterGroup()  # a new one, so that threads started since are counted
-        self._group.__enter__()
-        self._group.start()
+        # a new one, so that threads started since are counted
+        self._counters = ThreadCounters(self._plan, first=self._values)
+        self._counters.__enter__()
+        self._counters.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        counts = self._group.stop()
-        self._unavailable |= self._group.unavailable
-        self._group.__exit__(kind, error, trace)
+        counts = self._counters.stop()
+        self._values += 1
+        self._unavailable |= self._counters.unavailable
+        self._counters.__exit__(kind, error, trace)
         for name, count in counts.items():
             if count is not None:
-                self._totals[name] = self._totals.get(name, 0.0) + count
+                self._totals[name] = self._totals.get(name, 0.0) + count.value
                 self._counted[name] = self._counted.get(name, 0) + 1
 
     def teardown(self, metadata: MutableMapping[str, Any]) -> None:
         """Write the mean counts, and the reasons for missing ones, into the run's metadata."""
         for name, total in self._totals.items():
             metadata[f"threadcast_{name}"] = total / self._counted[name]
-        if self._unavailable:
-            metadata["threadcast_unavailable"] = list_unavailable(self._unavailable)
+        missing = dict.fromkeys(set(self._plan.names) - set(self._totals), "too few values to count all events in turn")
+        if unavailable := missing | self._unavailable:
+            metadata["threadcast_unavailable"] = list_unavailable(unavailable)

@@ -1,7 +1,8 @@
-"""The process that `cachegrind.simulate` runs under valgrind: it runs one op and tells valgrind when to count.
+"""The process that `cachegrind.CacheSimulator` runs under valgrind: it runs ops and tells valgrind when to count.
 
-Usage: `python -m threadcast.collector.counters.simulated_run RUNS`, with the op's JSON on standard input. It has
-valgrind write the counts of RUNS runs, then those of twice as many more.
+Usage: `python -m threadcast.collector.counters.simulated_run RUNS`, with an op's JSON in each line of standard input.
+For each it has valgrind write the counts of RUNS runs, then those of twice as many more, and answers with a line of
+JSON: `{"parts": [N, M]}`, the numbers that valgrind gave to the two files, or `{"error": text}`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import ctypes
 import json
 import mmap
 import sys
+from typing import Any
+
+from threadcast.core import Op
 
 _TOOL = ord("C") << 24 | ord("T") << 16
 DUMP, ZERO, START, STOP = _TOOL, _TOOL + 1, _TOOL + 4, _TOOL + 5
@@ -44,33 +48,55 @@ class Valgrind:
         self._call(ctypes.addressof(arguments))
 
 
+class _Simulation:
+    """Runs ops while valgrind counts; `parts` is the number of files that it has written."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs, self._valgrind, self._parts = runs, Valgrind(), 0
+
+    def simulate(self, op: Op) -> list[int]:
+        """Run `op`, and return the numbers of the two files with its counts."""
+        from threadcast.capture.program import below_autograd
+        from threadcast.collector.operators import prepare
+
+        prepared = prepare(op)
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                prepared.run()
+
+        with below_autograd():
+            run(2)  # makes kernels and maps memory
+            self._valgrind.request(START)
+            try:
+                run(1)  # fills the simulated caches
+                self._valgrind.request(ZERO)
+                run(self._runs)
+                self._dump()
+                run(2 * self._runs)
+                self._dump()
+            finally:
+                self._valgrind.request(STOP)  # else all that follows would be simulated too
+        return [self._parts - 1, self._parts]
+
+    def _dump(self) -> None:
+        self._valgrind.request(DUMP)
+        self._parts += 1
+
+
 def main() -> None:
-    """Run the op on standard input, with a number of runs from the command line, and have valgrind write the counts."""
+    """Simulate the ops on standard input, with a number of runs from the command line, and answer each."""
     import torch
 
-    from threadcast.capture.program import below_autograd
-    from threadcast.collector.operators import prepare
-    from threadcast.core import Op
-
-    runs = int(sys.argv[1])
     torch.set_num_threads(1)
-    prepared = prepare(Op.from_json(json.load(sys.stdin)))
-    valgrind = Valgrind()
-
-    def run(count: int) -> None:
-        for _ in range(count):
-            prepared.run()
-
-    with below_autograd():
-        run(2)  # makes kernels and maps memory
-        valgrind.request(START)
-        run(1)  # fills the simulated caches
-        valgrind.request(ZERO)
-        run(runs)
-        valgrind.request(DUMP)
-        run(2 * runs)
-        valgrind.request(DUMP)
-        valgrind.request(STOP)  # else the interpreter's end is simulated too, which takes as long as all the rest
+    simulation = _Simulation(int(sys.argv[1]))
+    for line in sys.stdin:
+        try:
+            answer: dict[str, Any] = {"parts": simulation.simulate(Op.from_json(json.loads(line)))}
+        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; the caller is told
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

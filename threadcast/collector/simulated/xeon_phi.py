@@ -34,7 +34,7 @@ from threadcast.collector.simulated.constants import (
     Constants,
 )
 from threadcast.collector.simulated.demand import Demand, Library, demand
-from threadcast.core import Affinity, Cache, Case, Core, Machine, Op
+from threadcast.core import Affinity, Cache, Case, Core, Curve, Machine, Op
 from threadcast.core.errors import InvalidInput
 
 Floats = NDArray[np.float64]
@@ -85,6 +85,12 @@ class XeonPhi:
         if needs.library is Library.MKL_BLAS:
             return self._fewer_if_faster(needs, p, affinity)
         return self._law(needs, p, tiles)
+
+    def exact_curve(self, op: Op) -> Curve:
+        """The op's seconds at each of the machine's cases, without noise: what forecasts are judged by."""
+        every = {affinity: self.curve(op, np.arange(1, CORES + 1), affinity=affinity) for affinity in Affinity}
+        cases = self.machine.cases()
+        return Curve.exact(cases, [float(every[case.affinity][case.threads - 1]) for case in cases])
 
     def crowded_seconds(self, op: Op, threads: int, cores: int) -> float:
         """Seconds of `op` alone with `threads` threads on `cores` cores, COMPACT, with several threads on a core."""

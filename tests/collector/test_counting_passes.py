@@ -1,0 +1,336 @@
+"""Groups, passes, kinds of cores and open files, on a simulated processor and fake trees of /sys."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collector.fake_pmu import FakeKernel
+from tests.core import trees
+from threadcast.collector.counters import EVENTS, CountingPlan, Event, ThreadCounters, availability, plan_counting
+from threadcast.collector.counters.availability import CounterStatus, refusal
+from threadcast.collector.counters.core_pmus import CorePmu, read_core_pmus
+from threadcast.collector.counters.counts import Count, Reading, join_kinds_of_core, team_count
+from threadcast.collector.counters.descriptors import RESERVE, room_for_descriptors
+from threadcast.collector.counters.events import HARDWARE, SOFTWARE
+from threadcast.collector.counters.passes import Pass, divide
+
+BY_NAME = {event.name: event for event in EVENTS}
+HARDWARE_EVENTS = tuple(event for event in EVENTS if event.kind == "hardware")
+SOFTWARE_EVENTS = tuple(event for event in EVENTS if event.kind == "software")
+CYCLES = BY_NAME["cycles"]
+ALL_CPUS = frozenset(os.sched_getaffinity(0))
+BIG, LITTLE = CorePmu("cpu_core", 4, ALL_CPUS), CorePmu("cpu_atom", 10, ALL_CPUS)
+
+
+def put_pmus(root, **pmus: tuple[int, str | None]) -> None:
+    for name, (number, cpus) in pmus.items():
+        trees.put(root, f"sys/bus/event_source/devices/{name}/type", number)
+        if cpus is not None:
+            trees.put(root, f"sys/bus/event_source/devices/{name}/cpus", cpus)
+
+
+def test_a_hybrid_has_a_pmu_for_each_kind_of_core(tmp_path):
+    put_pmus(tmp_path, cpu_core=(4, "0-11"), cpu_atom=(10, "12-19"), uncore_imc_0=(14, None), software=(1, None))
+    big, little = CorePmu("cpu_core", 4, frozenset(range(12))), CorePmu("cpu_atom", 10, frozenset(range(12, 20)))
+    assert read_core_pmus(cpus=range(20), root=tmp_path) == (little, big)
+    assert read_core_pmus(cpus=range(4), root=tmp_path) == (big,)
+
+
+def test_an_arm_hybrid_is_found_by_its_files_and_not_by_its_names(tmp_path):
+    put_pmus(tmp_path, armv8_cortex_a53=(7, "0-3"), armv8_cortex_a72=(8, "4-5"), breakpoint=(5, None))
+    assert [pmu.type for pmu in read_core_pmus(cpus=range(6), root=tmp_path)] == [7, 8]
+
+
+def test_cores_of_one_kind_need_no_pmu_of_their_own(tmp_path):
+    put_pmus(tmp_path, cpu=(4, None), msr=(9, None))
+    assert read_core_pmus(cpus=range(4), root=tmp_path) == ()
+    put_pmus(tmp_path, armv8_pmuv3_0=(7, "0-63"))
+    assert read_core_pmus(cpus=range(4), root=tmp_path) == ()
+    assert read_core_pmus(cpus=range(4), root=tmp_path / "missing") == ()
+
+
+def test_an_event_of_one_kind_of_core_has_its_type_in_the_upper_half():
+    assert CYCLES.on(LITTLE) == Event("cycles", HARDWARE, 10 << 32)
+    assert BY_NAME["l1d_load_misses"].on(BIG).config == 4 << 32 | 1 << 16
+    assert CYCLES.on(None) is CYCLES
+    assert SOFTWARE_EVENTS[0].on(BIG) is SOFTWARE_EVENTS[0]
+
+
+@pytest.mark.parametrize("counters", [1, 2, 4, 6, 64])
+def test_no_group_has_more_events_than_the_processor_counts(counters):
+    kernel = FakeKernel(counters)
+    plan = plan_counting(pmus=(), kernel=kernel)
+    assert max(map(len, plan.groups)) == min(counters, len(HARDWARE_EVENTS))
+    assert [event for group in plan.groups for event in group] == list(HARDWARE_EVENTS)
+    assert plan.software == SOFTWARE_EVENTS
+    assert plan.unavailable == {}
+    assert kernel.opened == {}
+
+
+def test_a_counter_that_something_else_holds_is_found_by_the_time_running():
+    plan = plan_counting(HARDWARE_EVENTS[:4], pmus=(), kernel=FakeKernel(4, taken=1))
+    assert list(map(len, plan.groups)) == [3, 1]
+
+
+def test_events_that_never_get_a_counter_say_so():
+    plan = plan_counting([CYCLES, SOFTWARE_EVENTS[0]], pmus=(), kernel=FakeKernel(4, taken=4))
+    assert plan.groups == ()
+    assert "nmi_watchdog" in plan.unavailable["cycles"]
+    assert plan.names == (SOFTWARE_EVENTS[0].name,)
+
+
+def test_an_event_that_one_kind_of_core_lacks_is_unavailable_and_names_it():
+    statuses = availability([CYCLES, SOFTWARE_EVENTS[0]], pmus=(BIG, LITTLE), kernel=FakeKernel(unknown={LITTLE.type}))
+    assert statuses["cycles"].reason.endswith("(cpu_atom)")
+    assert statuses[SOFTWARE_EVENTS[0].name].available
+
+
+def count_all(counters: ThreadCounters, kernel: FakeKernel, threads: range) -> dict[str, list[Count]]:
+    found: dict[str, list[Count]] = {}
+    for _ in range(counters.passes):
+        counters.start()
+        for thread in threads:
+            kernel.run(thread, 1000)
+        for name, count in counters.stop().items():
+            if count is not None:
+                found.setdefault(name, []).append(count)
+    return found
+
+
+def test_each_pass_counts_its_group_and_the_software_events():
+    kernel, threads = FakeKernel(4), range(1, 9)
+    with ThreadCounters(plan_counting(pmus=(), kernel=kernel), threads=threads, kernel=kernel) as counters:
+        assert counters.passes == 3
+        found = count_all(counters, kernel, threads)
+    assert found == {e.name: [Count(8000)] * (1 if e in HARDWARE_EVENTS else 3) for e in EVENTS}
+    assert kernel.opened == {}
+
+
+def test_the_first_threads_events_are_enabled_last_and_disabled_first():
+    kernel = FakeKernel()
+    plan = CountingPlan(((CYCLES,),), (), (), {"cycles": CounterStatus("cycles", "hardware", True)})
+    with ThreadCounters(plan, threads=[7, 8, 9], kernel=kernel) as counters:
+        counters.start()
+        counters.stop()
+    assert [thread for _, thread in kernel.log] == [9, 8, 7, 7, 8, 9]
+
+
+def test_a_run_that_raised_does_not_count_towards_the_next():
+    kernel = FakeKernel()
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1], kernel=kernel) as counters:
+        counters.start()
+        kernel.run(1, 500)
+        counters.start()
+        kernel.run(1, 1000)
+        assert counters.stop() == {"cycles": Count(1000)}
+
+
+def test_a_thread_on_either_kind_of_core_is_counted_once():
+    kernel = FakeKernel(kind_of={1: BIG.type, 2: LITTLE.type, 0: BIG.type})
+    kernel.kind_of = {1: BIG.type, 2: LITTLE.type}
+    plan = plan_counting([CYCLES], pmus=(BIG, LITTLE), kernel=kernel)
+    assert plan.names == ("cycles",)
+    team = [os.getpid(), os.getppid()]  # threads that exist: their affinity is asked for
+    kernel.kind_of = dict(zip(team, (BIG.type, LITTLE.type)))
+    with ThreadCounters(plan, threads=team, kernel=kernel) as counters:
+        assert len(kernel.opened) == 4
+        counters.start()
+        for thread in team:
+            kernel.run(thread, 1000)
+        assert counters.stop() == {"cycles": Count(2000)}
+    assert kernel.opened == {}
+
+
+def test_a_thread_that_got_no_counter_is_inferred_from_the_others():
+    kernel = FakeKernel(starved={3}, faster={1: 2, 2: 4, 3: 9})
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1, 2, 3], kernel=kernel) as counters:
+        counters.start()
+        for thread in (1, 2, 3):
+            kernel.run(thread, 1000)
+        count = counters.stop()["cycles"]
+    assert count == Count(9000, 3000)
+    assert count.relative_error == pytest.approx(1 / 3)
+
+
+def test_a_thread_that_was_counted_for_part_of_the_time_is_scaled():
+    kernel = FakeKernel()
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1, 2], kernel=kernel) as counters:
+        counters.start()
+        kernel.run(1, 1000, share=0.5)
+        kernel.run(2, 1000)
+        assert counters.stop() == {"cycles": Count(2000, 500)}
+
+
+def test_no_thread_counted_is_no_count_and_no_thread_running_is_none_happened():
+    kernel = FakeKernel(starved={1, 2})
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1, 2], kernel=kernel) as counters:
+        counters.start()
+        assert counters.stop() == {"cycles": Count(0)}
+        counters.start()
+        kernel.run(1, 1000)
+        assert counters.stop() == {"cycles": None}
+
+
+def test_a_thread_that_ended_before_it_was_opened_is_left_out():
+    kernel = FakeKernel(ended={2})
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1, 2], kernel=kernel) as counters:
+        counters.start()
+        kernel.run(1, 5)
+        assert counters.stop() == {"cycles": Count(5)}
+
+
+readings = st.builds(
+    lambda value, enabled, running: Reading(value, max(enabled, running), min(enabled, running)),
+    st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9),
+).map(lambda reading: reading if reading.running_ns else reading._replace(value=0))  # fmt: skip
+
+
+@given(st.lists(st.none() | readings, min_size=1, max_size=8))
+def test_what_was_counted_and_what_was_inferred_add_up(team):
+    count = team_count(team)
+    counted = [reading for reading in team if reading and reading.running_ns]
+    if count is None:
+        assert not counted
+        return
+    certain = sum(reading.value for reading in counted)
+    assert count.value >= certain * (1 - 1e-12)
+    assert count.value - count.inferred == pytest.approx(certain, abs=1e-6 * max(1.0, count.value))
+    assert 0 <= count.relative_error <= 1
+
+
+def test_kinds_of_core_add_up_to_the_whole_time():
+    assert join_kinds_of_core([Reading(30, 100, 60), Reading(10, 100, 40)]) == Reading(40, 100, 100)
+
+
+plans = st.builds(
+    lambda sizes, software, kinds: CountingPlan(
+        tuple(
+            tuple(Event(f"hardware_{i}_{k}", HARDWARE, k) for k in range(size)) for i, size in enumerate(sizes)
+        ),
+        tuple(Event(f"software_{k}", SOFTWARE, k) for k in range(software)), (BIG, LITTLE)[:kinds], {},
+    ),
+    st.lists(st.integers(1, 8), max_size=4), st.integers(0, 4), st.sampled_from([0, 2]),
+)  # fmt: skip
+
+
+@given(plans, st.integers(1, 40), st.integers(0, 400))
+def test_every_pass_keeps_to_the_open_files_and_all_count_everything_once(plan, threads, descriptors):
+    passes = divide(plan, range(threads), descriptors=descriptors)
+    kinds = max(1, len(plan.pmus))
+
+    def files(each: Pass) -> int:
+        a_thread = sum(len(g) * (kinds if g[0].kind == "hardware" else 1) for g in each.groups)
+        return a_thread * len(each.threads)
+
+    assert all(0 < files(each) <= descriptors for each in passes)
+    counted = Counter((e, t) for each in passes for g in each.groups for e in g for t in each.threads)
+    hardware = [event for group in plan.groups for event in group]
+    assert passes or descriptors < kinds or not (hardware or plan.software)
+    if passes:
+        assert set(counted) == {(event, thread) for event in (*hardware, *plan.software) for thread in range(threads)}
+    assert all(counted[event, thread] == 1 for event in hardware for thread in range(threads) if passes)
+
+
+def test_few_open_files_are_respected_in_more_passes(monkeypatch):
+    kernel, threads = FakeKernel(4, most_open=6), range(1, 9)
+    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: 6)
+    with ThreadCounters(plan_counting(pmus=(), kernel=kernel), threads=threads, kernel=kernel) as counters:
+        assert counters.passes == len(EVENTS) * 2
+        found = count_all(counters, kernel, threads)
+        assert counters.unavailable == {}
+    assert kernel.peak <= 6
+    assert kernel.opened == {}
+    assert {name: len(counts) for name, counts in found.items()} == dict.fromkeys(BY_NAME, 2)
+    for counts in found.values():
+        assert counts == [Count(8000, 2000), Count(8000, 6000)]
+
+
+def test_no_open_file_left_costs_the_counters_and_names_the_limit(monkeypatch):
+    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: 0)
+    kernel = FakeKernel()
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1], kernel=kernel) as counters:
+        counters.start()
+        assert counters.stop() == {"cycles": None}
+        assert "ulimit -n" in counters.unavailable["cycles"]
+
+
+def test_files_that_ran_out_meanwhile_cost_only_what_could_not_be_opened():
+    kernel = FakeKernel(4)
+    plan = plan_counting(pmus=(), kernel=kernel)
+    kernel.most_open = 10
+    with ThreadCounters(plan, threads=[1, 2], kernel=kernel) as counters:
+        assert set(counters.unavailable) == {
+            event.name for group in (*plan.groups[1:], plan.software) for event in group
+        }
+        counters.start()
+        kernel.run(1, 10)
+        kernel.run(2, 10)
+        assert {name for name, count in counters.stop().items() if count} == {e.name for e in plan.groups[0]}
+    assert kernel.opened == {}
+
+
+def test_the_soft_limit_of_open_files_is_raised_and_restored():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    low = highest + RESERVE + 3
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+    try:
+        with room_for_descriptors(500) as room:
+            assert room == 500
+            raised, same_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            assert low < raised <= hard
+            assert same_hard == hard
+            files = [os.dup(0) for _ in range(room)]
+            for file in files:
+                os.close(file)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low, hard)
+        with room_for_descriptors(1) as room:
+            assert room == 1
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_hard_limit_of_open_files_is_respected(monkeypatch):
+    set_limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 2048))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: set_limits.append(limits))
+    with room_for_descriptors(100_000) as room:
+        assert 1024 < room < 2048 - RESERVE
+    assert set_limits == [(2048, 2048), (1024, 2048)]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.EACCES, "perf_event_paranoid=4"),
+        (errno.EPERM, "CAP_PERFMON"),
+        (errno.ENOENT, "does not count"),
+        (errno.EOPNOTSUPP, "does not count"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENOSYS, "no perf_event_open"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_a_refused_counter_is_none_with_the_reason(code, words, tmp_path):
+    trees.put(tmp_path, "proc/sys/kernel/perf_event_paranoid", 4)
+    error = OSError(code, os.strerror(code))
+    assert words in refusal(error, root=tmp_path)
+
+    class Refusing(FakeKernel):
+        def open(self, event: Event, thread: int, *, leader: int | None) -> int:
+            raise error
+
+    plan = plan_counting([CYCLES], pmus=(), kernel=Refusing())
+    assert plan.names == ()
+    with ThreadCounters(plan, threads=[1], kernel=Refusing()) as counters:
+        counters.start()
+        assert counters.stop() == {"cycles": None}
+        assert counters.unavailable["cycles"]
