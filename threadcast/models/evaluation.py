@@ -16,7 +16,7 @@ from threadcast.core.errors import ModelError
 from threadcast.core.settings_table import STEPS
 from threadcast.models import parallel
 from threadcast.models.base import PerformanceModel
-from threadcast.models.judgement import Outcome, Row, row_of, with_significance
+from threadcast.models.judgement import Outcome, Row, noise_floors, row_of, with_significance
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.op_score import OpScore, measuring_s
 from threadcast.models.shared import SharedOps
@@ -86,12 +86,14 @@ def evaluate(
         found |= {(of_fold, i): outcome for i, outcome in zip(positions, outcomes, strict=True)}
         if progress:
             progress(len(found), len(models) * len(folds))
+    floors = noise_floors(entries)
     by_model = [[found[of_fold, i] for of_fold in range(len(folds))] for i in range(len(models))]
     rows = [
-        row_of(name, split_name, ALL_FOLDS, own, steps=steps) for (name, _), own in zip(models, by_model, strict=True)
+        row_of(name, split_name, ALL_FOLDS, own, floors=floors, steps=steps)
+        for (name, _), own in zip(models, by_model, strict=True)
     ]
     by_fold = [
-        row_of(name, split_name, fold.name, [found[of_fold, i]], steps=steps)
+        row_of(name, split_name, fold.name, [found[of_fold, i]], floors=floors, steps=steps)
         for of_fold, fold in enumerate(folds)
         for i, (name, _) in enumerate(models)
     ]
@@ -190,6 +192,7 @@ def judge_together(
     for model, outcome in zip(models, outcomes, strict=True):
         for batch in batches.values():
             _forecast(model, batch, outcome)
+    floors = noise_floors(entries)
     failed = {at for outcome in outcomes for at in outcome.unusable}
     for number, outcome in enumerate(outcomes):
         outcome.scores = {
@@ -199,7 +202,7 @@ def judge_together(
         }
         outcome.unusable = {at: why for at, why in outcome.unusable.items() if (number, at) not in wanting}
     return tuple(
-        row_of(model.name, split_name, ALL_FOLDS, [outcome], steps=steps)
+        row_of(model.name, split_name, ALL_FOLDS, [outcome], floors=floors, steps=steps)
         for model, outcome in zip(models, outcomes, strict=True)
     )
 
