@@ -10,7 +10,7 @@ import pytest
 import urllib3
 from click.testing import CliRunner
 
-from threadcast.cli import demo, demo_service
+from threadcast.cli import demo, demo_many_core, demo_service
 from threadcast.cli.main import cli
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.models import registry_of_kinds
@@ -19,7 +19,7 @@ from threadcast.store import Store
 
 PROMISED = {
     "ops_measured", "measured_share", "models", "predictions_over_http", "lower_bound_s", "predicted_step_s",
-    "default_step_s", "planned_step_s",
+    "default_step_s", "planned_step_s", "many_core",
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def is_resource_tracker(pid: int) -> bool:
 def test_demo_measures_learns_serves_plans_runs_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "WORKLOADS", (("lenet", "tiny", "training"), ("inception_block", "tiny", "forward")))
     monkeypatch.setattr(demo, "MEAN_S", 0.004)
+    monkeypatch.setattr(demo_many_core, "NETWORK", ("inception_block", "large", "forward"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = children()
     done = CliRunner().invoke(cli, ["demo", "--output", str(tmp_path), "--steps", "3", "--allow-busy", "--json"])
@@ -59,9 +60,18 @@ def test_demo_measures_learns_serves_plans_runs_and_reports(tmp_path: Path, monk
     for network in summary["networks"].values():
         assert network["guard_keeps"] in {"plan", "default"}
         assert min(network["default_step_s"], network["planned_step_s"]) > 0
+    many_core = summary["many_core"]
+    assert many_core["simulated"] is True
+    assert 0 < many_core["cases_measured_share"] < 0.1
+    assert 0 <= many_core["regret_mean"] < many_core["regret_all_cores"]
+    assert many_core["predictions_over_http"] == many_core["distinct_ops"] > 10
+    assert many_core["model_served"] == "learned_curve@1"
+    assert many_core["predicted_step_s"] > 0
+    assert many_core["planned_step_s"] < many_core["default_step_s"]
     report = (tmp_path / "report.html").read_text()
-    assert report.count('<svg class="timeline"') == 4
+    assert report.count('<svg class="timeline"') == 5
     assert "lenet training" in report
+    assert "68 cores, simulated" in report
     assert "http" not in report.replace("over HTTP", "").replace("http://www.w3.org", "").lower().split("<body>")[0]
 
 

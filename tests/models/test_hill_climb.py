@@ -182,3 +182,13 @@ def test_cases_measured_off_the_ladder_are_used():
     observed = [measure(OP, case) for case in (Case(2), Case(4))]
     curve = HillClimb(interval=4).predict(OP, observed, (Case(4),), machine=MACHINE)
     assert curve.seconds[0] == observed[1].seconds
+
+
+@pytest.mark.parametrize(
+    ("cores", "ran"), [(2, [1, 2]), (8, [1, 3, 5, 7]), (16, [1, 5, 9, 13]), (32, [*range(1, 30, 4)])]
+)
+def test_without_an_interval_machines_of_few_cores_are_climbed_in_smaller_steps(cores, ran):
+    machine = Machine.uniform("small", cores)
+    assert [m.case.threads for m in climb_model(HillClimb(), machine, lambda case: 1.0 / case.threads)] == ran
+    assert HillClimb().from_files(HillClimb().to_files()).interval is None
+    assert HillClimb().from_files(HillClimb(interval=8).to_files()).interval == 8

@@ -202,7 +202,7 @@ def test_processes_that_save_at_once_lose_nothing(registry):
 
 @pytest.fixture
 def damaged(registry):
-    registry.save(HillClimb(), **ABOUT)
+    registry.save(HillClimb(interval=4), **ABOUT)
     return registry
 
 

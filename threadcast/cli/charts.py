@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,7 +11,7 @@ from threadcast.core import Curve, OpGraph, Plan, Trace
 from threadcast.core.figures import duration
 
 WIDTH = 1000.0  # user units; pages scale it
-TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH = 26.0, 4.0, 90.0
+TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH, LINE_HEIGHT = 26.0, 4.0, 90.0, 14.0
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997700", "#994455", "#004488", "#77aadd")
 """Paul Tol's bright and high-contrast schemes, which colour-blind people can distinguish."""
@@ -21,30 +22,38 @@ def colours_of(kinds: Sequence[str]) -> dict[str, str]:
     return {kind: COLOURS[i] if i < len(COLOURS) else "#999999" for i, kind in enumerate(kinds)}
 
 
-def timeline(schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: Mapping[str, str]) -> str:
-    """An image with one track for each core, from 0 to `span_s` seconds; an op is drawn on each of its cores."""
+def timeline(
+    schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: Mapping[str, str],
+    track_height: float = TRACK_HEIGHT,
+) -> str:  # fmt: skip
+    """An image with one track for each core, from 0 to `span_s` seconds; an op is drawn on each of its cores.
+
+    Where tracks are lower than text is high, some of them are labelled.
+    """
     kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
     cores = sorted({core for placement in schedule.ops for core in placement.cores})
     rows = {core: i for i, core in enumerate(cores)}
     scale = (WIDTH - LABEL_WIDTH) / span_s if span_s > 0 else 0.0
-    step = TRACK_HEIGHT + TRACK_GAP
+    step = track_height + TRACK_GAP * min(1.0, track_height / TRACK_HEIGHT)
+    labelled = max(1, math.ceil(2 * LINE_HEIGHT / step)) if step < LINE_HEIGHT else 1
     parts = []
     for core, row in rows.items():
         y = row * step
-        parts.append(f'<text x="0" y="{y + 17:.0f}">core {core}</text>')
+        if row % labelled == 0:
+            parts.append(f'<text x="0" y="{y + min(17.0, track_height + 4):.0f}">core {core}</text>')
         parts.append(
-            f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.0f}" width="{WIDTH - LABEL_WIDTH}" height="{TRACK_HEIGHT}"/>'
+            f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.1f}" width="{WIDTH - LABEL_WIDTH}" height="{track_height}"/>'
         )
     for placed in schedule.ops:
         kind = kinds.get(placed.id, "?")
         when = f"{duration(placed.duration_s)} at {duration(placed.start_s)}"
         tooltip = f"{placed.id} ({kind}), {placed.threads} threads, {when}"
         x, width = LABEL_WIDTH + placed.start_s * scale, max(placed.duration_s * scale, 0.3)
-        height = TRACK_HEIGHT / 2 if placed.hardware_thread else TRACK_HEIGHT
+        height = track_height / 2 if placed.hardware_thread else track_height
         for core in placed.cores:
-            y = rows[core] * step + (TRACK_HEIGHT / 2 if placed.hardware_thread else 0)
+            y = rows[core] * step + (track_height / 2 if placed.hardware_thread else 0)
             parts.append(
-                f'<rect x="{x:.2f}" y="{y:.0f}" width="{width:.2f}" height="{height:.0f}" '
+                f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '
                 f'fill="{colours.get(kind, "#999999")}"><title>{escape(tooltip)}</title></rect>'
             )
     height = len(cores) * step + 18

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,7 @@ from threadcast.cli.output import Output
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
+    from threadcast.collector.campaign import CampaignReport
     from threadcast.collector.counters.op_counters import CounterChoice, OpCounters
     from threadcast.core import Machine, OpGraph
 
@@ -41,6 +42,18 @@ def chosen_counters(
     if choice == "perf" and counters.plan and (unavailable := counters.plan.unavailable):
         output.warn(f"not counted: {list_unavailable(unavailable)}")
     return counters
+
+
+def counters_read(report: CampaignReport) -> dict[str, Any]:
+    """The names of the counters that were read, and the largest relative error of those that have one, by name."""
+    found = [measurement for known in report.observed.values() for measurement in known]
+    names = {name for m in found for name in m.samples[0].counters if m.counter(name) is not None}
+    errors: dict[str, float] = {}
+    for m in found:
+        for name in names:
+            if error := m.conditions.get(f"counter_error.{name}"):
+                errors[name] = max(error, errors.get(name, 0.0))
+    return {"read": sorted(names), "errors": errors}
 
 
 def _simulated(output: Output, settings: Settings, graph: OpGraph, machine: Machine) -> OpCounters:

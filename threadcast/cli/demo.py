@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from threadcast.cli import demo_many_core
 from threadcast.cli.charts import CurvePlot
 from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_service import service
-from threadcast.cli.demo_summary import models_table, report_page, runs_table, summary
+from threadcast.cli.demo_summary import many_core_table, models_table, report_page, runs_table, summary
 from threadcast.cli.options import common
 from threadcast.cli.output import Output
 from threadcast.core import CurveTable, Machine, Measurement, read_machine
@@ -77,13 +78,19 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
         networks = [_capture(*which) for which in WORKLOADS]
         observed = _measure(output, machine, store, networks, allow_busy=allow_busy)
         rows, version = _learn(output, store, models, jobs=len(machine))
-        curves = _fetch(output, store_path, models, machine, networks, log=folder / "service.log")
+        sampled = demo_many_core.sample(output, store, models, jobs=len(machine))
+        output.note("starting the prediction service")
+        with service(store_path, models, log=folder / "service.log") as url:
+            curves = _fetch(url, machine, networks)
+            forecast = demo_many_core.fetch(url, sampled, deadline_s=DEADLINE_S)
         runs = [_run(output, machine, one, curves[one.name], observed, steps=steps) for one in networks]
-    document = summary(machine, observed, rows, version, runs)
+    output.note(f"planning {demo_many_core.TITLE} for {sampled.machine.name}")
+    many_core = demo_many_core.judge(sampled, forecast)
+    document = summary(machine, observed, rows, version, runs, many_core)
     write_json(folder / "summary.json", document)
-    (folder / "report.html").write_text(report_page(machine, runs, rows, document), encoding="utf-8")
+    (folder / "report.html").write_text(report_page(machine, runs, rows, many_core, document), encoding="utf-8")
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
-    output.result(document, models_table(rows), runs_table(runs), said)
+    output.result(document, models_table(rows), runs_table(runs), many_core_table(many_core), said)
 
 
 def _capture(name: str, size: str, mode: Mode) -> _Network:
@@ -152,15 +159,11 @@ def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[li
     return rows, version
 
 
-def _fetch(
-    output: Output, store: Path, models: Path, machine: Machine, networks: Sequence[_Network], *, log: Path
-) -> dict[str, CurveTable]:
-    """The networks' curves by name, fetched over HTTP from a service that runs meanwhile."""
+def _fetch(url: str, machine: Machine, networks: Sequence[_Network]) -> dict[str, CurveTable]:
+    """The networks' curves by name, fetched over HTTP from the service at `url`."""
     from threadcast.prediction.remote import RemotePredictor
 
-    output.note("starting the prediction service")
-    with service(store, models, log=log) as url:
-        predictor = RemotePredictor(url, machine, deadline_s=DEADLINE_S, last_resort=False)
+    with RemotePredictor(url, machine, deadline_s=DEADLINE_S, last_resort=False) as predictor:
         return {one.name: predictor.curves(one.captured.graph.ops) for one in networks}
 
 

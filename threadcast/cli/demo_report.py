@@ -8,9 +8,13 @@ from html import escape
 from typing import Any
 
 from threadcast.cli.charts import CurvePlot, colours_of, curve_plot, timeline
+from threadcast.cli.demo_many_core import SAMPLES, TITLE, ManyCoreReport
 from threadcast.cli.html_page import html_page, html_table
 from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.figures import duration, significant
+
+MANY_CORE_TRACK_HEIGHT = 4.0
+"""Height of a core's track where there are 68 of them, in the units of `charts.timeline`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,10 @@ _STEP_COLUMNS = (
 )  # fmt: skip
 
 
-def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, Any]], facts: Sequence[str]) -> str:
+def page(
+    *, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, Any]], many_core: ManyCoreReport,
+    facts: Sequence[str],
+) -> str:  # fmt: skip
     """The whole report as one HTML file without links to other files. `models` are evaluation rows."""
     body = [
         "<h1>threadcast: what the demo measured</h1>",
@@ -50,6 +57,7 @@ def page(*, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, 
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
         "the time lost by running an op at the thread count that the model chose.</p>",
         _model_table(models),
+        *_many_core_section(many_core),
     ]
     for run in runs:
         body += _run_section(run)
@@ -73,21 +81,61 @@ def _model_table(models: Sequence[dict[str, Any]]) -> str:
     return html_table(columns, rows)
 
 
-def _run_section(run: RunReport) -> list[str]:
+def _many_core_section(report: ManyCoreReport) -> list[str]:
+    figures = report.to_json()
+    colours, legend = _colours_of_kinds(report.plan, report.graph)
+    columns = ("step", "cases measured", "regret", "regret of all cores", "default", "planned", "gain", "predicted")
+    row = [
+        TITLE, f"{report.cases_measured:,} of {report.cases:,} ({figures['cases_measured_share']:.1%})",
+        f"{report.regret_mean:.1%}", f"{report.regret_all_cores:.1%}", duration(report.default_step_s),
+        duration(report.trace.makespan_s), f"{report.default_step_s / report.trace.makespan_s:.2f}x",
+        duration(report.plan.makespan_s),
+    ]  # fmt: skip
+    return [
+        "<h2>68 cores, simulated: few cases measured, the rest forecast</h2>",
+        f"<p class=note>{escape(report.machine)}: all times below come from a simulator, none from real cores. The "
+        f"model has learned from {report.known_ops} operations of other networks at all cases. Of each of the "
+        f"{report.curves_fetched} different operations of {TITLE} about {SAMPLES} of {report.cases_per_op} cases "
+        f"were measured; their curves came over HTTP from {escape(report.model)}. Regret is how much longer the case "
+        "chosen by forecast takes than the best one by the simulator's exact times, mean over operations. Default: "
+        "each operation on all cores, one after the other. Planned: the plan made from the forecasts, run with exact "
+        "times and the slow-down of operations that run side by side.</p>",
+        html_table(columns, [row]),
+        f"<h3>The plan, simulated: {duration(report.trace.makespan_s)}</h3>",
+        legend,
+        timeline(
+            report.trace,
+            report.graph,
+            span_s=report.trace.makespan_s,
+            colours=colours,
+            track_height=MANY_CORE_TRACK_HEIGHT,
+        ),
+        "<h3>Curves of its heaviest operations: line and 90 % band forecast, dots measured, threads to the right</h3>",
+        '<div class="curves">' + "".join(curve_plot(plot) for plot in report.plots) + "</div>",
+    ]
+
+
+def _colours_of_kinds(plan: Plan, graph: OpGraph) -> tuple[dict[str, str], str]:
+    """A colour for each kind of op, those that take most time first, and their legend as HTML."""
     by_kind: dict[str, float] = {}
-    kinds = dict(zip(run.graph.ids, (op.kind for op in run.graph.ops)))
-    for placed in run.plan.ops:
+    kinds = dict(zip(graph.ids, (op.kind for op in graph.ops)))
+    for placed in plan.ops:
         by_kind[kinds[placed.id]] = by_kind.get(kinds[placed.id], 0.0) + placed.duration_s
     ordered = sorted(by_kind, key=by_kind.__getitem__, reverse=True)
     colours = colours_of(ordered)
-    span_s = max(run.plan.makespan_s, run.trace.makespan_s)
     legend = "".join(
         f'<span class=key><span class=swatch style="background:{colours[kind]}"></span>{escape(kind)}</span> '
         for kind in ordered[:10]
     )
+    return colours, f"<p>{legend}</p>"
+
+
+def _run_section(run: RunReport) -> list[str]:
+    colours, legend = _colours_of_kinds(run.plan, run.graph)
+    span_s = max(run.plan.makespan_s, run.trace.makespan_s)
     return [
         f"<h2>{escape(run.name)}</h2>",
-        f"<p>{legend}</p>",
+        legend,
         f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
         timeline(run.plan, run.graph, span_s=span_s, colours=colours),
         f"<h3>Actual: {duration(run.trace.makespan_s)}</h3>",

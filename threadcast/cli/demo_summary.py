@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from threadcast.cli.demo_many_core import TITLE, ManyCoreReport
 from threadcast.cli.demo_report import RunReport, page
 from threadcast.cli.output import table
 from threadcast.core import Machine
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 
 
 def summary(
-    machine: Machine, observed: Collection[str], rows: Sequence[dict[str, Any]], version: str, runs: Sequence[RunReport]
-) -> dict[str, Any]:
+    machine: Machine, observed: Collection[str], rows: Sequence[dict[str, Any]], version: str,
+    runs: Sequence[RunReport], many_core: ManyCoreReport,
+) -> dict[str, Any]:  # fmt: skip
     """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
 
     `observed` are the keys of the measured ops, `rows` the evaluation of the models, `version` the model that served.
+    The simulated machine's results are the member `many_core` and nothing else.
     """
     keys = {op.key for run in runs for op in run.graph.ops}
     each: dict[str, dict[str, Any]] = {
@@ -45,6 +48,7 @@ def summary(
         "predictions_over_http": len(keys),
         **summed,
         "networks": each,
+        "many_core": many_core.to_json(),
     }
 
 
@@ -65,9 +69,23 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
     return table(columns, lines, title="Steps, medians")
 
 
+def many_core_table(report: ManyCoreReport) -> Table:
+    """What few measurements of the simulated machine were enough for, as a table: the share of cases measured, the
+    regret of the choices and that of all cores for every op, and the step times."""
+    columns = ("step", "cases", "regret", "all cores", "default_s", "planned_s", "gain", "predicted_s")
+    figures = report.to_json()
+    row = [
+        TITLE, f"{figures['cases_measured_share']:.1%}", f"{report.regret_mean:.1%}",
+        f"{report.regret_all_cores:.1%}", report.default_step_s, report.trace.makespan_s,
+        report.default_step_s / report.trace.makespan_s, report.plan.makespan_s,
+    ]  # fmt: skip
+    return table(columns, [row], title=f"{report.machine}: simulated, nothing of it was measured on real cores")
+
+
 def report_page(
-    machine: Machine, runs: Sequence[RunReport], rows: Sequence[dict[str, Any]], document: Mapping[str, Any]
-) -> str:
+    machine: Machine, runs: Sequence[RunReport], rows: Sequence[dict[str, Any]], many_core: ManyCoreReport,
+    document: Mapping[str, Any],
+) -> str:  # fmt: skip
     """The demo's page, as HTML; `document` is the result of `summary`."""
     facts = (
         f"{document['ops_measured']} distinct operations measured, {document['measured_share']:.0%} of all",
@@ -75,4 +93,6 @@ def report_page(
         f"all steps together: {duration(document['default_step_s'])} by default, "
         f"{duration(document['planned_step_s'])} planned, {duration(document['predicted_step_s'])} predicted",
     )
-    return page(machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=rows, facts=facts)
+    return page(
+        machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=rows, many_core=many_core, facts=facts
+    )

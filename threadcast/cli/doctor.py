@@ -1,4 +1,4 @@
-"""`threadcast doctor`: what this machine offers, and what to mend."""
+"""`threadcast doctor`: what this machine offers, and what to improve."""
 
 from __future__ import annotations
 

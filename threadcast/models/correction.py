@@ -50,12 +50,19 @@ class Correction:
     Scaled so, one set of trees serves any number of samples: with few samples the standard deviations are large.
     """
 
-    def __init__(self, trees: Any, features: int) -> None:
-        self._trees, self.features = trees, features
+    def __init__(self, trees: Any, features: int, names: tuple[str, ...] = ()) -> None:
+        self._trees, self.features, self.names = trees, features, names
 
     @classmethod
     def fitted(
-        cls, forecasts: Sequence[Forecast], truths: Sequence[Floats], cases: Sequence[Case], *, jobs: int, seed: int
+        cls,
+        forecasts: Sequence[Forecast],
+        truths: Sequence[Floats],
+        cases: Sequence[Case],
+        *,
+        jobs: int,
+        seed: int,
+        names: tuple[str, ...] = (),
     ) -> Correction:
         """Learn from forecasts of ops that the Gaussian had not learned from, and their log seconds `truths` (n_ops,
         n_cases), NaN where a case was not measured."""
@@ -63,17 +70,17 @@ class Correction:
         for forecast, truth in zip(forecasts, truths, strict=True):
             spread = np.sqrt(forecast.variance)
             known = ~np.isnan(truth)
-            rows.append(_features(forecast, cases)[known])
+            rows.append(_features(forecast, cases, names)[known])
             targets.append(np.clip((truth - forecast.mean)[known] / spread[known], -MOST, MOST))
             weights.append(spread[known] / spread[known].mean())
         features = np.concatenate(rows)
         trees = _unfitted(jobs, seed).fit(features, np.concatenate(targets), sample_weight=np.concatenate(weights))
         trees.get_booster().set_param({"nthread": 1})  # from here on it forecasts
-        return cls(trees, features.shape[1])
+        return cls(trees, features.shape[1], names)
 
     def corrected(self, forecast: Forecast, cases: Sequence[Case]) -> Floats:
         """The corrected log seconds, (n_ops, n_cases)."""
-        features = _features(forecast, cases)
+        features = _features(forecast, cases, self.names)
         off = self._trees.get_booster().inplace_predict(features.reshape(-1, features.shape[2]))
         found: Floats = forecast.mean + np.sqrt(forecast.variance) * off.reshape(forecast.mean.shape)
         return found
@@ -83,10 +90,15 @@ class Correction:
         return {f"{name}.ubj": bytes(self._trees.get_booster().save_raw("ubj"))}
 
     @classmethod
-    def from_files(cls, name: str, files: Mapping[str, bytes], *, features: int) -> Correction:
-        """Load what `to_files` returned, for trees of so many `features`; ArtefactError on anything else."""
+    def from_files(
+        cls, name: str, files: Mapping[str, bytes], *, features: int, names: tuple[str, ...] = ()
+    ) -> Correction:
+        """Load what `to_files` returned, for trees of so many `features`, of these the attributes `names`.
+
+        ArtefactError on anything else.
+        """
         trees = boosted_trees.load(_unfitted(1, 0), artefacts.content(files, f"{name}.ubj"), features=features)
-        return cls(trees, features)
+        return cls(trees, features, names)
 
 
 def _unfitted(jobs: int, seed: int) -> Any:
@@ -98,9 +110,9 @@ def _unfitted(jobs: int, seed: int) -> Any:
     )  # fmt: skip
 
 
-def _features(forecast: Forecast, cases: Sequence[Case]) -> Features:
+def _features(forecast: Forecast, cases: Sequence[Case], names: Sequence[str]) -> Features:
     """(n_ops, n_cases, n_features): how threads divide the op, the forecast, and the residual at the nearest sample."""
-    own = thread_features(forecast.ops, cases)
+    own = thread_features(forecast.ops, cases, names)
     level = scale(forecast.ops, cases)
     n = own.shape[2]
     found = np.empty((*own.shape[:2], n + _OF_GAUSSIAN), dtype=np.float32)

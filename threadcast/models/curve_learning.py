@@ -33,10 +33,11 @@ long."""
 
 
 def learn(
-    entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int, jobs: int
-) -> MachineCurves:
+    entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int, jobs: int,
+    names: tuple[str, ...] = (),
+) -> MachineCurves:  # fmt: skip
     """Learn one machine from its measured ops; `by_trees[i]` are log seconds of op i at its cases by trees that did not
-    learn from it."""
+    learn from it; `names` are attributes of ops that are inputs (`OpFeatures.names`)."""
     cases = _often(entries)
     some = [i for i, entry in enumerate(entries) if not entry.by_case.keys().isdisjoint(cases)]
     entries, by_trees = [entries[i] for i in some], [by_trees[i] for i in some]
@@ -47,13 +48,15 @@ def learn(
     levels = np.where(np.isnan(trees), np.nanmean(known - scale(ops, cases), axis=1, keepdims=True), 0.0)
     guessed = np.where(np.isnan(trees), levels + scale(ops, cases), np.nan_to_num(trees) + off)
     filled = np.where(np.isnan(known), guessed, known) - scale(ops, cases)
-    process, left = OpProcess.fitted(ops, filled, seed=seed)
+    process, left = OpProcess.fitted(ops, filled, seed=seed, names=names)
     by_process = filled - left + scale(ops, cases)
     errors = {share: _off(known, share * trees + (1 - share) * by_process) for share in SHARES}
     share = 0.0 if errors[0.0] <= PROCESS_ALONE_ERROR * min(errors.values()) else min(errors, key=errors.__getitem__)
     base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process
     scales = _scales([op.kind for op in ops], known - base)
-    held_out = HeldOutOps(entries, cases, known, base, scales, _noise(entries, cases), seed=seed, jobs=jobs)
+    held_out = HeldOutOps(
+        entries, cases, known, base, scales, _noise(entries, cases), seed=seed, jobs=jobs, names=names
+    )
     correction = held_out.correction()
     widths, low, high = held_out.bounds(samples)
     return replace(

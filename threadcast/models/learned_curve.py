@@ -25,6 +25,7 @@ from threadcast.models.held_out_ops import NORMAL_95
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import by_case, group, usable
+from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape, scale
 from threadcast.models.sample_noise import SampleNoise
@@ -85,6 +86,7 @@ class LearnedCurve(BatchModel):
         """What the last `fit` left out."""
         self._trees: PointTrees | None = None
         self._features = 0
+        self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
         self._variance, self._length, self._noise = 1.0, 1.0, NOISE
         """Arguments of `CaseGaussian.smooth` for unknown machines, from the residuals of all known machines."""
@@ -94,6 +96,7 @@ class LearnedCurve(BatchModel):
         measured_at = by_case(observed)
         for measured in measured_at.values():
             refuse_defect(measured)
+        (op,) = self._op_features.translated([op])
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
             spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
@@ -125,7 +128,9 @@ class LearnedCurve(BatchModel):
         """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
-        points = Points.of(entries)
+        op_features = OpFeatures.learned(entries)
+        entries, names = op_features.of_entries(entries), op_features.names
+        points = Points.of(entries, names)
         trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
         out_of_fold = points.targets - residuals
         by_machine: dict[str, list[int]] = {}
@@ -141,8 +146,11 @@ class LearnedCurve(BatchModel):
                 out_of_fold[points.of_op[row]] + scale([entry.op], tuple(entry.by_case))[0]
                 for row, entry in zip(rows, own, strict=True)
             ]
-            machines[fingerprint] = learn(own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs)
+            machines[fingerprint] = learn(
+                own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
+            )
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
+        self._op_features = op_features
         self.notes = tuple(notes)
         if machines:
             self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
@@ -167,7 +175,7 @@ class LearnedCurve(BatchModel):
         if len(wanting) < len(ops):  # the others need no forecast, and many samples take long
             return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
         learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), known)
-        logs, spread = self._forecast(ops, known, learned, machine)
+        logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
         samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
@@ -270,6 +278,7 @@ class LearnedCurve(BatchModel):
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
             "residuals": [self._variance, self._length, self._noise],
+            **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip
         arrays = {f"{i}.{name}": array for i, (_, own, _) in enumerate(parts.values()) for name, array in own.items()}
@@ -292,11 +301,16 @@ class LearnedCurve(BatchModel):
             if not (variance > 0 and length > 0 and noise > 0):
                 raise ArtefactError("model.json has variances that are not above 0")
             loaded._variance, loaded._length, loaded._noise = variance, length, noise
+            if "op_features" in document:
+                loaded._op_features = OpFeatures.from_json(document["op_features"])
+            names = loaded._op_features.names
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files)
+                loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files, names)
         if fitted:
-            loaded._trees = PointTrees("xgboost", loaded.shape).from_files("trees", files, features=loaded._features)
+            loaded._trees = PointTrees("xgboost", loaded.shape, names).from_files(
+                "trees", files, features=loaded._features
+            )
         self.__dict__.update(loaded.__dict__)
         return self

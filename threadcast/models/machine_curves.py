@@ -151,8 +151,9 @@ class MachineCurves:
 
     @classmethod
     def from_files(
-        cls, document: Any, arrays: Mapping[str, Floats], name: str, files: Mapping[str, bytes]
-    ) -> MachineCurves:
+        cls, document: Any, arrays: Mapping[str, Floats], name: str, files: Mapping[str, bytes],
+        names: tuple[str, ...] = (),
+    ) -> MachineCurves:  # fmt: skip
         """Load what `to_files` returned; ArtefactError, or whatever reading raises, on anything else."""
         cases = tuple(Case(threads, affinity) for threads, affinity in document["cases"])
         mean, covariance, noise = (arrays[key] for key in ("mean", "covariance", "noise"))
@@ -177,11 +178,11 @@ class MachineCurves:
         scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         process, share, correction = None, 1.0, None
         if "kinds" in document:
-            process, share = _process_of(document, arrays, n), float(document["share"])
+            process, share = _process_of(document, arrays, n, names), float(document["share"])
         if not 0 <= share <= 1:
             raise ArtefactError("a machine has a share that is none")
         if "features" in document:
-            correction = Correction.from_files(name, files, features=member(document, "features", int))
+            correction = Correction.from_files(name, files, features=member(document, "features", int), names=names)
         return cls(
             cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
             process, share, correction,
@@ -203,13 +204,13 @@ def _widths_of(document: Any, count: int) -> dict[str, Floats]:
 _PROCESS = ("lengths", "described", "weights", "components", "mean")
 
 
-def _process_of(document: Any, arrays: Mapping[str, Floats], n_cases: int) -> OpProcess:
+def _process_of(document: Any, arrays: Mapping[str, Floats], n_cases: int, names: tuple[str, ...]) -> OpProcess:
     kinds = tuple(map(str, document["kinds"]))
-    process = OpProcess(kinds, *(arrays[f"process.{name}"] for name in _PROCESS))
+    process = OpProcess(kinds, names=names, **{name: arrays[f"process.{name}"] for name in _PROCESS})
     count, numbers = process.components.shape[0], process.lengths.shape[1]
     shapes = [process.described.shape, process.weights.shape, process.components.shape, process.mean.shape]
     expected = [(len(kinds), numbers), (len(kinds), count), (count, n_cases), (n_cases,)]
-    grouped = len(process.lengths) == len(groups(count))
+    grouped = len(process.lengths) == len(groups(count)) and numbers == 4 + len(names)
     if shapes != expected or not grouped or process.lengths.min(initial=1) <= 0:
         raise ArtefactError("the parts of a machine do not fit each other")
     return process

@@ -45,6 +45,8 @@ class OpProcess:
     weights: Floats
     components: Floats
     mean: Floats
+    names: tuple[str, ...] = ()
+    """Attributes of ops that are inputs too (`static_features.describe`)."""
     _known: dict[str, _Kind] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,10 +55,12 @@ class OpProcess:
         object.__setattr__(self, "_known", known)
 
     @classmethod
-    def fitted(cls, ops: Sequence[Op], curves: Floats, *, seed: int) -> tuple[OpProcess, Floats]:
+    def fitted(
+        cls, ops: Sequence[Op], curves: Floats, *, seed: int, names: tuple[str, ...] = ()
+    ) -> tuple[OpProcess, Floats]:
         """Learn from `curves` (n_ops, n_cases); returns the process, and its residuals for each op when that op is left
         out, (n_ops, n_cases)."""
-        described, kinds = describe(ops), tuple(op.kind for op in ops)
+        described, kinds = describe(ops, names), tuple(op.kind for op in ops)
         alike = _alike(kinds, kinds)
         mean = curves.mean(axis=0)
         _, scales, rows = np.linalg.svd(curves - mean, full_matrices=False)
@@ -71,12 +75,12 @@ class OpProcess:
             for i in range(*group.indices(count)):
                 weights[:, i], left[:, i] = _regressed(np.maximum(values, 0.0), vectors, scores[:, i])
         stacked = np.array(lengths).reshape(len(lengths), described.shape[1])
-        fitted = cls(kinds, stacked, described, weights, components, mean)
+        fitted = cls(kinds, stacked, described, weights, components, mean, names)
         return fitted, curves - mean - (scores - left) @ components
 
     def forecast(self, ops: Sequence[Op]) -> Floats:
         """(n_ops, n_cases) forecasts; the mean of all curves for ops of unknown kinds."""
-        asked, scores = describe(ops), np.zeros((len(ops), len(self.components)))
+        asked, scores = describe(ops, self.names), np.zeros((len(ops), len(self.components)))
         rows: dict[str, list[int]] = {}
         for i, op in enumerate(ops):
             rows.setdefault(op.kind, []).append(i)

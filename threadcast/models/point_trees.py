@@ -49,10 +49,10 @@ class Shape:
 class PointTrees:
     """Forecasts log seconds relative to `scale`, by a library's boosted trees."""
 
-    def __init__(self, library: Library, shape: Shape) -> None:
+    def __init__(self, library: Library, shape: Shape, names: tuple[str, ...] = ()) -> None:
         if library not in get_args(Library):
             raise InvalidInput(f"library={library!r} must be one of {', '.join(get_args(Library))}")
-        self.library, self.shape = library, shape
+        self.library, self.shape, self.names = library, shape, names
         self._fitted: Any = None
 
     def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
@@ -73,7 +73,7 @@ class PointTrees:
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """Forecast log seconds, (n_ops, n_cases)."""
-        features = joint_features(ops, machine, cases)
+        features = joint_features(ops, machine, cases, self.names)
         flat = self.forecast(features.reshape(-1, features.shape[2]))
         return flat.reshape(len(ops), len(cases)) + scale(ops, cases)
 
@@ -103,20 +103,21 @@ class Points:
     targets: Floats
     of_op: tuple[slice, ...]
     keys: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, entries: Sequence[MeasuredOp]) -> Points:
-        """The points of measured ops, as features and targets."""
+    def of(cls, entries: Sequence[MeasuredOp], names: tuple[str, ...] = ()) -> Points:
+        """The points of measured ops, as features and targets; the attributes `names` are features too."""
         features, targets, of_op, start = [], [], [], 0
         for entry in entries:
             cases = tuple(entry.by_case)
-            features.append(joint_features([entry.op], entry.machine, cases)[0])
+            features.append(joint_features([entry.op], entry.machine, cases, names)[0])
             logs = np.log([measured.seconds for measured in entry.by_case.values()])
             targets.append(logs - scale([entry.op], cases)[0])
             of_op.append(slice(start, start + len(cases)))
             start += len(cases)
         keys = tuple(entry.op.key for entry in entries)
-        return cls(np.concatenate(features), np.concatenate(targets), tuple(of_op), keys)
+        return cls(np.concatenate(features), np.concatenate(targets), tuple(of_op), keys, names)
 
     def learned(self, library: Library, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
         """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
@@ -125,9 +126,9 @@ class Points:
         residuals = np.empty(len(self.targets))
         for number in range(int(part.max()) + 1):
             out = part == number
-            trees = PointTrees(library, shape).fit(self.features[~out], self.targets[~out], jobs=jobs)
+            trees = PointTrees(library, shape, self.names).fit(self.features[~out], self.targets[~out], jobs=jobs)
             residuals[out] = self.targets[out] - trees.forecast(self.features[out])
-        return PointTrees(library, shape).fit(self.features, self.targets, jobs=jobs), residuals
+        return PointTrees(library, shape, self.names).fit(self.features, self.targets, jobs=jobs), residuals
 
     def _parts(self, seed: int) -> NDArray[np.int64]:
         """The fold of each row; all rows of one op key are in one fold, whatever their machine."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from threadcast.core import Affinity, Case, Machine, Op
 from threadcast.core.curve import Floats
+from threadcast.models.op_features import numbers_of
 
 Features = NDArray[np.float32]
 
@@ -39,33 +40,42 @@ def work(ops: Sequence[Op]) -> Floats:
     return np.array([max(op.flops, 1.0) + BYTES_WEIGHT * max(op.bytes_moved, 1.0) for op in ops])
 
 
-def describe(ops: Sequence[Op]) -> Floats:
-    """(n_ops, 4) numbers that distinguish an op from others of its kind, as logarithms: the two sides of the matrix
-    that threads divide, the flops for each of its elements, and the bytes of all tensors."""
+def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
+    """(n_ops, 4 + n_names) numbers that distinguish an op from others of its kind.
+
+    The first four are logarithms: the two sides of the matrix that threads divide, the flops for each of its elements,
+    and the bytes of all tensors. The others are the attributes `names` of ops without tensors (`OpFeatures.names`).
+    """
     found = []
     for op in ops:
         rows, columns = _matrix(op)
         each = max(op.flops, 1.0) / (rows * columns)
         found.append([math.log(rows), math.log(columns), math.log(each), math.log(max(op.bytes_moved, 1.0))])
-    return np.array(found, dtype=np.float64)
+    own = np.array(found, dtype=np.float64).reshape(len(ops), 4)
+    return np.concatenate([own, numbers_of(ops, names, missing=0.0)], axis=1) if names else own
 
 
-def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Features:
+def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case], names: Sequence[str] = ()) -> Features:
     """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the case's threads
-    divide the op's work.
+    divide the op's work; then for each of the attributes `names` its value, and its value for each thread.
 
     A feature is `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
     """
     own, there = np.array([_of_op(op) for op in ops], dtype=np.float32), _cases(machine, tuple(cases))
     rows, columns = np.array([_matrix(op) for op in ops], dtype=np.float32).T
     n, m = own.shape[1], there.features.shape[1]
-    found: Features = np.empty((len(ops), len(cases), n + m + 4 + _GRID), dtype=np.float32)
+    width = n + m + 4 + _GRID
+    found: Features = np.empty((len(ops), len(cases), width + 2 * len(names)), dtype=np.float32)
     found[:, :, :n] = own[:, None, :]
     found[:, :, n : n + m] = there.features[None]
     each = own[:, None, :2] - there.log_threads[None, :, None]
     found[:, :, n + m : n + m + 2] = each
     found[:, :, n + m + 2 : n + m + 4] = each[:, :, 1:] - there.log_caches[None]
-    _fill_grid(found[:, :, n + m + 4 :], rows, columns, there)
+    _fill_grid(found[:, :, n + m + 4 : width], rows, columns, there)
+    if names:
+        numbers = numbers_of(ops, names, missing=math.nan)[:, None, :]
+        found[:, :, width : width + len(names)] = numbers
+        found[:, :, width + len(names) :] = numbers - there.log_threads[None, :, None]
     return np.nan_to_num(found, copy=False, nan=UNKNOWN)
 
 

@@ -17,6 +17,7 @@ from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
 from threadcast.models.intervals import PRIOR_OPS, read_log_bounds, residual_bounds
 from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
@@ -41,6 +42,7 @@ class StaticRegressor(BatchModel):
         self.shape, self.jobs = Shape(trees, depth, rate, seed), jobs
         self._trees: PointTrees | None = None
         self._features = 0
+        self._op_features = OpFeatures()
         self._bounds = (0.0, 0.0)
         """Bounds for an unknown kind."""
         self._of_kind: dict[str, tuple[float, float]] = {}
@@ -48,7 +50,9 @@ class StaticRegressor(BatchModel):
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from all points; ModelError on unusable data."""
         entries = usable(group(measurements))[0]
-        points = Points.of(entries)
+        self._op_features = OpFeatures.learned(entries)
+        entries = self._op_features.of_entries(entries)
+        points = Points.of(entries, self._op_features.names)
         self._trees, residuals = points.learned(self.library, self.shape, jobs=self.jobs)
         self._features = points.features.shape[1]
         self._of_kind = _bounds_by_kind(entries, [residuals[rows] for rows in points.of_op])
@@ -63,7 +67,7 @@ class StaticRegressor(BatchModel):
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
-        trees = self._trees
+        trees, ops = self._trees, self._op_features.translated(ops)
         logs = in_chunks(lambda some: trees.log_seconds(some, machine, cases), ops, jobs=1)
         bounds = np.array([self._of_kind.get(op.kind, self._bounds) for op in ops])
         seconds, low, high = np.exp(logs), np.exp(logs + bounds[:, :1]), np.exp(logs + bounds[:, 1:])
@@ -79,6 +83,7 @@ class StaticRegressor(BatchModel):
             "schema": SCHEMA, "library": self.library, "shape": asdict(self.shape), "features": self._features,
             "log_bounds": list(self._bounds), "fitted": self._trees is not None,
             "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
+            **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
         }  # fmt: skip
         return {
             "model.json": json_bytes(document),
@@ -96,10 +101,15 @@ class StaticRegressor(BatchModel):
             loaded._bounds = read_log_bounds(member(document, "log_bounds", list))
             of_kind = member(document, "log_bounds_of_kinds", dict, default={})  # older models have none
             loaded._of_kind = {str(kind): read_log_bounds(bounds) for kind, bounds in of_kind.items()}
+            if "op_features" in document:
+                loaded._op_features = OpFeatures.from_json(document["op_features"])
             loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
         if fitted:
-            loaded._trees = PointTrees(self.library, loaded.shape).from_files("trees", files, features=loaded._features)
+            names = loaded._op_features.names
+            loaded._trees = PointTrees(self.library, loaded.shape, names).from_files(
+                "trees", files, features=loaded._features
+            )
         self.__dict__.update(loaded.__dict__)
         return self
 

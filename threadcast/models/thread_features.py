@@ -14,20 +14,20 @@ from threadcast.models.static_features import Features, describe
 _DIVISORS = (2, 3, 4, 5, 6, 8)
 
 
-def thread_features(ops: Sequence[Op], cases: Sequence[Case]) -> Features:
+def thread_features(ops: Sequence[Op], cases: Sequence[Case], names: Sequence[str] = ()) -> Features:
     """(n_ops, n_cases, n_features): the thread count and its divisors, and the sides of the matrix that threads divide,
-    whole and per thread.
+    whole and per thread; so too the attributes `names` of ops without tensors.
 
     Libraries choose how to cut by thresholds on a thread's share of a side (on MKL's sgemm: 28 and 96 rows per thread),
     and by whether a count splits into two equal factors; trees find both in these numbers.
     """
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     of_case = _of_cases(tuple(cases))
-    described = describe(ops)
+    described = describe(ops, names)
     sides = np.column_stack(
         [described, described[:, :3].sum(axis=1), described[:, 0] - described[:, 1]]
     )  # rows, columns, work on each, bytes; work; how oblong
-    shares = described[:, None, :3] - np.log(threads)[None, :, None]
+    shares = np.delete(described, 3, axis=1)[:, None] - np.log(threads)[None, :, None]
     n, m = len(ops), len(cases)
     parts = [np.broadcast_to(of_case, (n, *of_case.shape)), np.broadcast_to(sides[:, None], (n, m, sides.shape[1]))]
     found: Features = np.concatenate([*parts, shares], axis=2, dtype=np.float32, casting="same_kind")

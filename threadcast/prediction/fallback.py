@@ -26,7 +26,7 @@ class FirstOf:
         self._predictors = tuple(predictors)
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return one row for each op over `cases` (None: all); the first ModelError where no predictor can predict."""
+        """Return the table of the first predictor that can predict; if none can, raise the first one's ModelError."""
         first: ModelError | None = None
         for predictor in self._predictors:
             try:

@@ -18,7 +18,10 @@ class Predictor(Protocol):
     machine: Machine
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
-        """Return a table with one row for each op over `cases` (None: all of the machine's). ModelError without one."""
+        """Return a table with one row for each op and one column for each case (None: all cases of the machine).
+
+        ModelError where no curve can be predicted.
+        """
         ...
 
 

@@ -28,7 +28,7 @@ AUTO = ("critical_path", "strategies_1_3", "strategies_1_2_3", "strategies", "ma
 """Policies whose plans "auto" always compares with the search's: policies that use hyper-threads, and the settings that
 a user finds by hand. So the plan is, by prediction, never worse than the framework's default."""
 
-ALSO = (
+AUTO_IN_TIME = (
     "ios", "mcpa", "cpa", "sequential", "strategies_1", "strategies_1_2", "fifo", "lp_rounding", "heft",
 )  # fmt: skip
 """Policies that "auto" also tries while time is left, the most promising and quickest first."""
@@ -67,8 +67,8 @@ def plan(
     `policy` is one of these:
 
     - "search": the planner's own search.
-    - "auto": the shortest of the search's plan and, for graphs of at most COMPARED_OPS ops, the plans of the policies
-      in `AUTO` and `ALSO`. None of them gives a core more threads than it has hardware threads.
+    - "auto": the shortest of the search's plan and, for graphs of at most 2,000 ops, the plans of other policies. None
+      of them gives a core more threads than it has hardware threads.
     - the name of a policy: the plan is what this policy does in simulation. `options` are passed to it.
 
     The search ends after `budget_s` seconds; compiling its loops, once after an install, does not count. If the budget
@@ -169,8 +169,8 @@ class _PlanSearch:
     def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
         """Plans of other policies; each is shorter than `best_s` and than those before it by more than rounding."""
         problem, interference = self.problem, self._interference
-        for name in (*AUTO, *ALSO):
-            late = name in ALSO and time.monotonic() >= self._deadline_s
+        for name in (*AUTO, *AUTO_IN_TIME):
+            late = name in AUTO_IN_TIME and time.monotonic() >= self._deadline_s
             if late or (name == "ios" and len(problem.graph) > IOS_OPS):
                 continue
             options, limit_s = OPTIONS.get(name, {}), best_s * (1 - ROUNDING)

@@ -148,8 +148,9 @@ class CacheSimulator:
         if process is None:
             return
         process.kill()
-        with process:  # closes its pipes and waits for its end
-            pass
+        with process, contextlib.suppress(BrokenPipeError):  # closes its pipes and waits for its end
+            if process.stdin:
+                process.stdin.close()  # what it did not read may be in the buffer still
 
 
 def add_counts(measurement: Measurement, counts: Mapping[str, float]) -> Measurement:

@@ -34,7 +34,8 @@ class VariantPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contender:
-    """One way to run a call. `holds` returns whether the way still has the same results as the default."""
+    """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
+    False once something that it took for constant has changed."""
 
     id: ContenderId
     run: Run

@@ -13,12 +13,13 @@ from threadcast.scheduler.problem.levels import levels
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds on the makespan of any schedule of a problem, in seconds.
+    """Lower bounds in seconds on the makespan: no schedule of the problem can be shorter.
 
-    `critical_path_s`: the longest path with every op in its fastest case. `area_s`: the core-seconds of all ops in
-    their most frugal cases, over the number of cores. `allotment_lp_s`: a bound that balances both
-    (`allotment_lp.relax`), None where it was not computed. They hold for one op at a time on a core. Where ops share
-    cores, divide them by the throughput that sharing gains (`Interference.core_throughput`).
+    `critical_path_s`: the time of the longest chain of ops that depend on each other, each at its fastest thread count.
+    `area_s`: the least core-seconds (cores x seconds) that all ops need, divided by the number of cores.
+    `allotment_lp_s`: a linear program's bound that is at least as high as both (`allotment_lp.relax`); None where it
+    was not computed. The bounds hold for schedules with one op at a time on a core. For schedules in which ops share a
+    core, divide them by `Interference.core_throughput`.
     """
 
     critical_path_s: float
@@ -32,9 +33,9 @@ class Bounds:
 
 
 def lower_bounds(problem: Problem, *, lp: bool = True) -> Bounds:
-    """Return the bounds of `problem` over the cases that fit its machine.
+    """Return the lower bounds of `problem`, over the cases that fit its machine.
 
-    Without `lp` this takes milliseconds; with it, up to 0.8 s of one core for graphs of up to 16,000 ops.
+    `lp=False` leaves `allotment_lp_s` out: milliseconds in place of up to 0.8 s for graphs of up to 16,000 ops.
     """
     times = problem.times
     fastest_s = times.seconds.min(axis=1)

@@ -35,11 +35,11 @@ class Interference(Protocol):
     schedules that use hyper-threads are divided by it."""
 
     def slowdowns(self, running: Sequence[Running]) -> Sequence[float]:
-        """Return one factor for each running op, in order: the seconds that one second of its time alone takes now.
+        """Return one factor for each running op, in order: its time now, divided by its time alone.
 
-        Its time alone is the curve's time at `len(cores)` threads, even if `threads` is larger: the factor includes the
-        effect of further hardware threads or time slices. Every factor is finite and at least 1 / core_throughput; it
-        is 1 for an op alone with one thread for each core.
+        Its time alone is its curve's time at one thread for each of its cores; if it has more threads than cores, the
+        factor includes what these add. Every factor is finite and at least 1 / core_throughput. It is 1 for an op that
+        runs alone with one thread for each of its cores.
         """
         ...
 

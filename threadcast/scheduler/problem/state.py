@@ -44,8 +44,8 @@ class State:
 class Launch:
     """Start op number `op` now with `threads` threads on the cores with these ids.
 
-    `hardware_thread` is the first hardware thread used on each core; 1 puts the op beside a running one. With more
-    threads than cores, the op takes further hardware threads of each core, and time slices beyond those that there are.
+    The op uses the hardware threads of each core from number `hardware_thread` on: with 1, the op runs beside another
+    op that uses number 0 of the same cores. With more threads than hardware threads, threads take turns on them.
     """
 
     op: int

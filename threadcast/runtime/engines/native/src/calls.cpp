@@ -19,6 +19,12 @@ c10::IValue list_of(const Argument& argument, const Values& values) {
   return tensors;
 }
 
+// Numbers that change from step to step are float64 tensors without dimensions: item() would go through the dispatcher.
+double number_in(const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kDouble && tensor.numel() == 1) return *tensor.const_data_ptr<double>();
+  return tensor.item<double>();
+}
+
 // Below all other numbers in the promotion of types, as a Python number is.
 at::Tensor wrapped(double number) {
   at::Tensor tensor = c10::scalar_to_tensor(number);
@@ -33,8 +39,8 @@ void Call::run(Values& values, std::vector<c10::IValue>& stack) const {
     switch (argument.kind) {
       case Argument::Kind::kConstant: stack.push_back(argument.constant); break;
       case Argument::Kind::kValue: stack.push_back(values[argument.value]); break;
-      case Argument::Kind::kNumber: stack.push_back(values[argument.value].toTensor().item<double>()); break;
-      case Argument::Kind::kWrapped: stack.push_back(wrapped(values[argument.value].toTensor().item<double>())); break;
+      case Argument::Kind::kNumber: stack.push_back(number_in(values[argument.value].toTensor())); break;
+      case Argument::Kind::kWrapped: stack.push_back(wrapped(number_in(values[argument.value].toTensor()))); break;
       default: stack.push_back(list_of(argument, values));
     }
   }
