@@ -99,7 +99,7 @@ SET ?= $(shell uname -m)-$(shell nproc)c
 record: $(READY)
 	mkdir -p build data/recorded && rm -f build/record.db*
 	set -e; for network in $$($(BIN)/python -c "from threadcast import networks; print(*networks.names())"); do \
-		$(BIN)/threadcast profile $$network --size small --budget-s 0.05 --store sqlite:///build/record.db; done
+		$(BIN)/threadcast profile $$network --size small --cases all --budget-s 0.05 --store sqlite:///build/record.db; done
 	$(BIN)/threadcast db export data/recorded/$(SET).csv.gz --store sqlite:///build/record.db
 
 clean:
