@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
+.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-intervals bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -70,6 +70,9 @@ bench-engine: $(READY)
 # adds ADSALA's.
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
+
+bench-intervals: $(READY)
+	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
 
 # Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)
