@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-intervals bench-malleable bench-service record clean
+.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -73,6 +73,11 @@ bench-models: $(READY)
 
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
+
+# How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
+# prints those on ADSALA's curves.
+bench-profiling: $(READY)
+	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
 
 # Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)

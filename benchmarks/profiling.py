@@ -1,22 +1,21 @@
 """How few measurements decide well: campaigns replayed on many-core machines; `make bench-profiling` runs this.
 
-    python benchmarks/profiling.py [--curves FOLDER] [--seeds 3] [--only resnet50,sgemm] [--rivals NAMES] [--json FILE]
+    python benchmarks/profiling.py [--curves FOLDER] [--seeds 3] [--only resnet50,sgemm] [--rivals NAMES]
         [--enough 0.02] [--write]
 
 Networks are measured on the simulated Xeon Phi (68 cores, 68 cases), the ops of ADSALA's sets on their recorded curves
-(96 cases); these are not part of the project, and without --curves they are left out. A measurement of a recorded op is
-one of its samples, drawn at random; of a simulated one the median of five runs. Choices are judged by the medians of
+(96 cases); these are not part of the project, and without --curves they are left out. A measurement is the median of
+five runs: simulated ones, or recorded ones drawn at random of nine. Choices are judged by the medians of
 all samples, or by the times without noise.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import paper_networks
+from run_facts import RunFacts
 
 from threadcast.collector.campaign import MEAN_S, Campaign, CampaignReport
 from threadcast.collector.proposers import EvenlySpread, EveryCase, Proposer
@@ -31,13 +31,15 @@ from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Curve, Machine, Measurement, Op, OpGraph
 from threadcast.models import registry_of_kinds
-from threadcast.models.evaluation import one_sample
 from threadcast.models.following import FollowedModel
 from threadcast.models.interpolation import curve_through, knots_of
 from threadcast.models.measured import by_case, group
 from threadcast.store import Store, published
 
 PAGE = Path(__file__).parents[1] / "docs" / "profiling-tables.md"
+SAMPLES = 5
+"""Samples behind a measurement of a recorded op. Campaigns time at least six batches."""
+
 NETWORKS = (*paper_networks.LIU, "phased_lstm_medium", "pathnet_medium", "googlenet_medium")
 ADSALA = {"sgemm": "sgemm_mkl_cascadelake.csv.gz", "sdot": "sdot_mkl_cascadelake.csv.gz"}
 
@@ -95,9 +97,11 @@ def simulated(name: str) -> Workload:
     return Workload(name, graph, exact.machine, truth, replay)
 
 
-def recorded(name: str, path: Path) -> Workload:
-    """All ops of one of ADSALA's sets."""
+def recorded(name: str, path: Path, *, samples: int = SAMPLES, ops: int | None = None) -> Workload:
+    """The ops of one of ADSALA's sets, or so many of them drawn at random; a measurement is that many samples."""
     entries = group(published.adsala_wide(path))
+    if ops is not None:
+        entries = tuple(entries[i] for i in np.random.default_rng(0).permutation(len(entries))[:ops])
     machine = entries[0].machine
     cases = machine.cases()
     entries = tuple(entry for entry in entries if all(case in entry.by_case for case in cases))
@@ -106,8 +110,13 @@ def recorded(name: str, path: Path) -> Workload:
 
     def replay(seed: int) -> Replay:
         random = np.random.default_rng(seed)
-        drawn = [one_sample(entry, random) for entry in entries]
-        return Replay(machine, {(e.op.key, case): m for e in drawn for case, m in e.by_case.items()})
+
+        def some(measured: Measurement) -> Measurement:
+            chosen = random.permutation(len(measured.samples))[:samples]
+            return replace(measured, samples=tuple(measured.samples[i] for i in chosen))
+
+        drawn = {(entry.op.key, case): some(m) for entry in entries for case, m in entry.by_case.items()}
+        return Replay(machine, drawn)
 
     return Workload(name, graph, machine, truth, replay)
 
@@ -188,6 +197,8 @@ def workloads(curves: Path | None) -> dict[str, Callable[[], Workload]]:
     found: dict[str, Callable[[], Workload]] = {name: lambda name=name: simulated(name) for name in NETWORKS}
     for name, file in ADSALA.items() if curves is not None else ():
         found[name] = lambda name=name, file=file: recorded(name, curves / file)
+        found[f"{name}_single"] = lambda name=name, file=file: recorded(f"{name}_single", curves / file, samples=1)
+        found[f"{name}_150"] = lambda name=name, file=file: recorded(f"{name}_150", curves / file, ops=150)
     return found
 
 
@@ -198,24 +209,49 @@ def main() -> None:
     parser.add_argument("--enough", type=float, default=0.02)
     parser.add_argument("--only", default="", help="names of workloads, separated by commas")
     parser.add_argument("--rivals", default="", help="beginnings of rivals' names, separated by commas [default: all]")
-    parser.add_argument("--json", type=Path, default=Path("build/profiling.json"), help="all figures, as they come")
     parser.add_argument("--write", action="store_true", help="write docs/profiling-tables.md")
     chosen = parser.parse_args()
-    found = []
+    run, rows = RunFacts.now(), []
     for name, make in workloads(chosen.curves).items():
-        if chosen.only and name not in chosen.only.split(","):
+        if chosen.only and name not in chosen.only.replace("+", ",").split(","):
             continue
         workload = make()
         for rival in rivals():
-            if not rival.name.startswith(tuple(chosen.rivals.split(","))):
-                continue
-            runs = [campaign(workload, rival, seed=seed, enough=chosen.enough) for seed in range(chosen.seeds)]
-            row = {"workload": name, "ops": len(workload.ops), "cases": len(workload.machine.cases()),
-                   "rival": rival.name, "runs": runs}  # fmt: skip
-            found.append(row)
-            shown = {key: None if value[0] is None else round(fmean(value), 4)
-                     for key in runs[0] if (value := [run[key] for run in runs])}  # fmt: skip
-            print(name, row["ops"], rival.name, shown, file=sys.stderr, flush=True)
+            if rival.name.startswith(tuple(chosen.rivals.split(","))):
+                runs = [campaign(workload, rival, seed=seed, enough=chosen.enough) for seed in range(chosen.seeds)]
+                rows.append(_row(workload, rival, runs))
+                print(rows[-1], flush=True)
+    if chosen.write:
+        PAGE.write_text("\n".join([_HEAD.format(run=run, seeds=chosen.seeds), *rows, ""]))
+
+
+def _row(workload: Workload, rival: Rival, runs: Sequence[Mapping[str, float | None]]) -> str:
+    """A line of the table: means over seeds."""
+
+    def mean(name: str) -> str:
+        values = [value for one in runs if (value := one[name]) is not None]
+        return f"{100 * fmean(values):.2g}" if values else "-"
+
+    cells = [mean(name) for name in ("measured_share", "expected_regret", "regret_mean", "regret_p95", "step_regret")]
+    an_op = fmean(one["cases_an_op"] or 0.0 for one in runs)
+    learning = "-" if rival.curve else f"{fmean(one['learning_s'] or 0.0 for one in runs):.1f}"
+    head = f"{workload.name} | {len(workload.ops)} | {rival.name} | {an_op:.1f}"
+    return f"| {head} | {' | '.join(cells)} | {learning} |"
+
+
+_HEAD = """# How few measurements decide well
+
+`make bench-profiling`, {run}. Mean over {seeds} seeds.
+
+Campaigns of `threadcast profile`, replayed: each starts with an empty store on a machine that nobody measured, the
+simulated Xeon Phi (68 cores, 68 cases; real curves are read with `CURVES=folder` and are not shown here). A measurement
+is the median of five simulated runs with 2 % noise. Then the forecast chooses a case for each op, and is judged by the
+times without noise. Shares and regrets are in percent; *step* is weighted by runs and time. *joint_process* and
+*learned_curve* end when the expected regret is 2 %, and *seconds* are those that such a campaign spends on learning and
+forecasting. The learned curve was not fitted to anything before.
+
+| network | ops | decided by | cases an op | measured | expected regret | regret | p95 | step | seconds |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
 if __name__ == "__main__":
