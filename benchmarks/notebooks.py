@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 import nbformat
@@ -29,9 +30,23 @@ def main(names: tuple[str, ...]) -> None:
             client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}})
             client.record_timing = False
             client.execute()
+        for cell in notebook.cells:
+            _join_streams(cell)
         notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
         nbformat.write(notebook, path)
         click.echo(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
+
+
+def _join_streams(cell: Any) -> None:
+    """Join a cell's pieces of text: into how many a kernel divides it depends on time."""
+    joined: list[Any] = []
+    for output in cell.get("outputs", ()):
+        if output.output_type == "stream" and joined and joined[-1].get("name") == output.name:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    if joined:
+        cell.outputs = joined
 
 
 if __name__ == "__main__":
