@@ -67,19 +67,71 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def test_a_training_step_is_profiled_in_every_case_and_kept(folder):
-    found = document(profile("net.py:build", "--json"))
+    found = document(profile("net.py:build", "--cases", "all", "--json"))
     cases = read_machine().cases()
     assert found["graph"] == "net.py:build/own/b8/training"
     assert [(row["threads"], row["affinity"]) for row in found["cases"]] == [
         (case.threads, case.affinity.value) for case in cases
     ]
     assert found["measured"] == found["distinct_ops"] * len(cases)
+    assert (found["measured_share"], found["model"], found["expected_regret"], found["choices"]) == (
+        1.0,
+        None,
+        None,
+        [],
+    )
     assert found["failed"] == {}
     for row in found["cases"]:
         assert row["ratio"] == pytest.approx(row["ops_alone_s"] / row["step_s"])
     with Store.open(folder / "store.sqlite") as store:
         assert len(store.graph(found["graph"])) == found["ops"]
         assert store.counts().measurements == found["measured"]
+
+
+def test_without_cases_a_model_decides_and_says_what_that_may_cost(folder):
+    found = document(profile("net.py:build", "--json"))
+    assert found["model"] == "joint_process"
+    assert found["distinct_ops"] <= found["measured"] <= found["legal_cases"]
+    assert found["measured_share"] == found["measured"] / found["legal_cases"]
+    assert 0 <= found["expected_regret"] < 10
+    assert {row["op"] for row in found["choices"]} | found["failed"].keys() == set(found_ops(folder, found["graph"]))
+    assert {row["source"] for row in found["choices"]} <= {"measured", "forecast"}
+    assert all(row["ops_alone_s"] > 0 for row in found["cases"])
+    again = document(profile("net.py:build", "--json"))
+    assert again["reused"] == found["measured"]
+
+
+def found_ops(folder: Path, graph: str) -> list[str]:
+    with Store.open(folder / "store.sqlite") as store:
+        return list(store.graph(graph).distinct_ops())
+
+
+def test_any_kind_of_model_can_be_followed(folder):
+    found = document(profile("net.py:inference", "--model", "hill_climb", "--json"))
+    assert found["model"] == "hill_climb"
+    assert found["measured"] >= found["distinct_ops"]
+
+
+def test_an_unknown_model_is_refused_before_anything_is_timed(folder):
+    result = profile("net.py:inference", "--model", "hill_clim")
+    assert result.exit_code == 1
+    assert "no model or alias 'hill_clim'" in result.stderr
+    assert "kinds of models are roofline, hill_climb" in result.stderr
+    with Store.open(folder / "store.sqlite") as store:
+        assert store.counts().measurements == 0
+
+
+def test_cases_and_a_model_are_not_both_asked_for(folder):
+    result = profile("net.py:inference", "--cases", "all", "--model", "hill_climb")
+    assert result.exit_code == 2
+    assert "leave out --cases or --model" in result.stderr
+
+
+@pytest.mark.parametrize("enough", ["0", "-1", "much", "nan"])
+def test_an_impossible_regret_is_wrong_usage(folder, enough):
+    result = profile("net.py:inference", "--enough", enough)
+    assert result.exit_code == 2
+    assert "must be a number of at least 0.0001" in result.stderr
 
 
 def test_a_second_profile_measures_nothing_again(folder):
