@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from threadcast.cli import corun_tables
+from threadcast.cli.counter_choice import chosen_counters, counters_option, counters_read
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
@@ -16,8 +17,9 @@ from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.cli.followed_model import Followed
-    from threadcast.collector.campaign import CampaignReport, Measurer
-    from threadcast.collector.lone import CacheState
+    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.counters.op_counters import CounterChoice
+    from threadcast.collector.lone import CacheState, LoneOps
     from threadcast.collector.proposers import Proposer
     from threadcast.core import CurveTable, Machine, OpGraph
     from threadcast.store import Store
@@ -29,6 +31,9 @@ STEP_CASES = 4
 """Cases in which the whole step is timed where the model decides what is measured, and there are more."""
 
 SHOWN_FAILURES = 5
+
+UNCERTAIN = 0.05
+"""Relative error of a counter from which on a warning names it."""
 
 
 def _fixed_cases(context: click.Context, parameter: click.Parameter, value: str | None) -> int | Literal["all"] | None:
@@ -60,6 +65,7 @@ def _fixed_cases(context: click.Context, parameter: click.Parameter, value: str 
     "--cache", type=click.Choice(["rotated", "warm", "cold"]), default="rotated", show_default=True,
     help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
 )  # fmt: skip
+@counters_option
 @click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
 @setting("corun", "--corun-dir")
 @click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
@@ -73,6 +79,7 @@ def command(
     cases: int | Literal["all"] | None,
     model: str | None,
     cache: CacheState,
+    counter_choice: CounterChoice | None,
     corun: bool,
     allow_busy: bool,
 ) -> None:
@@ -108,6 +115,7 @@ def command(
     captured = capture_workload(workload, mode, optimizer=network.optimizer)
     graph, name = captured.graph, graph_name(workload, mode, optimizer=network.optimizer)
     output.note(f"{name}: {len(graph)} ops, {len(graph.distinct_ops())} distinct")
+    counters = chosen_counters(output, settings, counter_choice, graph, machine)
     followed, curves = None, None
     with Store.open(settings["store"]) as store:
         if cases is None:
@@ -120,9 +128,8 @@ def command(
             fixed = EveryCase() if cases == "all" else EvenlySpread(cases)
             proposer, step_cases = fixed, fixed.cases(machine)
         store.add_graph(name, graph)
-        report = _measured(
-            output, settings, store, graph, LoneOps(machine, cache=cache), proposer, allow_busy=allow_busy
-        )
+        lone = LoneOps(machine, cache=cache, counters=counters)
+        report = _measured(output, settings, store, graph, lone, proposer, allow_busy=allow_busy)
     if followed is not None:
         curves = _curves(output, followed, report, graph, machine)
     beside = None
@@ -132,9 +139,10 @@ def command(
     rows = [case_row(captured, report, machine, case, step_goal, curves) for case in step_cases]
     document = {
         "graph": name, "machine": machine.fingerprint, "model": followed.name if followed else None,
-        **summary(graph, report, machine), "cases": rows, "choices": choice_rows(graph, report),
+        **summary(graph, report, machine), "counters": counters_read(report), "cases": rows,
+        "choices": choice_rows(graph, report),
     }  # fmt: skip
-    _warn(output, report, busy_limit=settings["profile.busy_limit"])
+    _warn(output, report, document["counters"], busy_limit=settings["profile.busy_limit"])
     tables = shown(document)
     if beside is not None:
         document["corun"] = corun_tables.rows(beside)
@@ -157,7 +165,7 @@ def _curves(
 
 
 def _measured(
-    output: Output, settings: Settings, store: Store, graph: OpGraph, measurer: Measurer, proposer: Proposer,
+    output: Output, settings: Settings, store: Store, graph: OpGraph, lone: LoneOps, proposer: Proposer,
     *, allow_busy: bool,
 ) -> CampaignReport:  # fmt: skip
     """Measure the graph's ops while a progress bar is shown, and return the report."""
@@ -172,7 +180,7 @@ def _measured(
             bar.update(progress.done - progress.reused, total=progress.total - progress.reused, doing=doing)
 
         campaign = Campaign(
-            measurer, proposer, store, enough=settings["profile.enough"],
+            lone, proposer, store, enough=settings["profile.enough"], counters=lone.counters,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
             confidence=settings["profile.confidence"],
             busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=show,
@@ -184,8 +192,11 @@ def _measured(
             raise
 
 
-def _warn(output: Output, report: CampaignReport, *, busy_limit: float) -> None:
+def _warn(output: Output, report: CampaignReport, counters: dict[str, Any], *, busy_limit: float) -> None:
     for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
         output.warn(f"{key} was left out: {reason}")
+    if uncertain := {name: error for name, error in counters["errors"].items() if error > UNCERTAIN}:
+        listed = ", ".join(f"{name} by up to {error:.0%}" for name, error in uncertain.items())
+        output.warn(f"counts may be off, as something else used the counters meanwhile: {listed}")
     if report.load and report.load.share > busy_limit:
         output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from threadcast.collector import budget
 from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_load, read_cpu_times, refuse_busy
+from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.proposers import Choice, FixedProposer, LearningProposer, Proposer
 from threadcast.collector.rounds import ExpectedRegret, RegretRounds
 from threadcast.collector.timing import Goal
@@ -111,7 +112,8 @@ class Campaign:
     `enough` is the expected regret at which a campaign that follows a `LearningProposer` ends.
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
     `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
-    refused. `on_progress` is called after each measurement. An op that fails is left out of the following rounds.
+    refused. Stored measurements that lack what `counters` require are made again. `on_progress` is called after each
+    measurement. An op that fails is left out of the following rounds.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Campaign:
         tolerance: float = 0.02,
         confidence: float = 0.95,
         busy_limit: float | None = LIMIT,
+        counters: OpCounters | None = None,
         on_progress: Callable[[CampaignProgress], None] | None = None,
         measure_load: Callable[[Sequence[int]], Load] = measure_load,
         read_cpu_times: Callable[[Sequence[int]], CpuTimes] = read_cpu_times,
@@ -133,6 +136,7 @@ class Campaign:
         self._goal, self._enough = Goal(tolerance, confidence, mean_s), enough
         self._measurer, self._proposer, self._store = measurer, proposer, store
         self._machine = measurer.machine
+        self._counters = counters or OpCounters()
         self._busy_limit, self._on_progress = busy_limit, on_progress or (lambda progress: None)
         self._measure_load, self._read_cpu_times, self._clock = measure_load, read_cpu_times, clock
 
@@ -165,7 +169,8 @@ class Campaign:
         known: dict[str, list[Measurement]] = {key: [] for key in graph.distinct_ops()}
         wanted = self._measurer.conditions
         for found in self._store.measurements(machine=self._machine.fingerprint, keys=known):
-            if all(found.conditions.get(name) == value for name, value in wanted.items()):
+            comparable = all(found.conditions.get(name) == value for name, value in wanted.items())
+            if comparable and not self._counters.lacking(found):
                 known[found.op.key].append(found)
         return known
 
