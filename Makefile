@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-malleable bench-service record clean
+.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -71,6 +71,24 @@ bench-engine: $(READY)
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
+bench-intervals: $(READY)
+	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
+
+<<<<<<< HEAD
+# How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
+# prints those on ADSALA's curves.
+bench-profiling: $(READY)
+	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
+=======
+# Table IV of Liu et al. 2018 by the paper's protocol, simulated and on recorded times: data/studies/paper_protocol.csv.
+bench-paper-study: $(READY)
+	$(BIN)/python benchmarks/paper_protocol.py --write
+
+# Runs every notebook and stores what it shows. NAMES=beginnings of names runs some.
+notebooks: $(READY)
+	$(BIN)/python benchmarks/notebooks.py $(NAMES)
+>>>>>>> main
+
 # Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)
 	$(BIN)/python benchmarks/malleable.py --write
@@ -96,7 +114,7 @@ SET ?= $(shell uname -m)-$(shell nproc)c
 record: $(READY)
 	mkdir -p build data/recorded && rm -f build/record.db*
 	set -e; for network in $$($(BIN)/python -c "from threadcast import networks; print(*networks.names())"); do \
-		$(BIN)/threadcast profile $$network --size small --budget-s 0.05 --store sqlite:///build/record.db; done
+		$(BIN)/threadcast profile $$network --size small --cases all --budget-s 0.05 --store sqlite:///build/record.db; done
 	$(BIN)/threadcast db export data/recorded/$(SET).csv.gz --store sqlite:///build/record.db
 
 clean:

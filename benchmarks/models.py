@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-import numpy as np
+from model_speed import described, speed
 from run_facts import RunFacts, Runs
 
-from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec, read_machine
+from threadcast.core import Case, Machine, Measurement, Op, read_machine
 from threadcast.models import registry_of_kinds, splits
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import evaluate
@@ -43,6 +43,8 @@ SAMPLES = (1, 3, 4, 8, 16)
 NCNN_SAMPLES = (1, 8)
 """Thread counts at which whole networks are measured, beside the machine's largest."""
 COLUMNS = ("accuracy", "within_10", "coverage_90", "regret_mean", "regret_p95")
+SPEEDUPS = ("speedup_over_all", "speedup_with_model_time")
+"""ADSALA's own measure: mean time with all threads over that of the chosen case, without and with a forecast a call."""
 
 
 _HEAD = """# How well models forecast
@@ -51,6 +53,8 @@ _HEAD = """# How well models forecast
 most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
 asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
 1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
+Speed-up over all threads is ADSALA's own measure: the mean over ops of the time with most threads over that at the
+chosen case, and over that time and the time of a forecast together, as if each call made one of its own (us a call).
 
 - `sgemm` and `sdot`: one call of MKL on 2 sockets of 24 cores, hyper-threads above 48 (ADSALA, Xia and Barca 2026; not
   part of this project).
@@ -77,7 +81,7 @@ class Part:
             found.append(
                 evaluate(
                     self.measurements, self.models, split=self.split(seed), split_name=self.title,
-                    draw=seed if self.draw else None,
+                    draw=seed if self.draw else None, jobs=len(read_machine()),
                 ).rows
             )  # fmt: skip
             print(f"  seed {seed}: {time.perf_counter() - started_s:.0f} s", file=sys.stderr, flush=True)
@@ -90,9 +94,10 @@ class Part:
             "ops": sum(row.ops for row in rows), "unusable": sum(row.unusable for row in rows),
             "noise_floor": first.noise_floor, "regret_all_threads": first.regret_all_threads,
             "predict_us": fmean(row.predict_us or 0.0 for row in rows),
+            "call_us": fmean(row.call_us or 0.0 for row in rows),
             "problem": first.problem,
         }  # fmt: skip
-        for column in COLUMNS:
+        for column in (*COLUMNS, *SPEEDUPS):
             values = [value for row in rows if (value := getattr(row, column)) is not None]
             if values:
                 merged[column] = [fmean(values), min(values), max(values)]
@@ -122,27 +127,10 @@ def curve_models() -> Models:
     ]
     found += [(f"patient_climb, {line}", create("patient_climb", between=line)) for line in ("reciprocal", "log")]
     found += made(("static_xgboost", "static_hist_boosting"))
-    found += [("learned_curve", LearnedOnce(samples=samples)) for samples in (0, *SAMPLES)]
+    found += [("learned_curve", LearnedCurve(samples=samples)) for samples in (0, *SAMPLES)]
     for samples in (3, 4, 8):
         found += made(("amdahl", "overhead_law", "universal_scalability", "roofline_saturation"), samples=samples)
     return found
-
-
-class LearnedOnce(LearnedCurve):
-    """Learns the same ops once for all numbers of samples: intervals for up to `most` come with it."""
-
-    most = SAMPLES[-1]
-    _learned: tuple[frozenset[str], LearnedCurve] | None = None
-
-    def fit(self, measurements: Sequence[Measurement]) -> LearnedOnce:
-        """Take over what was learned from these ops last, or learn."""
-        keys = frozenset(f"{m.op.key} {m.machine.fingerprint} {m.case}" for m in measurements)
-        if LearnedOnce._learned is None or LearnedOnce._learned[0] != keys:
-            LearnedOnce._learned = keys, LearnedCurve(samples=self.most, jobs=len(read_machine())).fit(measurements)
-        wanted = self.samples
-        self.__dict__.update(vars(LearnedOnce._learned[1]))
-        self.samples, self.jobs = wanted, 1
-        return self
 
 
 class AtEnds(LearnedCurve):
@@ -183,7 +171,7 @@ def _table_iv(path: Path) -> Part:
             for name, accuracy in row.items():
                 title = f"{name}, {samples} samples (paper: {100 * float(accuracy):.0f} %)"
                 models.append((title, registry_of_kinds.create(name, samples=samples, scale="linear")))
-            models.append((f"learned_curve, {samples} samples", LearnedOnce(samples=samples)))
+            models.append((f"learned_curve, {samples} samples", LearnedCurve(samples=samples)))
     title = "Table IV's regressors on sgemm at 1 to 96 threads, a fifth of the shapes left out"
     return Part(title, published.adsala_wide(path), one_fold, models)
 
@@ -199,7 +187,7 @@ def _new_kind(curves: Path) -> Part:
     machine = found[0].machine
     found = [replace(m, machine=machine) for m in found]
     models: list[tuple[str, PerformanceModel]] = [*made(["static_xgboost"])]
-    models += [("learned_curve", LearnedOnce(samples=samples)) for samples in (0, 3)]
+    models += [("learned_curve", LearnedCurve(samples=samples)) for samples in (0, 3)]
     title = "sgemm from sdot and 20 of its shapes, and sdot from sgemm and 20 lengths, 1 to 96 threads"
     return Part(title, found, lambda seed: splits.new_kind(known=20, seed=seed), models)
 
@@ -223,53 +211,20 @@ def _new_machine(known: int) -> Part:
     return Part(title, found, lambda seed: splits.new_machine(known=known, seed=seed), models, draw=False)
 
 
-def speed() -> dict[str, float]:
-    """Seconds to learn 1,000 ops at 96 cases, to forecast 10,000 curves, and one, from 3 samples each.
-
-    Times are by a formula: how they come about does not matter here.
-    """
-    machine = Machine.uniform("ninety-six", 96)
-    random = np.random.default_rng(0)
-    sides = np.exp(random.uniform(np.log(16), np.log(8192), (10_000, 3))).astype(int)
-    ops = [
-        Op("mm", (TensorSpec((m, k)), TensorSpec((k, n))), outputs=(TensorSpec((m, n)),)) for m, k, n in sides.tolist()
-    ]
-    cases = machine.cases()
-
-    def measured(op: Op, case: Case) -> Measurement:
-        seconds = op.flops / 2e10 / case.threads + 1e-6 * case.threads
-        return Measurement(op, machine, case, (Sample(seconds * float(np.exp(0.05 * random.standard_normal()))),))
-
-    known = [measured(op, case) for op in ops[:1000] for case in cases]
-    model = LearnedCurve(samples=3, jobs=len(read_machine()))
-    found = {"fit_s": _seconds(lambda: model.fit(known), 1)}
-    observed = [[measured(op, case) for case in (Case(10), Case(33), Case(87))] for op in ops]
-    found["predict_10000_s"] = _seconds(lambda: model.predict_many(ops, observed, cases, machine=machine), 3)
-    found["predict_one_s"] = _seconds(lambda: model.predict(ops[0], observed[0], cases, machine=machine), 200)
-    return found
-
-
-def _seconds(call: Callable[[], object], times: int) -> float:
-    taken = []
-    for _ in range(times):
-        started_s = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - started_s)
-    return median(taken)
-
-
 def table(rows: Sequence[dict[str, Any]], runs: Runs) -> str:
     """One part's rows in Markdown, marked where they are of a later run."""
     lines = [
-        "| model | seeds | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 | us a curve |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | seeds | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 "
+        "| speed-up over all threads | with a forecast each call | us a curve | us a call |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        cells = [_cell(row.get(column)) for column in COLUMNS]
+        cells = [_cell(row.get(column)) for column in COLUMNS] + [_ratio(row.get(column)) for column in SPEEDUPS]
         lost = f", {row['unusable']} lost" if row["unusable"] else ""
         mark = runs.mark(RunFacts.from_json(row["run"]))
         head = f"{row['model']}{mark}{lost} | {row['seeds']} | {row['samples']:.3g}"
-        lines.append(f"| {head} | {' | '.join(cells)} | {row['predict_us']:.3g} |")
+        call = f"{row['call_us']:.3g}" if row.get("call_us") else "-"
+        lines.append(f"| {head} | {' | '.join(cells)} | {row['predict_us']:.3g} | {call} |")
     return "\n".join(lines)
 
 
@@ -280,6 +235,10 @@ def _cell(values: list[float] | None) -> str:
     return f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
+def _ratio(values: list[float] | None) -> str:
+    return "-" if values is None else "{:.3f} ({:.3f} to {:.3f})".format(*values)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves")
@@ -287,6 +246,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of parts, separated by commas; speed is one too")
     parser.add_argument("--models", default="", help="beginnings of models' names, separated by commas [default: all]")
     parser.add_argument("--samples", default="", help="numbers of samples, separated by commas [default: all]")
+    parser.add_argument("--million", action="store_true", help="speed: also learn from a million samples")
     parser.add_argument("--json", type=Path, default=Path("build/models.json"), help="all figures, as they come")
     parser.add_argument("--reuse", action="store_true", help="take the parts that are in that file from it")
     parser.add_argument("--write", action="store_true", help="write docs/model-tables.md")
@@ -313,14 +273,14 @@ def main() -> None:
         chosen.json.write_text(json.dumps(found, indent=1))
         print(section(found[name], runs_of(found)), flush=True)
     if not wanted or "speed" in wanted:
-        found["speed"] = speed()
+        found["speed"] = speed(million=chosen.million)
         chosen.json.write_text(json.dumps(found, indent=1))
-        print(_speed(found["speed"]))
+        print(described(found["speed"]))
     if chosen.write:
         runs = runs_of(found)
         head = _HEAD.format(runs=runs, again=runs.legend())
         sections = [section(found[name], runs) for name in names if name in found]
-        PAGE.write_text(head + "\n".join([*sections, _speed(found["speed"])] if "speed" in found else sections))
+        PAGE.write_text(head + "\n".join([*sections, described(found["speed"])] if "speed" in found else sections))
 
 
 def merged(before: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -340,14 +300,6 @@ def section(part: dict[str, Any], runs: Runs) -> str:
     """A part in Markdown."""
     title, rows = part["title"], part["rows"]
     return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows, runs), ""])
-
-
-def _speed(took: dict[str, float]) -> str:
-    return (
-        "## Speed\n\n"
-        f"1,000 ops at 96 cases are learned in {took['fit_s']:.1f} s; 10,000 curves from 3 samples each take "
-        f"{took['predict_10000_s']:.2f} s, one {took['predict_one_s'] * 1e3:.2f} ms.\n"
-    )
 
 
 def _context(rows: Sequence[dict[str, Any]]) -> str:

@@ -18,12 +18,8 @@ from threadcast.collector.simulated.demand import Library, demand
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.collector.simulated.xeon_phi import XeonPhi
 from threadcast.core import Affinity, Case, Curve, CurveTable, Measurement, Op, OpGraph
-from threadcast.models import registry_of_kinds as models
-from threadcast.models.evaluation import evaluate
 from threadcast.models.hill_climb import HillClimb
-from threadcast.models.measured import MeasuredOp
 from threadcast.models.metrics import accuracy
-from threadcast.models.splits import Fold
 from threadcast.scheduler.policies import Policy, Problem, create
 from threadcast.scheduler.simulation.simulator import simulate
 
@@ -37,7 +33,6 @@ CASES = model.machine.cases()
 PROFILES = tuple(SimulatedXeonPhi(model, samples=1, seed=seed, count=False) for seed in range(5))
 """One training step per case, as the paper profiles; five times, since the choices of the strategies hang on noise."""
 run_again = SimulatedXeonPhi(model, samples=1, seed=len(PROFILES), count=False)
-run_counted = SimulatedXeonPhi(model, samples=1)
 
 
 @dataclass(frozen=True)
@@ -169,24 +164,3 @@ def graphi_step_s(name: str, executors: int) -> tuple[float, float]:
     first = step.step_s(create("critical_path", problem, executors=executors))
     queue = step.step_s(create("uniform", problem, inter=executors, intra=64 // executors))
     return first, queue
-
-
-def regressor_scores(regressors: Sequence[str], samples: int) -> dict[str, tuple[float | None, float | None]]:
-    """Table IV: accuracy and R2 on DCGAN's ops of regressors that have learned from ResNet-50 and Inception-v3."""
-    networks = ("resnet50", "inception_v3", "dcgan")
-    in_dcgan = {op.key for op in openmp_ops("dcgan")}
-
-    def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
-        own = [entry.op.key in in_dcgan for entry in entries]
-        return (Fold("dcgan", tuple(i for i, o in enumerate(own) if not o), tuple(i for i, o in enumerate(own) if o)),)
-
-    candidates = [(name, models.create(name, samples=samples, scale="linear")) for name in regressors]
-    measured = [m for name in networks for m in measured_everywhere(name)]
-    found = evaluate(measured, candidates, split=split, split_name="dcgan")
-    return {row.model: (row.accuracy, row.r2) for row in found.rows}
-
-
-@cache
-def measured_everywhere(name: str) -> tuple[Measurement, ...]:
-    """Every case of every op whose threads the paper changes, with counters."""
-    return tuple(run_counted(op, case) for op in openmp_ops(name) for case in CASES)

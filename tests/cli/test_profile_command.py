@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from threadcast.cli.main import cli
+from threadcast.collector import lone, timing
+from threadcast.collector.counters import availability, cachegrind, plan_counting
+from threadcast.collector.counters.cachegrind import CacheSimulator
+from threadcast.collector.counters.perf_event import Kernel
+from threadcast.collector.timing import Timing
 from threadcast.core.topology import read_machine
 from threadcast.store import Store
 from threadcast.threads import memory
@@ -67,19 +74,71 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def test_a_training_step_is_profiled_in_every_case_and_kept(folder):
-    found = document(profile("net.py:build", "--json"))
+    found = document(profile("net.py:build", "--cases", "all", "--json"))
     cases = read_machine().cases()
     assert found["graph"] == "net.py:build/own/b8/training"
     assert [(row["threads"], row["affinity"]) for row in found["cases"]] == [
         (case.threads, case.affinity.value) for case in cases
     ]
     assert found["measured"] == found["distinct_ops"] * len(cases)
+    assert (found["measured_share"], found["model"], found["expected_regret"], found["choices"]) == (
+        1.0,
+        None,
+        None,
+        [],
+    )
     assert found["failed"] == {}
     for row in found["cases"]:
         assert row["ratio"] == pytest.approx(row["ops_alone_s"] / row["step_s"])
     with Store.open(folder / "store.sqlite") as store:
         assert len(store.graph(found["graph"])) == found["ops"]
         assert store.counts().measurements == found["measured"]
+
+
+def test_without_cases_a_model_decides_and_says_what_that_may_cost(folder):
+    found = document(profile("net.py:build", "--json"))
+    assert found["model"] == "joint_process"
+    assert found["distinct_ops"] <= found["measured"] <= found["legal_cases"]
+    assert found["measured_share"] == found["measured"] / found["legal_cases"]
+    assert 0 <= found["expected_regret"] < 10
+    assert {row["op"] for row in found["choices"]} | found["failed"].keys() == set(found_ops(folder, found["graph"]))
+    assert {row["source"] for row in found["choices"]} <= {"measured", "forecast"}
+    assert all(row["ops_alone_s"] > 0 for row in found["cases"])
+    again = document(profile("net.py:build", "--json"))
+    assert again["reused"] == found["measured"]
+
+
+def found_ops(folder: Path, graph: str) -> list[str]:
+    with Store.open(folder / "store.sqlite") as store:
+        return list(store.graph(graph).distinct_ops())
+
+
+def test_any_kind_of_model_can_be_followed(folder):
+    found = document(profile("net.py:inference", "--model", "hill_climb", "--json"))
+    assert found["model"] == "hill_climb"
+    assert found["measured"] >= found["distinct_ops"]
+
+
+def test_an_unknown_model_is_refused_before_anything_is_timed(folder):
+    result = profile("net.py:inference", "--model", "hill_clim")
+    assert result.exit_code == 1
+    assert "no model or alias 'hill_clim'" in result.stderr
+    assert "kinds of models are roofline, hill_climb" in result.stderr
+    with Store.open(folder / "store.sqlite") as store:
+        assert store.counts().measurements == 0
+
+
+def test_cases_and_a_model_are_not_both_asked_for(folder):
+    result = profile("net.py:inference", "--cases", "all", "--model", "hill_climb")
+    assert result.exit_code == 2
+    assert "leave out --cases or --model" in result.stderr
+
+
+@pytest.mark.parametrize("enough", ["0", "-1", "much", "nan"])
+def test_an_impossible_regret_is_wrong_usage(folder, enough):
+    result = profile("net.py:inference", "--enough", enough)
+    assert result.exit_code == 2
+    assert "must be a number of at least 0.0001" in result.stderr
 
 
 def test_a_second_profile_measures_nothing_again(folder):
@@ -95,6 +154,80 @@ def test_measurements_with_other_caches_are_kept_apart(folder):
         other = document(profile("net.py:inference", "--cases", "1", "--cache", cache, "--json"))
         assert other["measured"] == rotated["measured"]
         assert other["reused"] == 0
+
+
+def counters_stored(folder: Path) -> dict[str, list[float | None]]:
+    with Store.open(folder / "store.sqlite") as store:
+        found = store.measurements()
+    names = {name for m in found for sample in m.samples for name in sample.counters}
+    return {name: [m.counter(name) for m in found] for name in sorted(names)}
+
+
+def test_perf_counters_are_stored_and_made_again_where_they_lack(folder):
+    bare = document(profile("net.py:inference", "--cases", "1", "--counters", "none", "--json"))
+    assert counters_stored(folder) == {}
+    default = document(profile("net.py:inference", "--cases", "1", "--json"))
+    assert (default["measured"], default["reused"]) == (0, bare["measured"])
+    result = profile("net.py:inference", "--cases", "1", "--counters", "perf", "--json")
+    counted = document(result)
+    assert (counted["measured"], counted["reused"]) == (bare["measured"], 0)
+    assert counted["counters"] == {"read": sorted(plan_counting().names), "errors": {}}
+    for name, status in availability().items():
+        read = [count is not None for count in counters_stored(folder)[name]]
+        assert read.count(True) == (bare["measured"] if status.available else 0)
+        assert status.available or name in result.stderr
+    again = document(profile("net.py:inference", "--cases", "1", "--counters", "perf", "--json"))
+    assert (again["measured"], again["reused"]) == (0, bare["measured"])
+
+
+def test_counts_that_something_else_disturbed_are_a_warning(folder, monkeypatch):
+    timed = timing.time_callable
+
+    def disturbed(*arguments: object, counters: object = None, **more: object) -> Timing:
+        found = timed(*arguments, counters=counters, **more)  # type: ignore[arg-type]
+        return replace(found, counter_errors={"task_clock_ns": 0.25, "page_faults": 0.01} if counters else {})
+
+    monkeypatch.setattr(lone, "time_callable", disturbed)
+    result = profile("net.py:inference", "--cases", "1", "--json")
+    assert document(result)["counters"]["errors"] == {"task_clock_ns": 0.25, "page_faults": 0.01}
+    assert "something else used the counters meanwhile: task_clock_ns by up to 25%" in result.stderr
+    assert "page_faults" not in result.stderr
+
+
+def test_counters_that_cannot_be_counted_end_the_command_before_it_measures(folder, monkeypatch):
+    def refuse(self: Kernel, event: object, thread: int, *, leader: int | None) -> int:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(Kernel, "open", refuse)
+    result = profile("net.py:inference", "--counters", "perf")
+    assert result.exit_code == 1
+    assert "no perf event can be counted here" in result.stderr
+    assert "CAP_PERFMON" in result.stderr
+    assert not (folder / "store.sqlite").exists()
+    found = document(profile("net.py:inference", "--cases", "1", "--json"))
+    assert found["measured"] == found["distinct_ops"]
+    monkeypatch.setenv("PATH", "")
+    result = profile("net.py:inference", "--counters", "cachegrind")
+    assert result.exit_code == 1
+    assert "apt install valgrind" in result.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("valgrind") is None or platform.machine() != "x86_64", reason="needs valgrind on x86-64"
+)
+def test_simulated_counts_are_stored_with_every_case_and_simulated_once(folder, monkeypatch):
+    found = document(profile("net.py:inference", "--counters", "cachegrind", "--json"))
+    stored = counters_stored(folder)
+    assert set(stored) == cachegrind.NAMES
+    assert len(stored["cachegrind.instructions"]) == found["measured"]
+    assert all((count or 0) > 0 for count in stored["cachegrind.instructions"])
+
+    def fail(self: CacheSimulator, op: object) -> dict[str, float]:
+        raise AssertionError("simulated again")
+
+    monkeypatch.setattr(CacheSimulator, "counts", fail)
+    again = document(profile("net.py:inference", "--counters", "cachegrind", "--json"))
+    assert (again["measured"], again["reused"]) == (0, found["measured"])
 
 
 def test_the_table_names_the_network_and_every_case(folder):

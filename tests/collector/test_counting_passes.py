@@ -20,6 +20,7 @@ from threadcast.collector.counters.counts import Count, Reading, join_kinds_of_c
 from threadcast.collector.counters.descriptors import RESERVE, room_for_descriptors
 from threadcast.collector.counters.events import HARDWARE, SOFTWARE
 from threadcast.collector.counters.passes import Pass, divide
+from threadcast.collector.counters.perf_event import GroupReading
 
 BY_NAME = {event.name: event for event in EVENTS}
 HARDWARE_EVENTS = tuple(event for event in EVENTS if event.kind == "hardware")
@@ -166,6 +167,21 @@ def test_a_thread_that_was_counted_for_part_of_the_time_is_scaled():
         kernel.run(1, 1000, share=0.5)
         kernel.run(2, 1000)
         assert counters.stop() == {"cycles": Count(2000, 500)}
+
+
+def test_a_group_that_the_kernel_does_not_read_is_inferred_from_the_others():
+    class Unreadable(FakeKernel):
+        def read(self, leader: int) -> GroupReading:
+            if self.opened[leader].thread == 2 and self.opened[leader].enabled_ns:
+                raise ChildProcessError(errno.ECHILD, os.strerror(errno.ECHILD))
+            return super().read(leader)
+
+    kernel = Unreadable()
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1, 2], kernel=kernel) as counters:
+        counters.start()
+        kernel.run(1, 1000)
+        kernel.run(2, 1000)
+        assert counters.stop() == {"cycles": Count(2000, 1000)}
 
 
 def test_no_thread_counted_is_no_count_and_no_thread_running_is_none_happened():

@@ -13,13 +13,17 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from threadcast.collector.counters import EVENTS, Event, ThreadCounters, availability, plan_counting
+from threadcast.collector.counters.core_pmus import CorePmu
+from threadcast.collector.counters.events import HARDWARE, SOFTWARE
 from threadcast.collector.counters.passes import CountingPlan, form_groups, is_counted
 from threadcast.collector.counters.perf_event import Kernel, OpenGroup, perf_event_open
 from threadcast.core.errors import MeasurementError
 
 BY_NAME = {event.name: event for event in EVENTS}
 PAGE_FAULTS, TASK_CLOCK = BY_NAME["page_faults"], BY_NAME["task_clock_ns"]
-SOFTWARE = tuple(event for event in EVENTS if event.kind == "software")
+SOFTWARE_EVENTS = tuple(event for event in EVENTS if event.kind == "software" and availability()[event.name].available)
+CPUS = sorted(os.sched_getaffinity(0))
+needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 PAGES = 256
 DEBUG_REGISTERS = 4  # of x86-64
 
@@ -76,7 +80,7 @@ def faults(counters: ThreadCounters) -> float:
 
 
 def test_a_group_is_counted_only_while_it_is_enabled():
-    with closing(OpenGroup(SOFTWARE, 0)) as group:
+    with closing(OpenGroup(SOFTWARE_EVENTS, 0)) as group:
         touch_pages()
         group.enable()
         group.disable()
@@ -86,7 +90,7 @@ def test_a_group_is_counted_only_while_it_is_enabled():
         group.disable()
         touch_pages()
         found = group.read()
-    assert list(found) == [event.name for event in SOFTWARE]
+    assert list(found) == [event.name for event in SOFTWARE_EVENTS]
     assert PAGES <= found["page_faults"].value < 2 * PAGES
     (times,) = {(reading.enabled_ns, reading.running_ns) for reading in found.values()}
     assert times[0] == times[1] > 0
@@ -94,7 +98,7 @@ def test_a_group_is_counted_only_while_it_is_enabled():
 
 
 def test_the_events_of_a_group_are_told_apart_by_their_ids():
-    with closing(OpenGroup(tuple(reversed(SOFTWARE)), 0)) as group:
+    with closing(OpenGroup(tuple(reversed(SOFTWARE_EVENTS)), 0)) as group:
         group.enable()
         touch_pages()
         group.disable()
@@ -204,33 +208,36 @@ def test_files_are_closed_when_opening_breaks_off():
     assert open_files() == files
 
 
-class OnOneCpu(Kernel):
-    """Counts events of `threads` only while they run on `cpu`, as the events of one kind of core of a hybrid do."""
+def open_on(cpu: int, config: int, thread: int, leader: int | None) -> int:
+    """A software event that is counted only while the thread runs on `cpu`, as those of one kind of core are."""
+    attribute = ctypes.create_string_buffer(112)
+    flags = (leader is None) | 1 << 5 | 1 << 6
+    struct.pack_into("=IIQQQQQ", attribute, 0, SOFTWARE, 112, config, 0, 0, 0b1111, flags)
+    return perf_event_open(attribute, thread, leader, cpu=cpu)
 
-    def __init__(self, cpu: int, threads: tuple[int, ...]) -> None:
-        self._cpu, self._threads = cpu, threads
+
+class OneThreadElsewhere(Kernel):
+    """Counts the events of one thread on the second CPU only."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
 
     def open(self, event: Event, thread: int, *, leader: int | None) -> int:
-        if thread not in self._threads:
+        if thread != self._thread:
             return super().open(event, thread, leader=leader)
-        attribute = ctypes.create_string_buffer(112)
-        flags = (leader is None) | 1 << 6
-        struct.pack_into("=IIQQQQQ", attribute, 0, event.type, 112, event.config, 0, 0, 0b1111, flags)
-        return perf_event_open(attribute, thread, leader, cpu=self._cpu)
+        return open_on(CPUS[1], event.config, thread, leader)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@needs_two_cpus
 def test_a_thread_that_missed_its_turn_widens_the_error_and_spoils_nothing():
-    here, elsewhere = sorted(os.sched_getaffinity(0))[:2]
-
     def work() -> None:
-        os.sched_setaffinity(0, {here})
+        os.sched_setaffinity(0, CPUS[:1])
         touch_pages()
 
     with ExitStack() as stack:
         threads = [stack.enter_context(commanded_thread(work)) for _ in range(3)]
         ids = [thread for thread, _ in threads]
-        kernel = OnOneCpu(elsewhere, (ids[1],))
+        kernel = OneThreadElsewhere(ids[1])
         counters = stack.enter_context(ThreadCounters(plan_of(PAGE_FAULTS, TASK_CLOCK), threads=ids, kernel=kernel))
         for _, call in threads:
             call()
@@ -242,9 +249,43 @@ def test_a_thread_that_missed_its_turn_widens_the_error_and_spoils_nothing():
         count = counts[name]
         assert count is not None
         assert 0 < count.inferred < count.value
-    counted = counts["page_faults"].value - counts["page_faults"].inferred
-    assert counted >= 2 * PAGES
-    assert counts["page_faults"].value > 2 * PAGES
+    assert counts["page_faults"].value - counts["page_faults"].inferred >= 2 * PAGES
+
+
+class TwoKindsOfCore(Kernel):
+    """Two CPUs as two kinds of core with a PMU each; software events in place of the hardware events asked for."""
+
+    def open(self, event: Event, thread: int, *, leader: int | None) -> int:
+        return open_on(KINDS[event.config >> 32], event.config & 0xFFFFFFFF, thread, leader)
+
+
+KINDS = {7: CPUS[0], 8: CPUS[-1]}
+"""CPU by type of its PMU."""
+
+
+@needs_two_cpus
+def test_a_thread_that_changes_between_kinds_of_core_is_counted_on_each():
+    def work() -> None:
+        for cpu in KINDS.values():
+            os.sched_setaffinity(0, {cpu})
+            touch_pages()
+        os.sched_setaffinity(0, CPUS)
+
+    events = [Event("page_faults", HARDWARE, PAGE_FAULTS.config), Event("task_clock_ns", HARDWARE, TASK_CLOCK.config)]
+    pmus = [CorePmu(f"cpu_kind_{number}", number, frozenset({cpu})) for number, cpu in KINDS.items()]
+    files, kernel = open_files(), TwoKindsOfCore()
+    plan = plan_counting(events, pmus=pmus, kernel=kernel)
+    assert plan.groups == (tuple(events),)
+    with (
+        commanded_thread(work) as (thread, call),
+        ThreadCounters(plan, threads=[thread], kernel=kernel) as counters,
+    ):
+        counters.start()
+        call()
+        counts = counters.stop()
+    assert 2 * PAGES <= counts["page_faults"].value < 3 * PAGES
+    assert counts["page_faults"].relative_error < 0.01
+    assert open_files() == files
 
 
 class Breakpoints(Kernel):

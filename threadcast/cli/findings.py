@@ -93,6 +93,8 @@ def check_counters(plan: CountingPlan, *, paranoid: int | None) -> list[Finding]
         reasons = dict.fromkeys(status.reason or "no reason given" for status in missing)
         named = "" if len(missing) == len(mine) else f"; not {', '.join(status.name for status in missing)}"
         advice = "times are measured all the same; models go by FLOPs in place of instructions"
+        if kind == "hardware":
+            advice += ", or by those that `threadcast profile --counters cachegrind` simulates"
         findings.append(Finding(f"{kind} counters", State.NOTE, f"{found}{named}: {'; '.join(reasons)}", advice))
     return findings
 

@@ -59,7 +59,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.option("--seed", type=click.IntRange(0), help="Of the search's random numbers. [default: 0]")
 @click.option("--explain", is_flag=True, help="Say what scheduling can gain at most, why not more, and what holds it.")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
-@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else what was measured].")
 @click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down.")
 @setting("corun", "--corun-dir")
 @predictor_options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +18,16 @@ from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
 if TYPE_CHECKING:
+    from threadcast.core import Measurement
     from threadcast.models.base import PerformanceModel
     from threadcast.prediction.predictor import LocalPredictor, Predictor
     from threadcast.store import Store
 
+LEARNING = "joint_process"
+"""The model that is used where none was named or registered, and some ops were measured in some cases only."""
+
 UNTRAINED = "hill_climb"
-"""The model that is used where none was named or trained: it needs only the measurements of the ops themselves."""
+"""The model that is used where none was named or registered, and ops were measured in every case or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +132,13 @@ def chosen_predictor(named: str | None, machine: Machine, settings: Settings, op
 def _local_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> LocalPredictor:
     from threadcast.prediction.predictor import LocalPredictor
 
-    model, version = _model(named, settings)
+    model, version = _model(named, machine, settings, open_stores)
     return LocalPredictor(model, machine, chosen_store(settings, open_stores), version=version)
 
 
-def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str]:
+def _model(
+    named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack
+) -> tuple[PerformanceModel, str]:
     """The registered model of this alias or version, or an untrained one of this kind; None: the best available."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.registry import ModelRegistry
@@ -147,8 +153,21 @@ def _model(named: str | None, settings: Settings) -> tuple[PerformanceModel, str
             f"no model is called {named!r}; registered are {', '.join(registry.versions()) or 'none'}, "
             f"kinds are {', '.join(registry_of_kinds.names())}"
         )
+    if named is None and (known := _partly_measured(chosen_store(settings, open_stores), machine)):
+        with suppress(ModelError):
+            return registry_of_kinds.create(LEARNING, least=1).fit(known), f"{LEARNING} (learned from the store)"
     kind = named or UNTRAINED
     return registry_of_kinds.create(kind), f"{kind} (untrained)"
+
+
+def _partly_measured(store: Store, machine: Machine) -> list[Measurement]:
+    """All measurements of the machine if an op is among them that was not measured in every case; else none."""
+    known = store.measurements(machine=machine.fingerprint)
+    cases: dict[str, set[Case]] = {}
+    for found in known:
+        cases.setdefault(found.op.key, set()).add(found.case)
+    every = len(machine.cases())
+    return known if any(len(of_op) < every for of_op in cases.values()) else []
 
 
 def chosen_store(settings: Settings, open_stores: ExitStack) -> Store:

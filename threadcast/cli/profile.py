@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from threadcast.cli import corun_tables
+from threadcast.cli.counter_choice import chosen_counters, counters_option, counters_read
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
-from threadcast.cli.output import Output, table
-from threadcast.core.figures import duration
+from threadcast.cli.output import Output
+from threadcast.cli.profile_tables import case_row, choice_rows, shown, summary
+from threadcast.core.errors import ModelError
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.capture.capture import Captured
-    from threadcast.collector.campaign import CampaignReport, Measurer
-    from threadcast.collector.lone import CacheState
-    from threadcast.collector.proposers import FixedProposer
-    from threadcast.collector.timing import Goal
-    from threadcast.core import Case, Machine, OpGraph
+    from threadcast.cli.followed_model import Followed
+    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.counters.op_counters import CounterChoice
+    from threadcast.collector.lone import CacheState, LoneOps
+    from threadcast.collector.proposers import Proposer
+    from threadcast.core import CurveTable, Machine, OpGraph
+    from threadcast.store import Store
 
 STEP_MEANS = 20
 """Time budget for timing the sequential step in one case, as a multiple of the mean budget for an op."""
 
+STEP_CASES = 4
+"""Cases in which the whole step is timed where the model decides what is measured, and there are more."""
+
 SHOWN_FAILURES = 5
 
+UNCERTAIN = 0.05
+"""Relative error of a counter from which on a warning names it."""
 
-def _count_of_cases(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
-    if value == "all":
+
+def _fixed_cases(context: click.Context, parameter: click.Parameter, value: str | None) -> int | Literal["all"] | None:
+    if value is None:
         return None
+    if value == "all":
+        return "all"
     if value.isascii() and value.isdigit() and int(value) > 0:
         return int(value)
     raise click.BadParameter(f"{value!r} must be all or a whole number of at least 1")
@@ -39,9 +49,15 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
 @click.command()
 @network_options()
 @click.option(
-    "--cases", metavar="all|N", default="all", show_default=True, callback=_count_of_cases,
-    help="How many thread counts and affinities to time, evenly spread.",
+    "--cases", metavar="all|N", callback=_fixed_cases,
+    help="Time every op at all thread counts and affinities, or at N, evenly spread [default: a model decides].",
 )  # fmt: skip
+@click.option(
+    "--model",
+    help="Model that decides what is timed: a registered one, its alias, or a kind [default: the champion, else one "
+    "that learns from the store and from this profile].",
+)  # fmt: skip
+@setting("profile.enough", "--enough")
 @setting("cores", "--cores")
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
@@ -49,21 +65,28 @@ def _count_of_cases(context: click.Context, parameter: click.Parameter, value: s
     "--cache", type=click.Choice(["rotated", "warm", "cold"]), default="rotated", show_default=True,
     help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
 )  # fmt: skip
+@counters_option
 @click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
 @setting("corun", "--corun-dir")
 @click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
 @setting("store", "--store")
+@setting("models", "--models")
 @common
 def command(
     output: Output,
     settings: Settings,
     network: NetworkChoice,
-    cases: int | None,
+    cases: int | Literal["all"] | None,
+    model: str | None,
     cache: CacheState,
+    counter_choice: CounterChoice | None,
     corun: bool,
     allow_busy: bool,
 ) -> None:
-    """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at sampled thread counts.
+    """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at a few thread counts.
+
+    A model forecasts the other thread counts and says what its choice of the best one may cost. Operations are timed
+    where that is most, until it is at most --enough for the whole step and on average. --cases chooses without a model.
 
     Measurements and the graph are stored as they are made. What the store has already is not measured again, so an
     interrupted profile continues where it stopped. Freed memory stays in the process while it is timed, since how much
@@ -72,13 +95,17 @@ def command(
     into account.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
+    from threadcast.cli.followed_model import followed_model
     from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EvenlySpread, EveryCase
     from threadcast.collector.timing import Goal
     from threadcast.core.topology import read_machine
+    from threadcast.store import Store
     from threadcast.threads.memory import keep_freed_memory
 
+    if cases is not None and model is not None:
+        raise click.UsageError("--cases chooses what is timed without a model; leave out --cases or --model")
     keep_freed_memory()
     machine = read_machine(cores=settings["cores"])
     if corun:
@@ -86,42 +113,74 @@ def command(
     workload = network.load()
     mode = network.mode or default_mode(workload)
     captured = capture_workload(workload, mode, optimizer=network.optimizer)
-    name = graph_name(workload, mode, optimizer=network.optimizer)
-    output.note(f"{name}: {len(captured.graph)} ops, {len(captured.graph.distinct_ops())} distinct")
-    proposer = EveryCase() if cases is None else EvenlySpread(cases)
-    report = _measured(
-        output, settings, name, captured.graph, LoneOps(machine, cache=cache), proposer, allow_busy=allow_busy
-    )
+    graph, name = captured.graph, graph_name(workload, mode, optimizer=network.optimizer)
+    output.note(f"{name}: {len(graph)} ops, {len(graph.distinct_ops())} distinct")
+    counters = chosen_counters(output, settings, counter_choice, graph, machine)
+    followed, curves = None, None
+    with Store.open(settings["store"]) as store:
+        if cases is None:
+            followed = followed_model(model, settings, store, without=graph.distinct_ops())
+            if followed.remark:
+                output.warn(followed.remark)
+            proposer: Proposer = followed.proposer
+            step_cases = EvenlySpread(STEP_CASES).cases(machine)
+        else:
+            fixed = EveryCase() if cases == "all" else EvenlySpread(cases)
+            proposer, step_cases = fixed, fixed.cases(machine)
+        store.add_graph(name, graph)
+        lone = LoneOps(machine, cache=cache, counters=counters)
+        report = _measured(output, settings, store, graph, lone, proposer, allow_busy=allow_busy)
+    if followed is not None:
+        curves = _curves(output, followed, report, graph, machine)
     beside = None
     if corun:
-        beside = corun_tables.measure(captured.graph, machine, settings, output, allow_busy=allow_busy)
+        beside = corun_tables.measure(graph, machine, settings, output, allow_busy=allow_busy)
     step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
-    rows = [_case_row(captured, report, machine, case, step_goal) for case in proposer.cases(machine)]
-    document = {"graph": name, "machine": machine.fingerprint, **_summary(captured, report), "cases": rows}
-    _warn(output, report, busy_limit=settings["profile.busy_limit"])
-    tables = _shown(document)
+    rows = [case_row(captured, report, machine, case, step_goal, curves) for case in step_cases]
+    document = {
+        "graph": name, "machine": machine.fingerprint, "model": followed.name if followed else None,
+        **summary(graph, report, machine), "counters": counters_read(report), "cases": rows,
+        "choices": choice_rows(graph, report),
+    }  # fmt: skip
+    _warn(output, report, document["counters"], busy_limit=settings["profile.busy_limit"])
+    tables = shown(document)
     if beside is not None:
         document["corun"] = corun_tables.rows(beside)
         tables.append(corun_tables.shown(document["corun"]))
     output.result(document, *tables)
 
 
+def _curves(
+    output: Output, followed: Followed, report: CampaignReport, graph: OpGraph, machine: Machine
+) -> CurveTable | None:
+    """The forecast of all ops at all cases; None, with a warning, where the model cannot forecast one."""
+    ops = graph.distinct_ops()
+    if not ops:
+        return None
+    try:
+        return followed.proposer.curves(list(ops.values()), [report.observed[key] for key in ops], machine)
+    except ModelError as error:
+        output.warn(f"{followed.name} cannot forecast all ops: {error}")
+        return None
+
+
 def _measured(
-    output: Output, settings: Settings, name: str, graph: OpGraph, measurer: Measurer, proposer: FixedProposer,
+    output: Output, settings: Settings, store: Store, graph: OpGraph, lone: LoneOps, proposer: Proposer,
     *, allow_busy: bool,
 ) -> CampaignReport:  # fmt: skip
-    """Store the graph under `name`, measure its ops while a progress bar is shown, and return the report."""
+    """Measure the graph's ops while a progress bar is shown, and return the report."""
     from threadcast.collector.campaign import Campaign, CampaignProgress
-    from threadcast.store import Store
 
-    with Store.open(settings["store"]) as store, output.progress("timing ops") as bar:
-        store.add_graph(name, graph)
+    with output.progress("timing ops") as bar:
 
         def show(progress: CampaignProgress) -> None:
-            bar.update(progress.done - progress.reused, total=progress.total - progress.reused)
+            doing = "timing ops"
+            if progress.expected_regret is not None:
+                doing += f", expected regret {100 * progress.expected_regret:.2g} %"
+            bar.update(progress.done - progress.reused, total=progress.total - progress.reused, doing=doing)
 
         campaign = Campaign(
-            measurer, proposer, store,
+            lone, proposer, store, enough=settings["profile.enough"], counters=lone.counters,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
             confidence=settings["profile.confidence"],
             busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=show,
@@ -133,43 +192,11 @@ def _measured(
             raise
 
 
-def _warn(output: Output, report: CampaignReport, *, busy_limit: float) -> None:
+def _warn(output: Output, report: CampaignReport, counters: dict[str, Any], *, busy_limit: float) -> None:
     for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
         output.warn(f"{key} was left out: {reason}")
+    if uncertain := {name: error for name, error in counters["errors"].items() if error > UNCERTAIN}:
+        listed = ", ".join(f"{name} by up to {error:.0%}" for name, error in uncertain.items())
+        output.warn(f"counts may be off, as something else used the counters meanwhile: {listed}")
     if report.load and report.load.share > busy_limit:
         output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")
-
-
-def _case_row(captured: Captured, report: CampaignReport, machine: Machine, case: Case, goal: Goal) -> dict[str, Any]:
-    from threadcast.collector.steps import lone_sum_s, time_step
-
-    step = time_step(captured.run, machine, case, goal=goal)
-    step_s = median(sample.seconds for sample in step.samples)
-    sum_s = lone_sum_s(captured.graph, report.observed, case)
-    return {
-        "threads": case.threads, "affinity": case.affinity.value, "ops_alone_s": sum_s, "step_s": step_s,
-        "ratio": None if sum_s is None else sum_s / step_s, "step_converged": step.converged,
-    }  # fmt: skip
-
-
-def _summary(captured: Captured, report: CampaignReport) -> dict[str, Any]:
-    found = [measurement for known in report.observed.values() for measurement in known]
-    converged = sum(bool(measurement.conditions.get("converged")) for measurement in found)
-    return {
-        "ops": len(captured.graph), "distinct_ops": len(report.observed), "measured": report.measured,
-        "reused": report.reused, "failed": dict(report.failed),
-        "converged_share": converged / len(found) if found else None, "timing_s": report.elapsed_s,
-        "others_share": report.load.share if report.load else None,
-    }  # fmt: skip
-
-
-def _shown(document: dict[str, Any]) -> list[Any]:
-    columns = ("threads", "affinity", "ops_alone_s", "step_s", "ratio")
-    share = document["converged_share"]
-    lines = [
-        f"{document['graph']} on {document['machine']}",
-        f"{document['ops']} ops, {document['distinct_ops']} distinct: {document['measured']} measurements in "
-        f"{duration(document['timing_s'])}, {document['reused']} known before, {len(document['failed'])} ops failed"
-        + ("" if share is None else f"; {share:.0%} within the tolerance"),
-    ]
-    return [*lines, table(columns, [[row[column] for column in columns] for row in document["cases"]])]

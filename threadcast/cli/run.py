@@ -48,7 +48,7 @@ disturbed steps."""
 @click.option(
     "--steps", type=click.IntRange(3, 100_000), default=30, show_default=True, help="Steps timed of each kind."
 )
-@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else hill_climb].")
+@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else what was measured].")
 @click.option(
     "--gains", is_flag=True, help="Time plain PyTorch too: freed memory kept, channels last, thread counts, each alone."
 )

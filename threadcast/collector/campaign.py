@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from threadcast.collector import budget
 from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_load, read_cpu_times, refuse_busy
-from threadcast.collector.proposers import FixedProposer, Proposer
+from threadcast.collector.counters.op_counters import OpCounters
+from threadcast.collector.proposers import Choice, FixedProposer, LearningProposer, Proposer
+from threadcast.collector.rounds import ExpectedRegret, RegretRounds
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph
 from threadcast.core.errors import BusyMachine, MeasurementError
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 MEAN_S = 0.15
 """Default mean seconds for one op in one case: ResNet-18's training step (94 ops) at 2 cases takes half a minute."""
+
+
+ENOUGH = 0.02
+"""Default expected regret at which a campaign ends: as much as medians are known to by default."""
 
 
 class Measurer(Protocol):
@@ -49,6 +55,8 @@ class CampaignProgress:
     remaining_s: float
     op: Op
     case: Case
+    expected_regret: float | None = None
+    """The larger of the step's and the ops' mean, before this round; None without forecasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,10 @@ class CampaignReport:
     elapsed_s: float
     load: Load | None
     """How busy other processes kept the CPUs meanwhile; None if nothing was measured or the load could not be read."""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    """By op key, the case that the forecast chooses at the end; empty where the proposer is no `LearningProposer`."""
+    expected: ExpectedRegret | None = None
+    """What these choices are expected to cost; None where there are none."""
 
 
 @dataclass(slots=True)
@@ -82,6 +94,7 @@ class _State:
     spent_s: float = 0.0
     budget_left_s: float = 0.0
     watch: LoadWatch | None = None
+    rounds: RegretRounds | None = None
 
     @property
     def done(self) -> int:
@@ -92,12 +105,15 @@ class Campaign:
     """Measures the distinct ops of a graph in the cases that `proposer` asks for, and stores each measurement at once.
 
     Measurements in the store of the same machine, op, case and conditions are used and not repeated, so a campaign that
-    was killed continues where it was. The work goes in rounds: the proposer is asked for the next case of every op, ops
-    are grouped by case, and each case's team of threads is started once in a round.
+    was killed continues where it was. The work goes in rounds: the proposer is asked for the next case of every op, a
+    `LearningProposer` of the ops whose choice may still cost most (`rounds`); ops are grouped by case, and each case's
+    team of threads is started once in a round.
 
+    `enough` is the expected regret at which a campaign that follows a `LearningProposer` ends.
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
     `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
-    refused. `on_progress` is called after each measurement. An op that fails is left out of the following rounds.
+    refused. Stored measurements that lack what `counters` require are made again. `on_progress` is called after each
+    measurement. An op that fails is left out of the following rounds.
     """
 
     def __init__(
@@ -106,18 +122,21 @@ class Campaign:
         proposer: Proposer,
         store: Store,
         *,
+        enough: float = ENOUGH,
         mean_s: float = MEAN_S,
         tolerance: float = 0.02,
         confidence: float = 0.95,
         busy_limit: float | None = LIMIT,
+        counters: OpCounters | None = None,
         on_progress: Callable[[CampaignProgress], None] | None = None,
         measure_load: Callable[[Sequence[int]], Load] = measure_load,
         read_cpu_times: Callable[[Sequence[int]], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._goal = Goal(tolerance, confidence, mean_s)
+        self._goal, self._enough = Goal(tolerance, confidence, mean_s), enough
         self._measurer, self._proposer, self._store = measurer, proposer, store
         self._machine = measurer.machine
+        self._counters = counters or OpCounters()
         self._busy_limit, self._on_progress = busy_limit, on_progress or (lambda progress: None)
         self._measure_load, self._read_cpu_times, self._clock = measure_load, read_cpu_times, clock
 
@@ -130,6 +149,8 @@ class Campaign:
         state = _State(graph.distinct_ops(), Counter(op.key for op in graph.ops), self._known(graph))
         state.reused = sum(len(self._cases_used(known)) for known in state.observed.values())
         started_s = self._clock()
+        if isinstance(self._proposer, LearningProposer):
+            state.rounds = RegretRounds(self._proposer, enough=self._enough, clock=self._clock)
         work = self._next_round(state)
         state.watch = self._watch_load() if work else None
         while work:
@@ -137,14 +158,19 @@ class Campaign:
             work = self._next_round(state)
         observed = {key: tuple(found) for key, found in state.observed.items()}
         load = state.watch.overall() if state.watch else None
-        return CampaignReport(observed, state.failed, state.measured, state.reused, self._clock() - started_s, load)
+        return CampaignReport(
+            observed, state.failed, state.measured, state.reused, self._clock() - started_s, load,
+            choices=state.rounds.choices if state.rounds else {},
+            expected=state.rounds.expected if state.rounds and state.rounds.choices else None,
+        )  # fmt: skip
 
     def _known(self, graph: OpGraph) -> dict[str, list[Measurement]]:
         """The store's measurements of the graph's ops on this machine under the same conditions, by op key."""
         known: dict[str, list[Measurement]] = {key: [] for key in graph.distinct_ops()}
         wanted = self._measurer.conditions
         for found in self._store.measurements(machine=self._machine.fingerprint, keys=known):
-            if all(found.conditions.get(name) == value for name, value in wanted.items()):
+            comparable = all(found.conditions.get(name) == value for name, value in wanted.items())
+            if comparable and not self._counters.lacking(found):
                 known[found.op.key].append(found)
         return known
 
@@ -163,26 +189,35 @@ class Campaign:
             return None
 
     def _next_round(self, state: _State) -> dict[Case, list[Op]]:
-        """Ask every op for its next case."""
+        """The ops to measure next, by the case that the proposer asks for."""
+        asked = self._asked_of_some(state, state.rounds) if state.rounds else self._asked_of_each(state)
         work: dict[Case, list[Op]] = defaultdict(list)
-        finished = []
-        state.left = {}
+        for key, case in asked.items():
+            if any(found.case == case for found in state.observed[key]):
+                raise MeasurementError(
+                    f"{type(self._proposer).__name__} asked for {case} of {key} again; propose() must return a case "
+                    f"that was not observed, or None"
+                )
+            work[case].append(state.ops[key])
+        return dict(sorted(work.items()))
+
+    def _asked_of_some(self, state: _State, rounds: RegretRounds) -> dict[str, Case]:
+        going = {key: op for key, op in state.ops.items() if key not in state.failed}
+        asked = rounds.next(going, state.runs_a_step, state.observed, self._machine)
+        state.left = dict.fromkeys(rounds.wanting, 1)
+        return asked
+
+    def _asked_of_each(self, state: _State) -> dict[str, Case]:
+        asked, finished = {}, []
         for key, op in state.ops.items():
             known = state.observed[key]
             case = self._proposer.propose(op, known, self._machine) if key not in state.failed else None
             if case is None:
                 finished.append(len(known))
-                continue
-            if any(found.case == case for found in known):
-                raise MeasurementError(
-                    f"{type(self._proposer).__name__} asked for {case} of {key} again; propose() must return a case "
-                    f"that was not observed, or None"
-                )
-            work[case].append(op)
-        for ops in work.values():
-            for op in ops:
-                state.left[op.key] = self._cases_left(state.observed[op.key], finished)
-        return dict(sorted(work.items()))
+            else:
+                asked[key] = case
+        state.left = {key: self._cases_left(state.observed[key], finished) for key in asked}
+        return asked
 
     def _cases_used(self, known: Sequence[Measurement]) -> set[Case]:
         """The cases that the proposer asks for and that are measured already."""
@@ -239,4 +274,7 @@ class Campaign:
         remaining_s = budget.remaining_s(
             state.spent_s, state.measured + len(state.failed), left, mean_s=self._goal.budget_s
         )
-        self._on_progress(CampaignProgress(state.done, state.done + left, state.reused, remaining_s, op, case))
+        expected = state.rounds.expected.larger if state.rounds else None
+        self._on_progress(
+            CampaignProgress(state.done, state.done + left, state.reused, remaining_s, op, case, expected)
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from threadcast.core import Case, Machine, Measurement, Op
@@ -22,6 +23,31 @@ class FixedProposer(Proposer, Protocol):
 
     def cases(self, machine: Machine) -> tuple[Case, ...]:
         """All cases in which each op is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The case that a forecast chooses for an op now, and the case to measure next, None where that changes nothing.
+
+    `seconds` are those of `case`, forecast or measured. `expected_regret`: how much longer than the best case it is
+    expected to take, as a share of the best case's time.
+    """
+
+    case: Case
+    seconds: float
+    expected_regret: float
+    next_case: Case | None
+
+
+@runtime_checkable
+class LearningProposer(Proposer, Protocol):
+    """A proposer that knows what its choices may cost, and learns from a campaign's measurements of all ops."""
+
+    def choices(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> list[Choice]:
+        """The choice for each op; `next_case` is never one that the op's `observed` has."""
+
+    def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> None:
+        """Take over all of the campaign's measurements so far; learn from them at length only with `tune`."""
 
 
 class EveryCase:

@@ -47,6 +47,8 @@ class Measurement:
     case: Case
     samples: tuple[Sample, ...]
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    _median_s: float | None = field(init=False, default=None, repr=False, compare=False)
+    """What `seconds` returned; None before its first call. Comparing models asks for each median some 500 times."""
 
     def __post_init__(self) -> None:
         if not self.samples:
@@ -59,9 +61,9 @@ class Measurement:
     @property
     def seconds(self) -> float:
         """Median of the samples' seconds."""
-        if len(self.samples) == 1:
-            return self.samples[0].seconds
-        return statistics.median(sample.seconds for sample in self.samples)
+        if self._median_s is None:
+            object.__setattr__(self, "_median_s", statistics.median([sample.seconds for sample in self.samples]))
+        return self._median_s  # type: ignore[return-value]
 
     def counter(self, name: str) -> float | None:
         """Median over the samples in which the counter was read; None where it was read in none."""

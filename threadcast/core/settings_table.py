@@ -52,6 +52,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         ),
         Setting("profile.budget_s", float, 0.15, "Mean time for one op in one case; those that weigh more get more.",
                 "seconds", minimum=0.001),
+        Setting("profile.enough", float, 0.02, "Expected regret of the chosen cases, as a share of the best cases' "
+                "time, at which a profile that follows a model ends.", minimum=0.0001, maximum=10),
         Setting(
             "profile.confidence", float, 0.95, "Confidence of the interval around each median.", minimum=0.5,
             maximum=0.999,

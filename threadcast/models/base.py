@@ -7,8 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, Self
 
+import numpy as np
+
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
+from threadcast.models.choosing import Outlook, interval_covariance, outlook
 
 
 class Range(NamedTuple):
@@ -64,6 +67,22 @@ class PerformanceModel(ABC):
             self.predict(op, measured, cases, machine=machine) for op, measured in zip(ops, observed, strict=True)
         ]
         return CurveTable.of(curves, model=self.name)
+
+    def outlooks(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> list[Outlook]:
+        """What choosing among the machine's cases by the forecast may cost each op; `ask` is what `propose` returns.
+
+        Errors are assumed to be as large as intervals say, and alike in neighbouring cases; override where the model
+        knows more. ModelError where it cannot predict.
+        """
+        cases = machine.cases()
+        table = self.predict_many(ops, observed, cases, machine=machine)
+        found = []
+        for row, op in enumerate(ops):
+            left = interval_covariance(table.low[row], table.high[row], cases)
+            asked = self.propose(op, observed[row], machine)
+            without = outlook(np.log(table.seconds[row]), left, np.zeros(len(cases), dtype=bool), 0.0)
+            found.append(without._replace(ask=None if asked is None else cases.index(asked)))
+        return found
 
     @abstractmethod
     def to_files(self) -> dict[str, bytes]:

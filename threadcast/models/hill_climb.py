@@ -149,4 +149,4 @@ class HillClimb(PerformanceModel):
 
 
 def _interval(document: Any) -> int | None:
-    return None if document.get("interval") is None else member(document, "interval", int)
+    return None if document["interval"] is None else member(document, "interval", int)

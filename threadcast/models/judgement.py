@@ -11,6 +11,7 @@ import numpy as np
 from threadcast.core.settings_table import STEPS
 from threadcast.models import metrics
 from threadcast.models.long_forecasts import why_too_long
+from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_score import OpScore
 
 RESAMPLES = 2000
@@ -91,13 +92,19 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome], *, steps: int = STEPS) -> Row:
-    """The outcomes of one model in one row; `steps` is how often a user runs each op."""
+def row_of(
+    model: str, split: str, fold: str, outcomes: Sequence[Outcome], *, floors: Sequence[float | None] = (),
+    steps: int = STEPS,
+) -> Row:  # fmt: skip
+    """The outcomes of one model in one row; `steps` is how often a user runs each op.
+
+    `floors`: the noise floor of each op (`noise_floors`); none is stated without them.
+    """
     scores = [score for outcome in outcomes for score in outcome.scores.values()]
     points = np.concatenate([np.empty((4, 0)), *(score.points for score in scores)], axis=1)
     actual, predicted, low, high = points
     regrets = [score.regret for score in scores]
-    floors = [score.noise_floor for score in scores if score.noise_floor is not None]
+    known_floors = [floors[at] for outcome in outcomes for at in outcome.scores] if floors else []
     reasons = [reason for outcome in outcomes for reason in outcome.unusable.values()]
     accuracy = metrics.accuracy(actual, predicted)
     calls = [outcome.call_s for outcome in outcomes if outcome.call_s is not None]
@@ -113,7 +120,7 @@ def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome], *, st
         regret_mean=_mean(regrets),
         regret_p95=float(np.quantile(regrets, 0.95)) if regrets else None,
         regret_all_threads=_mean([score.regret_all_threads for score in scores]),
-        noise_floor=_mean(floors),
+        noise_floor=_mean([floor for floor in known_floors if floor is not None]),
         fit_s=sum(outcome.fit_s for outcome in outcomes),
         predict_us=1e6 * sum(outcome.predict_s for outcome in outcomes) / len(regrets) if regrets else None,
         ops=len(regrets),
@@ -129,6 +136,14 @@ def row_of(model: str, split: str, fold: str, outcomes: Sequence[Outcome], *, st
         call_us=None if not calls else 1e6 * float(np.mean(calls)),
         worse_than_zero=why_too_long(scores) if accuracy is not None and accuracy < 0 else None,
     )
+
+
+def noise_floors(entries: Sequence[MeasuredOp]) -> list[float | None]:
+    """For each op, the accuracy with which one half of its samples predicts the other; None where a case has one."""
+    return [
+        metrics.noise_floor([[sample.seconds for sample in m.samples] for m in entry.by_case.values()])
+        for entry in entries
+    ]
 
 
 def cost_of(scores: Sequence[OpScore], steps: int) -> float | None:

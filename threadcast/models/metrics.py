@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def noise_floor(samples: Sequence[Sequence[float]]) -> float | None:
     """
     if not samples or min(map(len, samples)) < 2:
         return None
-    halves = np.array([[np.median(of_case[::2]), np.median(of_case[1::2])] for of_case in samples])
+    halves = np.array([[median(of_case[::2]), median(of_case[1::2])] for of_case in samples])
     return accuracy(halves[:, 0], halves[:, 1])
 
 

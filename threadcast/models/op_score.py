@@ -37,7 +37,6 @@ class OpScore:
     all_threads_s: float
     samples: int
     measuring_s: float
-    noise_floor: float | None
 
     @classmethod
     def of(cls, entry: MeasuredOp, observed: Sequence[Measurement], table: CurveTable, row: int) -> OpScore:
@@ -55,7 +54,6 @@ class OpScore:
             float(actual[most]),
             len(given),
             measuring_s(observed),
-            metrics.noise_floor([[s.seconds for s in m.samples] for m in entry.by_case.values()]),
         )
 
     @property

@@ -107,7 +107,11 @@ class ScalingLaw(PerformanceModel):
             affinity: self._law({c.threads: k for c, k in knots.items() if c.affinity is affinity}, machine)
             for affinity in Affinity
         }
-        points = [knots.get(case) or self._point(laws, case, machine) for case in cases]
+        terms = self.terms(np.array([case.threads for case in cases], dtype=np.float64), machine)
+        points = [
+            knots.get(case) or self._point(laws, case, [of_set[row] for of_set in terms])
+            for row, case in enumerate(cases)
+        ]
         seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
         return Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
 
@@ -125,11 +129,11 @@ class ScalingLaw(PerformanceModel):
         assert best is not None
         return _Law(best[1], best[2], counts[0], counts[-1])
 
-    def _point(self, laws: Mapping[Affinity, _Law | None], case: Case, machine: Machine) -> Knot:
+    def _point(self, laws: Mapping[Affinity, _Law | None], case: Case, terms: Sequence[Floats]) -> Knot:
+        """The forecast at one case; `terms` are those of each set there, (n_terms,)."""
         own = laws[case.affinity]
         law = own or next(law for law in laws.values() if law is not None)
-        terms = self.terms(np.array([float(case.threads)]), machine)[law.which][0]
-        seconds = max(float(terms @ law.weights), 1e-12)
+        seconds = max(float(terms[law.which] @ law.weights), 1e-12)
         low, high = np.exp(self._bounds)
         if own is None:
             low, high = low / OTHER_AFFINITY_FACTOR, high * OTHER_AFFINITY_FACTOR

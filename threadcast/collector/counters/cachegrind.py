@@ -57,7 +57,7 @@ class CacheSimulator:
     raises CounterUnavailable without valgrind or on a processor other than x86-64.
     """
 
-    def __init__(self, machine: Machine | None = None, *, runs: int = 2, timeout_s: float = 600.0) -> None:
+    def __init__(self, machine: Machine | None = None, *, runs: int = 1, timeout_s: float = 600.0) -> None:
         if runs < 1:
             raise InvalidInput(f"runs={runs} must be at least 1")
         self._machine, self._runs, self._timeout_s = machine, runs, timeout_s
@@ -148,8 +148,9 @@ class CacheSimulator:
         if process is None:
             return
         process.kill()
-        with process:  # closes its pipes and waits for its end
-            pass
+        with process, contextlib.suppress(BrokenPipeError):  # closes its pipes and waits for its end
+            if process.stdin:
+                process.stdin.close()  # what it did not read may be in the buffer still
 
 
 def add_counts(measurement: Measurement, counts: Mapping[str, float]) -> Measurement:

@@ -98,8 +98,10 @@ class ThreadCounters:
             group.disable()
         found: dict[str, dict[int, list[Reading]]] = {}
         for thread, group in opened:
-            for name, reading in group.read().items():
-                found.setdefault(name, {}).setdefault(thread, []).append(reading)
+            # the kernel reads no group that a new thread inherited while it was being opened: as if it was not asked
+            with contextlib.suppress(ChildProcessError):
+                for name, reading in group.read().items():
+                    found.setdefault(name, {}).setdefault(thread, []).append(reading)
         if not self._stay_open:
             self._close()
         for name, by_thread in found.items():

@@ -1,0 +1,118 @@
+"""How long the learned curve takes to learn and to forecast, beside XGBoost alone; `benchmarks/models.py` runs this.
+
+    python benchmarks/model_speed.py [--million]
+
+Times of ops are by a formula: how they come about does not matter here. Each figure is printed as soon as it is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec, read_machine
+from threadcast.models.learned_curve import LearnedCurve
+from threadcast.models.measured import group
+from threadcast.models.point_trees import Points, PointTrees, Shape
+from threadcast.models.static_features import joint_features
+
+MACHINE = Machine.uniform("ninety-six", 96)
+SAMPLED = (Case(10), Case(33), Case(87))
+KNOWN = 1000
+"""Ops that are learned from, at 96 cases each."""
+MILLION = 10_417
+"""Ops with a million samples, one for each of 96 cases."""
+
+
+def speed(*, million: bool = False) -> dict[str, float]:
+    """Seconds to learn and to forecast, and bytes of memory.
+
+    Learned are `KNOWN` ops at 96 cases, with `million` also `MILLION` ops; forecast are 10,000 curves, 1,000, and one,
+    from three samples each. "xgboost_1000_s" is one call of XGBoost for as many points as 1,000 curves have, with as
+    many trees of the same depth, on one thread.
+    """
+    random = np.random.default_rng(0)
+    sides = np.exp(random.uniform(np.log(16), np.log(8192), (MILLION, 3))).astype(int)
+    ops = [
+        Op("mm", (TensorSpec((m, k)), TensorSpec((k, n))), outputs=(TensorSpec((m, n)),)) for m, k, n in sides.tolist()
+    ]
+    cases = MACHINE.cases()
+
+    def measured(op: Op, case: Case) -> Measurement:
+        seconds = op.flops / 2e10 / case.threads + 1e-6 * case.threads
+        return Measurement(op, MACHINE, case, (Sample(seconds * float(np.exp(0.05 * random.standard_normal()))),))
+
+    found: dict[str, float] = {}
+
+    def note(name: str, value: float) -> None:
+        found[name] = value
+        print(f"  {name}: {value:.4g}", file=sys.stderr, flush=True)
+
+    known = [measured(op, case) for op in ops[:KNOWN] for case in cases]
+    model = LearnedCurve(samples=3, jobs=len(read_machine()))
+    note("fit_s", _seconds(lambda: model.fit(known), 1))
+    note("fit_peak_bytes", _peak_bytes())
+    observed = [[measured(op, case) for case in SAMPLED] for op in ops[:10_000]]
+    for count, times in ((10_000, 3), (1000, 10)):
+        note(
+            f"predict_{count}_s",
+            _seconds(lambda n=count: model.predict_many(ops[:n], observed[:n], cases, machine=MACHINE), times),
+        )
+    note("predict_one_s", _seconds(lambda: model.predict(ops[0], observed[0], cases, machine=MACHINE), 200))
+    points = Points.of(group(known[: 100 * len(cases)]))
+    trees = PointTrees("xgboost", Shape(trees=model.shape.trees, depth=model.shape.depth))
+    trees.fit(points.features, points.targets, jobs=1)
+    features = joint_features(ops[:1000], MACHINE, cases)
+    flat = features.reshape(-1, features.shape[2])
+    note("xgboost_1000_s", _seconds(lambda: trees.forecast(flat), 10))
+    if million:
+        del known, observed
+        samples = [measured(op, case) for op in ops for case in cases]
+        note("million_samples_bytes", _peak_bytes())
+        note("million_fit_s", _seconds(lambda: LearnedCurve(samples=3, jobs=len(read_machine())).fit(samples), 1))
+        note("million_peak_bytes", _peak_bytes())
+    return found
+
+
+def described(took: dict[str, float]) -> str:
+    """The figures as a section in Markdown."""
+    text = (
+        "## Speed\n\n"
+        f"{KNOWN:,} ops at 96 cases are learned in {took['fit_s']:.1f} s; 10,000 curves from 3 samples each take "
+        f"{took['predict_10000_s']:.2f} s, one {took['predict_one_s'] * 1e3:.2f} ms."
+    )
+    if "xgboost_1000_s" in took:
+        text += (
+            f" 1,000 curves take {took['predict_1000_s'] * 1e3:.0f} ms; XGBoost alone, one call for as many points "
+            f"with as many trees on one thread, {took['xgboost_1000_s'] * 1e3:.0f} ms."
+        )
+    if "million_fit_s" in took:
+        own = (took["million_peak_bytes"] - took["million_samples_bytes"]) / 2**20
+        text += f" A million samples are learned in {took['million_fit_s']:.0f} s, in {own:.0f} MiB beside the samples."
+    return text + "\n"
+
+
+def _peak_bytes() -> float:
+    """The largest resident memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    taken = []
+    for _ in range(times):
+        started_s = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started_s)
+    return median(taken)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--million", action="store_true", help="also learn from a million samples")
+    print(described(speed(million=parser.parse_args().million)))

@@ -1,0 +1,71 @@
+"""What the choice of a case may cost while forecasts are uncertain, and which measurement lowers that cost most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threadcast.core import Case
+from threadcast.core.curve import Floats
+
+DRAWS = 128
+"""Curves that are drawn at random for an estimate."""
+
+
+class Outlook(NamedTuple):
+    """The choice of a case by a forecast.
+
+    `best`: the case with the least forecast time; `seconds`: that time; `expected_regret`: its extra time as a share of
+    the best case's; `ask`: the case whose measurement lowers that most, None where no measurement is wanted. Cases are
+    positions.
+    """
+
+    best: int
+    seconds: float
+    expected_regret: float
+    ask: int | None
+
+
+NORMAL_95 = 1.645
+"""95th percentile of the standard normal distribution."""
+
+ALIKE_WITHIN = 1.0
+"""Difference of log threads over which the correlation of a forecast's errors falls to 1/e, where a model says no more
+than how wide its intervals are. A convention; with the learned curve on MKL's sgemm it is about 1."""
+
+
+def interval_covariance(low: Floats, high: Floats, cases: Sequence[Case]) -> Floats:
+    """The covariance (n_cases, n_cases) of log times whose 90 % interval is from `low` to `high` seconds (n_cases,)."""
+    deviations = np.log(high / low) / (2 * NORMAL_95)
+    threads = np.log([case.threads for case in cases])
+    apart = np.abs(threads[:, None] - threads)
+    found: Floats = np.outer(deviations, deviations) * np.exp(-apart / ALIKE_WITHIN)
+    return found
+
+
+def outlook(logs: Floats, covariance: Floats, allowed: NDArray[np.bool_], noise: float, *, seed: int = 0) -> Outlook:
+    """The outlook for one op with forecast `logs` (n_cases,) of seconds and their `covariance` (n_cases, n_cases).
+
+    `allowed` (n_cases,): the cases that may be measured; `noise`: the variance of the log of a measurement. The regret
+    of a choice comes from cases that may be faster; a measurement is worth how much it narrows the difference between
+    the chosen case and each of these, weighted by their part of the regret.
+    """
+    best = int(logs.argmin())
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    drawn = logs + np.random.default_rng(seed).standard_normal((DRAWS, len(logs))) @ root.T
+    fastest = drawn.argmin(axis=1)
+    lost = np.exp(drawn[:, best] - drawn.min(axis=1)) - 1
+    regret = float(lost.mean())
+    seconds = float(np.exp(logs[best]))
+    if not allowed.any():
+        return Outlook(best, seconds, regret, None)
+    part = np.bincount(fastest, weights=lost, minlength=len(logs))
+    alone = np.diag(covariance)
+    between = covariance[best] - covariance  # row b: covariance of (chosen - b) with every case
+    apart = np.maximum(alone[best] + alone - 2 * covariance[best], 1e-12)
+    narrowed = (part / apart) @ between**2 / (alone + noise)
+    return Outlook(best, seconds, regret, int(np.where(allowed, narrowed, -1.0).argmax()))

@@ -1,0 +1,73 @@
+"""A campaign that follows a model: any performance model as a campaign's proposer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+
+from threadcast.collector.budget import guess_s
+from threadcast.collector.proposers import Choice
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+from threadcast.core.errors import ModelError
+from threadcast.models.base import PerformanceModel
+from threadcast.models.joint_process import JointProcess
+
+UNKNOWN_REGRET = 1.0
+"""Assumed regret of a choice while a model cannot forecast: twice the best case's time. A convention; in sets of curves
+of large machines the choice of all cores costs that much or less for nine ops of ten."""
+
+
+class FollowedModel:
+    """A model as a campaign's proposer (`collector.proposers.LearningProposer`).
+
+    `known` are measurements of other campaigns and machines; the model is fitted to them and to the campaign's own
+    together. Without `fits` the model stays as it is.
+    """
+
+    def __init__(self, model: PerformanceModel, known: Sequence[Measurement] = (), *, fits: bool = True) -> None:
+        self.model, self._known, self._fits = model, tuple(known), fits
+
+    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+        """The model's proposal."""
+        return self.model.propose(op, observed, machine)
+
+    def choices(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> list[Choice]:
+        """The choice for each op; all cores, with `UNKNOWN_REGRET`, where the model cannot forecast."""
+        cases = machine.cases()
+        try:
+            with _one_thread():
+                found = self.model.outlooks(ops, observed, machine)
+        except ModelError:
+            if len(ops) > 1:  # an op that cannot be forecast must not hide the others
+                return [self.choices([op], [known], machine)[0] for op, known in zip(ops, observed, strict=True)]
+            op, known = ops[0], observed[0]
+            asked, most = self.model.propose(op, known, machine), max(cases, key=lambda case: case.threads)
+            return [Choice(most, guess_s(op, most, known), UNKNOWN_REGRET, asked)]
+        return [
+            Choice(cases[one.best], one.seconds, one.expected_regret, None if one.ask is None else cases[one.ask])
+            for one in found
+        ]
+
+    def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> None:
+        """Fit the model to these measurements and those known before; where that fails, it stays as it is."""
+        every = [*self._known, *measurements]
+        with _one_thread(), suppress(ModelError):
+            if self._fits and isinstance(self.model, JointProcess):
+                self.model.learn(every, tune=tune)
+            elif self._fits and tune:
+                self.model = copy.deepcopy(self.model).fit(every)
+
+    def curves(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> CurveTable:
+        """The curves of the ops at all cases, measured points where there are any; ModelError where the model cannot
+        forecast one."""
+        with _one_thread():
+            return self.model.predict_many(ops, observed, machine.cases(), machine=machine)
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Linear algebra in one thread: the matrices are small, and threads that wait for the next would disturb timing."""
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return limits
