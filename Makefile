@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-new-machine bench-intervals bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -74,12 +74,16 @@ bench-models: $(READY)
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
 
-<<<<<<< HEAD
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
 # prints those on ADSALA's curves.
 bench-profiling: $(READY)
 	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
-=======
+
+# Forecasts for machines that nobody measured, from the prior that the package ships: docs/new-machine-tables.md and its
+# picture. CURVES=folder prints those on ADSALA's curves. PRIOR=--store learns the prior again and puts it into the package.
+bench-new-machine: $(READY)
+	$(BIN)/python benchmarks/shipped_prior.py $(PRIOR) $(if $(CURVES),--curves $(CURVES),--page)
+
 # Table IV of Liu et al. 2018 by the paper's protocol, simulated and on recorded times: data/studies/paper_protocol.csv.
 bench-paper-study: $(READY)
 	$(BIN)/python benchmarks/paper_protocol.py --write
@@ -87,7 +91,6 @@ bench-paper-study: $(READY)
 # Runs every notebook and stores what it shows. NAMES=beginnings of names runs some.
 notebooks: $(READY)
 	$(BIN)/python benchmarks/notebooks.py $(NAMES)
->>>>>>> main
 
 # Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)

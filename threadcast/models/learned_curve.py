@@ -4,14 +4,13 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Self
 
 import numpy as np
 
-from threadcast.collector.calibration import Calibration
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
@@ -27,14 +26,15 @@ from threadcast.models.interpolation import Knot, curve_through, knots_of, refus
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.machine_transfer import MachineTransfer, Sampled
-from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.machines_left_out import machines_left_out
+from threadcast.models.measured import by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.sampling import evenly_spread
 
-SCHEMA = "threadcast.learned_curve/3"
+SCHEMA, OLDER_SCHEMA = "threadcast.learned_curve/3", "threadcast.learned_curve/2"
 
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
@@ -74,14 +74,14 @@ class LearnedCurve(BatchModel):
 
     def __init__(
         self, *, samples: int = 3, enough: float = 0.0, trees: int = 60, depth: int = 8, rate: float = 0.12,
-        seed: int = 0, jobs: int = 1, calibrations: Iterable[Calibration] = (),
+        seed: int = 0, jobs: int = 1,
     ) -> None:  # fmt: skip
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
             raise InvalidInput(f"samples={samples!r} must be a whole number of at least 0")
         if not enough >= 0:
             raise InvalidInput(f"enough={enough!r} must be at least 0, a share of the best case's time")
         self.samples, self.enough, self.jobs = samples, float(enough), jobs
-        self.shape, self._calibrations = Shape(trees, depth, rate, seed), tuple(calibrations)
+        self.shape = Shape(trees, depth, rate, seed)
         self.notes: tuple[str, ...] = ()
         """What the last `fit` left out."""
         self._trees: PointTrees | None = None
@@ -130,7 +130,7 @@ class LearnedCurve(BatchModel):
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
-        points = Points.of(entries, names, MachineLimits.learned(entries, self._calibrations))
+        points = Points.of(entries, names, MachineLimits.learned(entries))
         trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
         out_of_fold = points.targets - residuals
         by_machine: dict[str, list[int]] = {}
@@ -154,33 +154,8 @@ class LearnedCurve(BatchModel):
         self.notes = tuple(notes)
         if machines:
             self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
-        self._transfer = MachineTransfer.learned(self._left_out(entries, points, by_machine))
+        self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
         return self
-
-    def _left_out(
-        self, entries: Sequence[MeasuredOp], points: Points, by_machine: Mapping[str, Sequence[int]]
-    ) -> Iterator[tuple[Floats, Floats]]:
-        """For each machine, if there are several: log thread counts, and errors (n_ops, n_cases) of forecasts by trees
-        that learned from the other machines only."""
-        for rows in by_machine.values():
-            if len(rows) < MIN_OPS or len(by_machine) < 2:
-                continue
-            own = [entries[row] for row in rows]
-            left = np.ones(len(points.targets), dtype=bool)
-            for row in rows:
-                left[points.of_op[row]] = False
-            trees = points.trees("xgboost", self.shape, left, jobs=self.jobs)
-            calibrated = MachineLimits({c.machine: c for c in self._calibrations})
-            cases = tuple(sorted({case for entry in own for case in entry.by_case}))
-            position = {case: i for i, case in enumerate(cases)}
-            errors = np.full((len(own), len(cases)), np.nan)
-            for at, (row, entry) in enumerate(zip(rows, own, strict=True)):
-                known = tuple(entry.by_case)
-                logs = points.targets[points.of_op[row]] + points.rooflines[points.of_op[row]]
-                roofline = calibrated.log_seconds([entry.op], entry.machine, known)[0]
-                forecast = trees.forecast(points.features[points.of_op[row]]) + roofline
-                errors[at, [position[case] for case in known]] = logs - forecast
-            yield np.log([case.threads for case in cases]), errors
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -195,12 +170,24 @@ class LearnedCurve(BatchModel):
         known = [by_case(measurements) for measurements in observed]
         for measured in chain.from_iterable(measured_at.values() for measured_at in known):
             refuse_defect(measured)
+        learned = self._machines.get(machine.fingerprint) or self._unknown(ops, known, tuple(cases), machine)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
-        if len(wanting) < len(ops):  # the others need no forecast, and many samples take long
-            return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
-        translated = self._op_features.translated(ops)
-        learned = self._machines.get(machine.fingerprint) or self._unknown(translated, known, tuple(cases), machine)
-        logs, spread = self._forecast(translated, known, learned, machine)
+        if len(wanting) == len(ops):
+            return self._curves(ops, known, cases, learned, machine)
+        # the others need no forecast, and many samples take long
+        seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
+        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
+        if wanting:
+            found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
+            seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
+            source[wanting] = found.source
+        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
+
+    def _curves(
+        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],
+        learned: MachineCurves, machine: Machine,
+    ) -> CurveTable:  # fmt: skip
+        logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
         samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
@@ -212,20 +199,6 @@ class LearnedCurve(BatchModel):
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
-
-    def _partly(
-        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case],
-        wanting: Sequence[int], machine: Machine,
-    ) -> CurveTable:  # fmt: skip
-        """The curves of the ops in rows `wanting`; points of the other ops are NaN."""
-        seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
-        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
-        if wanting:
-            some = [ops[row] for row in wanting], [observed[row] for row in wanting]
-            found = self.predict_many(*some, cases, machine=machine)
-            seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
-            source[wanting] = found.source
-        return CurveTable(tuple(cases), seconds, low, high, source, self.name)
 
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
@@ -283,29 +256,25 @@ class LearnedCurve(BatchModel):
 
         What the samples of the ops have in common shifts the forecasts of all ops, and narrows their intervals.
         """
+        assert self._trees is not None
         every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
         log_threads = np.log([case.threads for case in every])
         position = {case: i for i, case in enumerate(every)}
         sampled = []
         some = [row for row, measured_at in enumerate(known) if measured_at]
-        base = self._trees_of(machine)([ops[row] for row in some], every) if some else np.empty((0, len(every)))
-        for row, forecast in zip(some, base, strict=True):
-            at = [position[case] for case in known[row]]
-            logs = np.log([measured.seconds for measured in known[row].values()])
-            counts = np.array([len(measured.samples) for measured in known[row].values()])
-            sampled.append(Sampled(log_threads[at], logs - forecast[at], self._noise / counts))
+        if some:
+            base = self._trees.log_seconds(self._op_features.translated([ops[row] for row in some]), machine, every)
+            for row, forecast in zip(some, base, strict=True):
+                at = [position[case] for case in known[row]]
+                logs = np.log([measured.seconds for measured in known[row].values()])
+                counts = np.array([len(measured.samples) for measured in known[row].values()])
+                sampled.append(Sampled(log_threads[at], logs - forecast[at], self._noise / counts))
         mean, left = self._transfer.shift(log_threads, sampled)
         covariance = left + self._transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
         gaussian = CaseGaussian(mean, covariance, np.full(len(every), self._noise))
         bound = np.full(self.samples + 1, NORMAL_95)
         scales = dict.fromkeys((op.kind for op in ops), 1.0)
         return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound, scales)
-
-    def _trees_of(self, machine: Machine) -> Callable[[Sequence[Op], Sequence[Case]], Floats]:
-        trees = self._trees
-        if trees is None:
-            raise ModelError(f"{self.name} has learned nothing yet: fit it first")
-        return lambda ops, cases: trees.log_seconds(ops, machine, cases)
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
@@ -339,15 +308,18 @@ class LearnedCurve(BatchModel):
         """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            check_schema(document, SCHEMA)
+            older = check_schema(document, SCHEMA, OLDER_SCHEMA) == OLDER_SCHEMA
             loaded = LearnedCurve(
                 samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
             loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
-            loaded._transfer = MachineTransfer.from_json(document["transfer"])
-            loaded._noise = finite(document["noise"], pointer="/noise")
-            limits = MachineLimits.from_json(document["limits"])
+            limits = MachineLimits.from_json(None if older else document["limits"])
+            if older:
+                loaded._noise = finite(document["residuals"][2], pointer="/residuals/2")
+            else:
+                loaded._transfer = MachineTransfer.from_json(document["transfer"])
+                loaded._noise = finite(document["noise"], pointer="/noise")
             if not loaded._noise > 0:
                 raise ArtefactError("model.json has a variance that is not above 0")
             if "op_features" in document:

@@ -38,6 +38,7 @@ class NominalRoofline(Roofline):
 
 
 def nominal(machine: Machine) -> Calibration:
+    """The calibration of a machine that was not measured: typical constants, its clock and its memory nodes."""
     clocks = [core.max_hz or CORE_HZ for core in machine.cores]
     nodes: dict[int, int] = {}
     for core in machine.cores:

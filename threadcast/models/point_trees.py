@@ -18,7 +18,7 @@ from threadcast.models.base import Range
 from threadcast.models.decision_trees import Trees
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp
-from threadcast.models.static_features import Features, joint_features, work
+from threadcast.models.static_features import Features, joint_features
 
 Library = Literal["xgboost", "hist_boosting"]
 
@@ -162,13 +162,6 @@ class Points:
         for key, rows in zip(self.keys, self.of_op, strict=True):
             part[rows] = of_key[key]
         return part
-
-
-def scale(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) log of an op's work per thread, so that trees need not learn it."""
-    threads = np.array([case.threads for case in cases], dtype=np.float64)
-    found: Floats = np.log(work(ops))[:, None] - np.log(threads)[None, :]
-    return found
 
 
 def _make(library: Library, shape: Shape, jobs: int) -> Any:

@@ -22,7 +22,7 @@ from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
-SCHEMA = "threadcast.static_regressor/2"
+SCHEMA, OLDER_SCHEMA = "threadcast.static_regressor/2", "threadcast.static_regressor/1"
 
 
 class StaticRegressor(BatchModel):
@@ -96,7 +96,7 @@ class StaticRegressor(BatchModel):
         """Load what `to_files` returned for the same library; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            check_schema(document, SCHEMA)
+            older = check_schema(document, SCHEMA, OLDER_SCHEMA) == OLDER_SCHEMA
             if document["library"] != self.library:
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
             loaded = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
@@ -107,7 +107,7 @@ class StaticRegressor(BatchModel):
                 loaded._op_features = OpFeatures.from_json(document["op_features"])
             loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
-            limits = MachineLimits.from_json(document["limits"])
+            limits = MachineLimits.from_json(None if older else document["limits"])
         if fitted:
             names = loaded._op_features.names
             loaded._trees = PointTrees(self.library, loaded.shape, names, limits).from_files(

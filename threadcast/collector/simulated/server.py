@@ -10,7 +10,9 @@ the op fits into them. Threads get whole tiles of the output, so that some wait 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,9 @@ FLOPS_PER_CYCLE = 16.0
 """Half of the most that AVX2 can do in float32, as `models.nominal_roofline` assumes."""
 
 L2_BYTES, L3_BYTES_PER_CORE = 1 << 20, 2 << 20
+
+CONDITIONS: Mapping[str, Any] = {"simulated": True, "family": "simulated servers", "cache": "warm"}
+"""Conditions of each measurement. Machines of one family are alike: none of them is unknown to who knows another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Server:
         """A measurement without noise at each case."""
         machine = self.machine
         return [
-            Measurement(op, machine, case, (Sample(float(seconds)),))
+            Measurement(op, machine, case, (Sample(float(seconds)),), CONDITIONS)
             for case, seconds in zip(cases, self.curve(op, cases), strict=True)
         ]
 
