@@ -74,12 +74,11 @@ bench-models: $(READY)
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
 
-<<<<<<< HEAD
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
 # prints those on ADSALA's curves.
 bench-profiling: $(READY)
 	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
-=======
+
 # Table IV of Liu et al. 2018 by the paper's protocol, simulated and on recorded times: data/studies/paper_protocol.csv.
 bench-paper-study: $(READY)
 	$(BIN)/python benchmarks/paper_protocol.py --write
@@ -87,7 +86,6 @@ bench-paper-study: $(READY)
 # Runs every notebook and stores what it shows. NAMES=beginnings of names runs some.
 notebooks: $(READY)
 	$(BIN)/python benchmarks/notebooks.py $(NAMES)
->>>>>>> main
 
 # Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)
