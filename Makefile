@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -78,6 +78,11 @@ bench-intervals: $(READY)
 # prints those on ADSALA's curves.
 bench-profiling: $(READY)
 	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
+
+# How well slow-downs of ops side by side are forecast from few pairs: docs/corun-tables.md. MEASURE=1 times all pairs on
+# this machine first (five minutes, on a quiet machine).
+bench-corun: $(READY)
+	$(BIN)/python benchmarks/corun.py $(if $(MEASURE),--measure) --write
 
 # Table IV of Liu et al. 2018 by the paper's protocol, simulated and on recorded times: data/studies/paper_protocol.csv.
 bench-paper-study: $(READY)
