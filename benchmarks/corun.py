@@ -271,7 +271,7 @@ def main() -> None:
         PAGE.write_text(text)
 
 
-_COLUMNS = """| measured pairs | classes left | error of the forecast | of 1.0 | of the mean | in the interval | high / low |
+_COLUMNS = """| pairs | classes left | error of the forecast | of 1.0 | of the mean | in the interval | high / low |
 |---|---|---|---|---|---|---|"""
 
 _PAGE = f"""# How well slow-downs side by side are forecast
