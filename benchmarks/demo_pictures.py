@@ -1,0 +1,43 @@
+"""The pictures of README.md from the page that `make demo` writes; `make demo-pictures` runs both.
+
+    python benchmarks/demo_pictures.py [--report build/demo/report.html] [--output docs/images]
+
+Needs Chromium on the PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+PICTURES = {"timeline.png": ("inception_block-training", False), "many-core.png": ("many-core", True)}
+"""By file name: the id of the section of the page, and whether the picture has the section's curves too."""
+WIDTH = 1100
+HIDE_CURVES = """section => { for (const curves of section.querySelectorAll(".curves")) {
+    curves.previousElementSibling.remove(); curves.remove(); } }"""
+
+
+def main() -> None:
+    """Take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", type=Path, default=Path("build/demo/report.html"))
+    parser.add_argument("--output", type=Path, default=Path("docs/images"))
+    chosen = parser.parse_args()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
+        page.goto(chosen.report.resolve().as_uri())
+        page.add_style_tag(content="section { padding: 0 .8rem .6rem } section h2 { margin-top: .8rem }")
+        for file, (name, curves) in PICTURES.items():
+            section = page.locator(f"#{name}")
+            if not curves:
+                section.evaluate(HIDE_CURVES)
+            section.screenshot(path=chosen.output / file)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
