@@ -13,11 +13,12 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-PICTURES = {"timeline.png": ("inception_block-training", False), "many-core.png": ("many-core", True)}
-"""By file name: the id of the section of the page, and whether the picture has the section's curves too."""
+PICTURES = {
+    "timeline.png": ("inception_block-training", "h3:has(+ .curves), .curves"),
+    "many-core.png": ("many-core", ".note"),
+}
+"""By file name: the id of the section of the page, and a selector of what the picture leaves out of it."""
 WIDTH = 1100
-HIDE_CURVES = """section => { for (const curves of section.querySelectorAll(".curves")) {
-    curves.previousElementSibling.remove(); curves.remove(); } }"""
 
 
 def main() -> None:
@@ -30,12 +31,10 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
         page.goto(chosen.report.resolve().as_uri())
-        page.add_style_tag(content="section { padding: 0 .8rem .6rem } section h2 { margin-top: .8rem }")
-        for file, (name, curves) in PICTURES.items():
-            section = page.locator(f"#{name}")
-            if not curves:
-                section.evaluate(HIDE_CURVES)
-            section.screenshot(path=chosen.output / file)
+        page.add_style_tag(content="section { padding: .3rem .2rem } section h2 { margin-top: 0 }")
+        for file, (name, left_out) in PICTURES.items():
+            page.add_style_tag(content=f"#{name} :is({left_out}) {{ display: none }}")
+            page.locator(f"#{name}").screenshot(path=chosen.output / file)
         browser.close()
 
 

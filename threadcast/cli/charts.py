@@ -40,7 +40,7 @@ def timeline(
     for core, row in rows.items():
         y = row * step
         if row % labelled == 0:
-            parts.append(f'<text x="0" y="{y + min(17.0, track_height + 4):.0f}">core {core}</text>')
+            parts.append(f'<text x="0" y="{y + min(17.0, max(track_height + 4, 10.0)):.0f}">core {core}</text>')
         parts.append(
             f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.1f}" width="{WIDTH - LABEL_WIDTH}" height="{track_height}"/>'
         )

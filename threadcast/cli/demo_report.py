@@ -66,7 +66,7 @@ def page(
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
         f"the time lost by running an op at the thread count that the model chose. Cost is by how much "
         f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
-        "the best ones; the model that costs least is on top and serves.</p>",
+        "the best ones; the model that costs least is on top and serves. Bold: may be as accurate as the best.</p>",
         *_model_table(models),
         *_section("many-core", _many_core_section(many_core)),
     ]
