@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -19,6 +19,10 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/threadcast demo --output build/demo
+
+# Then the README's pictures of it; needs Chromium.
+demo-pictures: demo
+	$(BIN)/python benchmarks/demo_pictures.py
 
 # In two processes, as many tests wait or use one core. PROCESSES=4 takes more; more than cores makes tests of time fail.
 PROCESSES ?= 2

@@ -42,6 +42,8 @@ MEAN_S = 0.06
 """Mean seconds for one op in one case: 200 ops at 2 cases take half a minute."""
 DEADLINE_S = 10.0
 """Longest wait for the service's answer; a scheduler that runs a network would wait far less."""
+SHOWN = 6
+"""Number of models in the table on the terminal; the page has all."""
 PLOTS = 8
 """Number of curves shown for each network: those of the ops with most time."""
 
@@ -94,7 +96,8 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
     write_json(folder / "summary.json", document)
     (folder / "report.html").write_text(report_page(machine, runs, rows, many_core, document), encoding="utf-8")
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
-    models_table = shown(rows, title="Models, one network left out")
+    title = f"One network left out, the {SHOWN} models of {len(rows)} that cost least"
+    models_table = shown(rows[:SHOWN], title=title)
     output.result(document, models_table, runs_table(runs), many_core_table(many_core), said)
 
 
@@ -139,7 +142,7 @@ def _measure(
 
 def _learn(output: Output, store: Store, models: Path, *, steps: int, jobs: int) -> tuple[Sequence[Row], str]:
     """Compare every kind of model as `threadcast train` does, register the one that costs least over `steps` steps, and
-    return the rows of the comparison and the version."""
+    return the rows of the comparison, that one first, and the version."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.judgement import ranking
     from threadcast.models.registry import ModelRegistry
@@ -148,13 +151,14 @@ def _learn(output: Output, store: Store, models: Path, *, steps: int, jobs: int)
     candidates = make_models(registry_of_kinds.names(), [], measurements)
     split = choose_split("new_network", measurements, networks_of)
     rows = judge(output, measurements, candidates, split, jobs=jobs, steps=steps).rows
-    best = ranking(rows)[0]
+    order = ranking(rows)
+    best = order[0]
     model = candidates[best][1].fit(measurements)
     registry = ModelRegistry(models)
     metrics = {split[1]: rows[best].to_json()}
     version = registry.save(model, trained_on={"measurements": len(measurements)}, metrics=metrics)
     registry.set_alias(CHAMPION, version)
-    return rows, version
+    return [*(rows[i] for i in order), *(row for row in rows if not row.ops)], version
 
 
 def _fetch(url: str, machine: Machine, networks: Sequence[_Network]) -> dict[str, CurveTable]:

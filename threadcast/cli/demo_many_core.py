@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ NETWORK = ("googlenet", "paper", "forward")
 ALIAS = "many_core"
 """Alias by which the service is asked for this machine's model."""
 PLOTS = 8
+"""Most curves shown, one of each kind of op: the one that takes most of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def judge(sampled: Sampled, curves: CurveTable) -> ManyCoreReport:
         regret_all_cores=fmean(s / b - 1 for s, b in zip(every, best, strict=True)),
         plan=planned, trace=trace,
         default_step_s=simulate(default, interference=interference).makespan_s,
-        plots=_plots(sampled, curves),
+        plots=_plots(sampled, curves, true),
     )  # fmt: skip
 
 
@@ -185,17 +187,25 @@ def _all_cores(table: CurveTable) -> int:
     return max(range(len(table.cases)), key=lambda i: table.cases[i].threads)
 
 
-def _plots(sampled: Sampled, curves: CurveTable) -> list[CurvePlot]:
-    """Plots of the ops that take most of the step."""
+def _plots(sampled: Sampled, curves: CurveTable, true: CurveTable) -> list[CurvePlot]:
+    """The plot of the heaviest op of each kind, the kinds that take most of the step first."""
     graph, observed = sampled.graph, sampled.campaign.observed
-    seconds: dict[str, float] = {}
-    first: dict[str, int] = {}
+    of_kind: dict[str, float] = defaultdict(float)
+    of_op: dict[str, float] = defaultdict(float)
+    rows: dict[str, int] = {}
     for row, op in enumerate(graph.ops):
-        seconds[op.key] = seconds.get(op.key, 0.0) + float(curves.seconds[row].min())
-        first.setdefault(op.key, row)
-    heaviest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:PLOTS]
+        seconds = float(curves.seconds[row].min())
+        of_kind[op.kind] += seconds
+        of_op[op.key] += seconds
+        rows.setdefault(op.key, row)
+    chosen = [
+        max((key for key, row in rows.items() if graph.ops[row].kind == kind), key=of_op.__getitem__)
+        for kind in sorted(of_kind, key=of_kind.__getitem__, reverse=True)[:PLOTS]
+    ]
     return [
-        CurvePlot(graph.ids[first[key]], curves[first[key]],
-                  {m.case.threads: m.seconds for m in observed.get(key, ())})
-        for key in heaviest
+        CurvePlot(
+            graph.ids[rows[key]], curves[rows[key]], {m.case.threads: m.seconds for m in observed.get(key, ())},
+            true[rows[key]], logarithmic=True,
+        )
+        for key in chosen
     ]  # fmt: skip

@@ -66,12 +66,12 @@ def page(
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
         f"the time lost by running an op at the thread count that the model chose. Cost is by how much "
         f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
-        "the best ones; the model that costs least serves.</p>",
-        *models_html(models, _MODEL_COLUMNS),
-        *_many_core_section(many_core),
+        "the best ones; the model that costs least is on top and serves. Bold: may be as accurate as the best.</p>",
+        *_model_table(models),
+        *_section("many-core", _many_core_section(many_core)),
     ]
     for run in runs:
-        body += _run_section(run)
+        body += _section(run.name.replace(" ", "-"), _run_section(run))
     return html_page("threadcast demo", body)
 
 
@@ -81,6 +81,18 @@ def _step_row(run: RunReport) -> list[str]:
         run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), gain,
         duration(run.plan.makespan_s), duration(run.plan.lower_bound_s), run.spread, run.kept,
     ]  # fmt: skip
+
+
+def _model_table(models: Sequence[Row]) -> list[str]:
+    """The models, and below the table why accuracies are negative."""
+    table, *reasons = models_html(models, _MODEL_COLUMNS)
+    if not reasons:
+        return [table]
+    return [table, "<details><summary>Why accuracies are negative</summary>", *reasons, "</details>"]
+
+
+def _section(name: str, body: Sequence[str]) -> list[str]:
+    return [f'<section id="{escape(name)}">', *body, "</section>"]
 
 
 def _many_core_section(report: ManyCoreReport) -> list[str]:
@@ -116,7 +128,9 @@ def _many_core_section(report: ManyCoreReport) -> list[str]:
             colours=colours,
             track_height=MANY_CORE_TRACK_HEIGHT,
         ),
-        "<h3>Curves of its heaviest operations: line and 90 % band forecast, dots measured, threads to the right</h3>",
+        "<h3>Curves of the heaviest operation of each kind</h3>",
+        "<p class=note>Line and 90 % band: forecast; dots: measured; dashes: the simulator's exact times. Threads to "
+        "the right, seconds upwards, both logarithmic.</p>",
         '<div class="curves">' + "".join(curve_plot(plot) for plot in report.plots) + "</div>",
     ]
 
