@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -74,6 +74,11 @@ bench-engine: $(READY)
 # adds ADSALA's.
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
+
+# How long the learned curve takes, and each model in a comparison of all of them; MILLION=1 also learns from a million
+# samples.
+bench-model-speed: $(READY)
+	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare
 
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
