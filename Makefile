@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-new-machine bench-intervals bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -19,6 +19,10 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/threadcast demo --output build/demo
+
+# Then the README's pictures of it; needs Chromium.
+demo-pictures: demo
+	$(BIN)/python benchmarks/demo_pictures.py
 
 # In two processes, as many tests wait or use one core. PROCESSES=4 takes more; more than cores makes tests of time fail.
 PROCESSES ?= 2
@@ -71,6 +75,11 @@ bench-engine: $(READY)
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
+# How long the learned curve takes, and each model in a comparison of all of them; MILLION=1 also learns from a million
+# samples.
+bench-model-speed: $(READY)
+	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare
+
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
 
@@ -83,6 +92,11 @@ bench-profiling: $(READY)
 # picture. CURVES=folder prints those on ADSALA's curves. PRIOR=--store learns the prior again and puts it into the package.
 bench-new-machine: $(READY)
 	$(BIN)/python benchmarks/shipped_prior.py $(PRIOR) $(if $(CURVES),--curves $(CURVES),--page)
+
+# How well slow-downs of ops side by side are forecast from few pairs: docs/corun-tables.md. MEASURE=1 times all pairs on
+# this machine first (five minutes, on a quiet machine).
+bench-corun: $(READY)
+	$(BIN)/python benchmarks/corun.py $(if $(MEASURE),--measure) --write
 
 # Table IV of Liu et al. 2018 by the paper's protocol, simulated and on recorded times: data/studies/paper_protocol.csv.
 bench-paper-study: $(READY)

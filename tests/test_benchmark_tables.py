@@ -71,3 +71,17 @@ def test_a_table_of_one_run_has_no_marks(engine: ModuleType) -> None:
     assert (runs.mark(run), runs.legend()) == ("", "")
     assert run.commit
     assert " cores of " in str(runs)
+
+
+def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    corun = importlib.import_module("corun")
+    try:
+        lines = [[float(cell.rstrip(" %")) for cell in cells(line)] for line in corun.judged(list(corun.recorded()), 4)]
+    finally:
+        for name in ("corun", "paper_networks", "run_facts"):
+            sys.modules.pop(name, None)
+    for measured, _, of_forecast, of_none, of_mean, inside, _ in lines:
+        assert inside >= 86
+        if 0 < measured <= 4:
+            assert of_forecast < min(of_none, of_mean)

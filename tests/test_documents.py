@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def test_every_make_target_that_documents_name_exists() -> None:
     for document in DOCUMENTS:
         named = set(re.findall(r"`make ([a-z][a-z-]*)", document.read_text()))
         assert named <= targets, f"{document.name} names {named - targets}"
+
+
+def test_make_can_read_the_makefile() -> None:
+    done = subprocess.run(["make", "--dry-run", "lint"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_python_of_the_readme_runs(

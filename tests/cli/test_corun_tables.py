@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from threadcast.cli.corun_tables import interference_of, learn
+from threadcast.cli.corun_tables import interference_of, learn, shown
 from threadcast.cli.main import cli
 from threadcast.core import Machine, Op, OpGraph, Placement, Plan, Trace
 from threadcast.core.corun import CoRunTable, read_table, write_table
@@ -61,11 +61,23 @@ def test_profile_measures_classes_side_by_side_and_adds_them_to_the_machines_tab
     assert done.exit_code == 0, done.output
     measured = json.loads(done.stdout)["corun"]
     assert measured
-    assert {row["class"] for row in measured} == {row["beside"] for row in measured} <= set(OpClass)
+    assert {row["class"] for row in measured} | {row["beside"] for row in measured} <= set(OpClass)
     known = read_table(corun_of_the_test, machine)
     assert known is not None
     assert known.to_json()["classes"] == measured
     assert known.bad_pairs == {(A, B): 2.0}
+    forecast = json.loads(done.stdout)["corun_forecasts"]
+    assert known.to_json()["forecasts"] == forecast
+    assert len(measured) + len(forecast) == len(OpClass) ** 2
+
+
+def test_what_was_forecast_is_shown_apart_from_what_was_measured() -> None:
+    row = {"class": "memory", "beside": "tiny", "slowdown": 1.25, "low": 1.1, "high": 1.4}
+    measured, forecast = shown({"corun": [{**row, "pairs": 2}], "corun_forecasts": [{**row, "beside": "memory"}]})
+    assert "measured" in str(measured.title)
+    assert "90 %" in str(forecast.title)
+    assert [column.header for column in forecast.columns] == ["class", "beside", "slowdown", "low", "high"]
+    assert shown({"corun": [], "corun_forecasts": []}) == []
 
 
 def test_a_plan_keeps_known_bad_pairs_apart_unless_told_not_to(tmp_path: Path, corun_of_the_test: Path) -> None:

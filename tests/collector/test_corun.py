@@ -12,7 +12,7 @@ import pytest
 
 from threadcast.collector.busy import Load
 from threadcast.collector.calibration import Calibration
-from threadcast.collector.corun import ROUNDS, halves, limits_of, measure_corun, representatives
+from threadcast.collector.corun import ROUNDS, halves, limits_of, measure_corun, prior_of, representatives, work_shares
 from threadcast.collector.corun_partner import Partner, serve
 from threadcast.collector.lone import Measure
 from threadcast.collector.timing import Goal
@@ -78,8 +78,9 @@ def test_a_classs_slowdown_is_the_median_over_its_pairs_of_time_beside_over_time
     bench = Bench({("add", "add"): 2.0, ("add", "sum"): 1.8, ("sum", "add"): 1.6, ("add", "mm"): 1.25})
     machine = Machine.uniform("four", 4)
     report = measure_corun(
-        [MEMORY, COMPUTE, other, MEMORY], machine, LIMITS, busy_limit=None, lone=bench.lone, partner=bench.partner
-    )
+        [MEMORY, COMPUTE, other, MEMORY], machine, LIMITS, most=None, narrow=0.0, busy_limit=None,
+        lone=bench.lone, partner=bench.partner,
+    )  # fmt: skip
     table = report.table
     assert (table.machine, table.cores, table.limits) == (machine, 2, LIMITS)
     assert table.slowdowns[M, M].median == pytest.approx(1.7)  # of 2, 1.8, 1.6 and 1
@@ -101,13 +102,63 @@ def test_a_pair_that_fails_is_left_out_and_said() -> None:
     broken = op("broken", 1e5, 1e7)
     told: list[tuple[int, int]] = []
     report = measure_corun(
-        [COMPUTE, broken], TWO, LIMITS, busy_limit=None, lone=bench.lone, partner=bench.partner,
+        [COMPUTE, broken], TWO, LIMITS, narrow=0.0, busy_limit=None, lone=bench.lone, partner=bench.partner,
         on_progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
     assert set(report.failed) == {(COMPUTE.key, broken.key), (broken.key, broken.key)}
     assert set(report.table.slowdowns) == {(C, C), (M, C)}
     assert "cannot run" in report.failed[COMPUTE.key, broken.key]
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_few_pairs_are_measured_and_the_other_classes_are_forecast_from_them() -> None:
+    ops = [MEMORY, op("sum", 1e5, 1e7), COMPUTE, op("conv", 1e9, 2e6), TINY, op("neg", 20, 20)]
+    slow = Bench({(one.kind, other.kind): 1.5 for one in ops for other in ops})
+    quick = Bench({})
+    tables = {}
+    for name, bench in (("slow", slow), ("quick", quick)):
+        report = measure_corun(
+            ops, TWO, LIMITS, most=5, narrow=0.0, busy_limit=None, lone=bench.lone, partner=bench.partner
+        )
+        tables[name] = report.table
+        assert len(report.pairs) == 5
+        assert len(report.table.slowdowns) + len(report.table.forecasts) == 9
+        assert len(report.table.forecasts) >= 4
+    for classes, by in tables["slow"].forecasts.items():
+        assert by.median > tables["quick"].forecasts[classes].median + 0.15
+
+
+def test_no_pair_is_measured_once_the_forecasts_are_narrow() -> None:
+    ops = [MEMORY, op("sum", 1e5, 1e7), COMPUTE, op("conv", 1e9, 2e6)]
+    counts = {}
+    for narrow in (0.9, 0.2, 0.1, 0.0):
+        bench = Bench({})
+        report = measure_corun(
+            ops, TWO, LIMITS, most=None, narrow=narrow, busy_limit=None, lone=bench.lone, partner=bench.partner
+        )
+        counts[narrow] = len(report.pairs)
+    assert counts[0.9] == 0
+    assert 0 < counts[0.2] < counts[0.1] < counts[0.0] == 16
+
+
+def test_pairs_of_the_classes_with_most_work_are_measured_first() -> None:
+    ops = [MEMORY, *[op("mm", 1e10, 1e6, n=i) for i in range(2)], TINY]
+    report = measure_corun(
+        ops, TWO, LIMITS, most=2, narrow=0.0, busy_limit=None, lone=Bench({}).lone, partner=Bench({}).partner
+    )
+    assert set(report.table.slowdowns) == {(C, C)}
+    shares = work_shares(ops, LIMITS)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares[C] == pytest.approx(2 / (2 + 0.01), rel=1e-3)  # seconds: 1 each, and 10 MB at 1 GB/s
+
+
+def test_the_prior_knows_the_machines_bandwidth_and_halves() -> None:
+    limited = Calibration("eight", 5e10, 2e10, 4e10, {1: 2e-6})
+    machine = Machine.uniform("eight", 8)
+    free = Calibration("eight", 5e10, 1e9, 8e9, {1: 2e-6})
+    slower, same = (prior_of(calibration, machine)({}).by_class() for calibration in (limited, free))
+    assert slower[M, M].median > 1.1 * slower[C, C].median
+    assert same[M, M].median == pytest.approx(same[C, C].median)
 
 
 def test_a_busy_machine_is_refused_before_anything_is_measured() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core import Machine
-from threadcast.core.corun import MOST_PAIRS, CoRunTable, Slowdown, read_table, write_table
+from threadcast.core.corun import MOST_PAIRS, CoRunTable, Slowdown, SlowdownForecast, read_table, write_table
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.op_class import ClassLimits, OpClass
 
@@ -32,6 +32,10 @@ tables = st.builds(
         st.builds(lambda f, n: Slowdown(f[1], f[0], f[2], n), factors, st.integers(1, 9)),
     ),
     st.dictionaries(st.tuples(st.text(max_size=4), st.text(max_size=4)), st.floats(1.0, 50.0), max_size=5),
+    st.dictionaries(
+        st.tuples(st.sampled_from(OpClass), st.sampled_from(OpClass)),
+        st.builds(lambda f: SlowdownForecast(f[1], f[0], f[2]), factors),
+    ),
 )
 
 
@@ -51,6 +55,25 @@ def test_newer_classes_replace_those_measured_anew_and_keep_the_others() -> None
     assert set(both.slowdowns) == {(M, M), (C, M)}
     assert both.bad_pairs == TABLE.bad_pairs
     assert TABLE.updated(replace(newer, cores=2)).slowdowns == newer.slowdowns
+
+
+def test_a_file_without_forecasts_is_read() -> None:
+    document = TABLE.to_json()
+    del document["forecasts"]
+    assert CoRunTable.from_json(document) == TABLE
+
+
+def test_what_was_measured_goes_before_any_forecast() -> None:
+    guess, better = SlowdownForecast(1.2, 1.0, 1.5), SlowdownForecast(1.3, 1.2, 1.4)
+    old = replace(TABLE, forecasts={(M, M): guess, (C, C): guess, (M, C): guess})
+    assert set(old.forecasts) == {(C, C), (M, C)}
+    newer = replace(
+        TABLE, slowdowns={(C, C): Slowdown(1.1, 1.0, 1.2, 2)}, forecasts={(M, M): guess, (M, C): better}, bad_pairs={}
+    )
+    both = old.updated(newer)
+    assert set(both.slowdowns) == {(M, M), (C, C)}
+    assert both.forecasts == {(M, C): better}
+    assert old.updated(replace(newer, cores=2)).forecasts == newer.forecasts
 
 
 def test_newer_pairs_leave_the_classes_alone() -> None:
@@ -89,6 +112,9 @@ def edited(**members: Any) -> dict[str, Any]:
         (edited(limits=None), ""),
         (edited(classes=[{**TABLE.to_json()["classes"][0], "beside": "huge"}]), "/classes/0/beside"),
         (edited(classes=[{**TABLE.to_json()["classes"][0], "low": 1.9}]), "/classes/0"),
+        (edited(forecasts=[{"class": "memory", "beside": "tiny", "slowdown": 2, "low": 3, "high": 4}]), "/forecasts/0"),
+        (edited(forecasts=[{"class": "memory", "slowdown": 2, "low": 1, "high": 4}]), "/forecasts/0"),
+        (edited(forecasts={}), "/forecasts"),
         (edited(bad_pairs=[{"op": "a", "beside": "b", "slowdown": 0.5}]), "/bad_pairs/0/slowdown"),
         (edited(bad_pairs=[{"op": "a", "slowdown": 1.5}]), "/bad_pairs/0"),
     ],

@@ -12,7 +12,7 @@ from tests.models.synthetic_ops import make_ops, measure_all, true_seconds
 from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import evaluate, judge_together
-from threadcast.models.judgement import Row, loss
+from threadcast.models.judgement import Row, ranking
 from threadcast.models.measured import group
 from threadcast.models.op_score import UNRECORDED_S, measuring_s
 from threadcast.models.splits import new_shape
@@ -60,7 +60,7 @@ def test_a_model_that_measures_everything_does_not_win_at_ordinary_steps_on_many
     assert everything.regret_mean == 0.0
     assert everything.cost is not None
     assert everything.cost > 1.0
-    assert min(everything, few, key=loss) is few
+    assert ranking([everything, few]) == [1, 0]
 
 
 def test_a_model_that_measures_everything_wins_where_steps_are_many_enough() -> None:
@@ -68,7 +68,14 @@ def test_a_model_that_measures_everything_wins_where_steps_are_many_enough() -> 
     everything, few = rows(EVERYTHING, worse, steps=10**9)
     assert everything.steps == 10**9
     assert (few.regret_mean or 0.0) > 0 == everything.regret_mean
-    assert min(everything, few, key=loss) is everything
+    assert ranking([few, everything]) == [1, 0]
+
+
+def test_ops_that_could_not_judge_a_model_count_before_its_cost_and_a_model_that_none_could_judge_is_left_out() -> None:
+    everything, few = rows(EVERYTHING, FEW)
+    unjudged = replace(few, ops=0, cost=None)
+    assert ranking([unjudged, replace(few, unusable=1), everything]) == [2, 1]
+    assert ranking([replace(few, samples=2.0), few, replace(few, samples=1.0)]) == [2, 0, 1]
 
 
 def test_the_cost_is_the_time_of_the_steps_and_of_measuring_over_that_of_the_best_cases() -> None:

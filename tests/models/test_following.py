@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from threadcast.collector.campaign import Campaign, CampaignProgress
 from threadcast.collector.proposers import Choice
@@ -200,3 +201,21 @@ def test_a_case_asked_for_twice_is_an_error(store):
 def test_impossible_options_are_refused(options):
     with pytest.raises(InvalidInput, match="must be"):
         JointProcess(**options)
+
+
+def test_forecasts_of_many_ops_take_one_thread_of_linear_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    forecast = JointProcess._posteriors
+
+    def recorded(self: JointProcess, *arguments: object) -> object:
+        used.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return forecast(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(JointProcess, "_posteriors", recorded)
+    model = JointProcess().fit([PHI(op, CASES[0]) for op in OPS])
+    with threadpool_limits(2, user_api="blas"):
+        model.predict_many(OPS, [()] * len(OPS), CASES, machine=PHI.machine)
+        after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+    assert used
+    assert set(used) == {1}
+    assert set(after) == {2}

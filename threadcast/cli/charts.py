@@ -40,7 +40,7 @@ def timeline(
     for core, row in rows.items():
         y = row * step
         if row % labelled == 0:
-            parts.append(f'<text x="0" y="{y + min(17.0, track_height + 4):.0f}">core {core}</text>')
+            parts.append(f'<text x="0" y="{y + min(17.0, max(track_height + 4, 10.0)):.0f}">core {core}</text>')
         parts.append(
             f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.1f}" width="{WIDTH - LABEL_WIDTH}" height="{track_height}"/>'
         )
@@ -64,26 +64,38 @@ def timeline(
 
 @dataclass(frozen=True, slots=True)
 class CurvePlot:
-    """The content of one small plot: a model's curve with its interval, and measured seconds by thread count."""
+    """The content of one small plot: a model's curve with its interval, measured seconds by thread count, and the true
+    seconds where a simulator gives them. `logarithmic`: both axes, for curves that fall over many threads."""
 
     title: str
     curve: Curve
     measured: Mapping[int, float]
+    true: Curve | None = None
+    logarithmic: bool = False
 
 
 def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) -> str:
-    """An image of seconds over threads, from zero; the band is the model's 90 % interval, the dots are measurements."""
-    left, bottom, top = 46.0, 22.0, 22.0
+    """An image of seconds over threads: the band is the 90 % interval, dots are measurements, dashes true times.
+
+    Seconds start from zero where the axes are not logarithmic.
+    """
+    left, bottom, top = 46.0, 22.0, 28.0
     curve = plot.curve
     threads = sorted({case.threads for case in curve.cases} | set(plot.measured))
-    highest = max([*curve.high.tolist(), *plot.measured.values()]) or 1.0
-    most = max(threads[-1] - 1, 1)
+    true = {} if plot.true is None else _fastest(plot.true)
+    every = [*curve.low.tolist(), *curve.high.tolist(), *plot.measured.values(), *true.values()]
+    lowest, highest = (min(every) if plot.logarithmic else 0.0), max(every) or 1.0
+
+    def share(value: float, low: float, high: float) -> float:
+        if plot.logarithmic and low < high:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / max(high - low, 1e-300)
 
     def x(count: int) -> float:
-        return left + (count - 1) / most * (width - left - 12)
+        return left + share(count, 1, max(threads[-1], 2)) * (width - left - 12)
 
     def y(seconds: float) -> float:
-        return height - bottom - seconds / highest * (height - bottom - top)
+        return height - bottom - share(seconds, lowest, highest) * (height - bottom - top)
 
     best: dict[int, int] = {}
     for i, case in enumerate(curve.cases):
@@ -93,23 +105,35 @@ def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) 
     upper = [f"{x(curve.cases[i].threads):.1f},{y(curve.high[i]):.1f}" for i in order]
     lower = [f"{x(curve.cases[i].threads):.1f},{y(curve.low[i]):.1f}" for i in reversed(order)]
     line = " ".join(f"{x(curve.cases[i].threads):.1f},{y(curve.seconds[i]):.1f}" for i in order)
+    dashes = " ".join(f"{x(count):.1f},{y(seconds):.1f}" for count, seconds in sorted(true.items()))
     dots = "".join(
         f'<circle cx="{x(count):.1f}" cy="{y(seconds):.1f}" r="3.5">'
         f"<title>measured: {duration(seconds)} at {count} threads</title></circle>"
         for count, seconds in plot.measured.items()
     )
+    middle = 8 if plot.logarithmic and threads[-1] > 16 else threads[len(threads) // 2]
     ticks = "".join(
         f'<text x="{x(count):.1f}" y="{height - 6:.0f}" text-anchor="middle">{count}</text>'
-        for count in {threads[0], threads[len(threads) // 2], threads[-1]}
+        for count in sorted({threads[0], middle, threads[-1]})
     )
+    base = height - bottom
     return (
         f'<svg class="curve" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
-        f'<text x="4" y="14" class="title">{escape(plot.title)}</text>'
-        f'<polygon class="band" points="{" ".join([*upper, *lower])}"/><polyline class="line" points="{line}"/>{dots}'
-        f'<line class="axis" x1="{left}" y1="{y(0):.1f}" x2="{width}" y2="{y(0):.1f}"/>{ticks}'
+        f'<text x="4" y="12" class="title">{escape(plot.title)}</text>'
+        f'<polygon class="band" points="{" ".join([*upper, *lower])}"/><polyline class="line" points="{line}"/>'
+        + (f'<polyline class="true" points="{dashes}"/>' if dashes else "")
+        + f'{dots}<line class="axis" x1="{left}" y1="{base:.1f}" x2="{width}" y2="{base:.1f}"/>{ticks}'
         f'<text x="{left - 4}" y="{y(highest) + 4:.1f}" text-anchor="end">{duration(highest, 2)}</text>'
-        f'<text x="{left - 4}" y="{y(0):.1f}" text-anchor="end">0</text></svg>'
+        f'<text x="{left - 4}" y="{base:.1f}" text-anchor="end">{duration(lowest, 2) if lowest else 0}</text></svg>'
     )
+
+
+def _fastest(curve: Curve) -> dict[int, float]:
+    """The least seconds of the curve at each thread count."""
+    found: dict[int, float] = {}
+    for case, seconds in zip(curve.cases, curve.seconds.tolist(), strict=True):
+        found[case.threads] = min(seconds, found.get(case.threads, math.inf))
+    return found
 
 
 def bars(rows: Sequence[tuple[str, float, float]], *, unit: str) -> str:

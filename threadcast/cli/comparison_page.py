@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from threadcast.models.evaluation import Evaluation
     from threadcast.models.judgement import Row
 
-_COLUMNS = (
+COLUMNS = (
     ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
     ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
     ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100),
@@ -37,8 +37,7 @@ def comparison_page(evaluation: Evaluation, *, title: str) -> str:
         f"takes. Cost is by how much {rows[0].steps:,} runs of the ops at the chosen cases, and measuring the samples, "
         f"take longer than these runs at the best cases.{escape(_context(rows))}</p>",
         *(f"<p><strong>{escape(doubt)}</strong></p>" for doubt in evaluation.odd_units),
-        _rows(rows),
-        *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in rows if row.worse_than_zero),
+        *models_html(rows),
         "<h2>Accuracy by samples</h2>",
         lines(_by_samples(rows), x_label="samples", y_label="%"),
         "<h2>Regret: mean, and 95th percentile as a line</h2>",
@@ -46,19 +45,23 @@ def comparison_page(evaluation: Evaluation, *, title: str) -> str:
     ]
     folds = dict.fromkeys(row.fold for row in evaluation.by_fold)
     for fold in folds if len(folds) > 1 else ():
-        body += [f"<h2>{escape(fold)}</h2>", _rows([row for row in evaluation.by_fold if row.fold == fold])]
+        body += [f"<h2>{escape(fold)}</h2>", *models_html([row for row in evaluation.by_fold if row.fold == fold])]
     return html_page(f"threadcast: models {title}", body)
 
 
-def _rows(rows: Sequence[Row]) -> str:
+def models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]] = COLUMNS) -> list[str]:
+    """The rows as a table, and below it why accuracies are negative, where some are; `columns` as in `COLUMNS`."""
     cells = []
     for row in rows:
-        values = [getattr(row, field) for field, _, _ in _COLUMNS]
-        scaled = [None if value is None else value * by for value, (_, _, by) in zip(values, _COLUMNS, strict=True)]
+        values = [getattr(row, field) for field, _, _ in columns]
+        scaled = [None if value is None else value * by for value, (_, _, by) in zip(values, columns, strict=True)]
         figures = ["-" if value is None else significant(float(value)) for value in scaled]
         cells.append([row.model, f"{row.samples:.3g}", *figures])
     bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
-    return html_table(["model", "samples", *(title for _, title, _ in _COLUMNS)], cells, bold=bold)
+    return [
+        html_table(["model", "samples", *(title for _, title, _ in columns)], cells, bold=bold),
+        *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in rows if row.worse_than_zero),
+    ]
 
 
 def _by_samples(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:

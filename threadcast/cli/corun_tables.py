@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -34,12 +34,13 @@ def interference_of(problem: Problem, settings: Settings, *, off: bool = False) 
 def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output, *, allow_busy: bool) -> CoRunReport:
     """Measure how much classes of the graph's ops slow each other down, and add that to the machine's stored table."""
     from threadcast.collector.calibration import calibrate
-    from threadcast.collector.corun import limits_of, measure_corun
+    from threadcast.collector.corun import limits_of, measure_corun, prior_of
 
-    limits = limits_of(calibrate(machine, seconds=CALIBRATION_S), machine)
+    calibration = calibrate(machine, seconds=CALIBRATION_S)
     with output.progress("timing pairs of ops") as bar:
         report = measure_corun(
-            graph.ops, machine, limits, mean_s=settings["profile.budget_s"],
+            graph.ops, machine, limits_of(calibration, machine), mean_s=settings["profile.budget_s"],
+            prior=prior_of(calibration, machine),
             busy_limit=None if allow_busy else settings["profile.busy_limit"],
             on_progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
@@ -51,16 +52,24 @@ def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output
     return report
 
 
-def rows(report: CoRunReport) -> list[dict[str, Any]]:
-    """The measured slow-downs by class, as JSON objects."""
-    found: list[dict[str, Any]] = report.table.to_json()["classes"]
-    return found
+def rows(report: CoRunReport) -> dict[str, list[dict[str, Any]]]:
+    """The measured slow-downs by class and the forecasts of the others, as lists of JSON objects by their name."""
+    table = report.table.to_json()
+    return {"corun": table["classes"], "corun_forecasts": table["forecasts"]}
 
 
-def shown(measured: Sequence[dict[str, Any]]) -> Table:
-    """The measured slow-downs by class, as a table for people."""
-    columns = ("class", "beside", "slowdown", "low", "high", "pairs")
-    return table(columns, [[row[column] for column in columns] for row in measured], title="side by side")
+def shown(found: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
+    """What `rows` returns, as tables for people."""
+    columns = ("class", "beside", "slowdown", "low", "high")
+    parts = (
+        ("corun", (*columns, "pairs"), "measured side by side (low, high: quartiles of the pairs)"),
+        ("corun_forecasts", columns, "forecast side by side (low, high: 90 % interval)"),
+    )
+    return [
+        table(names, [[row[name] for name in names] for row in found[part]], title=title)
+        for part, names, title in parts
+        if found[part]
+    ]
 
 
 def learn(problem: Problem, traces: Sequence[Trace], settings: Settings) -> int:

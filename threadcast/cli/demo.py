@@ -14,7 +14,9 @@ from threadcast.cli import demo_many_core
 from threadcast.cli.charts import CurvePlot
 from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_service import service
-from threadcast.cli.demo_summary import many_core_table, models_table, report_page, runs_table, summary
+from threadcast.cli.demo_summary import many_core_table, report_page, runs_table, summary
+from threadcast.cli.followed_model import CHAMPION
+from threadcast.cli.model_table import choose_split, judge, make_models, shown
 from threadcast.cli.options import common
 from threadcast.cli.output import Output
 from threadcast.core import CurveTable, Machine, Measurement, read_machine
@@ -24,6 +26,7 @@ from threadcast.core.settings import Settings
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
     from threadcast.capture.workloads import Mode
+    from threadcast.models.judgement import Row
     from threadcast.store import Store
 
 WORKLOADS: tuple[tuple[str, str, Mode], ...] = (
@@ -39,6 +42,8 @@ MEAN_S = 0.06
 """Mean seconds for one op in one case: 200 ops at 2 cases take half a minute."""
 DEADLINE_S = 10.0
 """Longest wait for the service's answer; a scheduler that runs a network would wait far less."""
+SHOWN = 6
+"""Number of models in the table on the terminal; the page has all."""
 PLOTS = 8
 """Number of curves shown for each network: those of the ops with most time."""
 
@@ -63,7 +68,8 @@ class _Network:
 def command(output: Output, settings: Settings, folder: Path, steps: int, allow_busy: bool) -> None:  # fmt: skip
     """Measure, learn, serve, plan and run small networks, and write a report of the gains.
 
-    Earlier measurements and models in the folder are replaced.
+    Then profile a network on a simulated machine of 68 cores, where a model decides what is measured and forecasts the
+    rest, and plan it there. Earlier measurements and models in the folder are replaced.
     """
     from threadcast.store import Store
 
@@ -77,20 +83,22 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
     with Store.open(store_path) as store:
         networks = [_capture(*which) for which in WORKLOADS]
         observed = _measure(output, machine, store, networks, allow_busy=allow_busy)
-        rows, version = _learn(output, store, models, jobs=len(machine))
-        sampled = demo_many_core.sample(output, store, models, jobs=len(machine))
+        rows, version = _learn(output, store, models, steps=settings["train.steps"], jobs=len(machine))
+        sampled = demo_many_core.sample(output, store, models)
         output.note("starting the prediction service")
         with service(store_path, models, log=folder / "service.log") as url:
             curves = _fetch(url, machine, networks)
             forecast = demo_many_core.fetch(url, sampled, deadline_s=DEADLINE_S)
         runs = [_run(output, machine, one, curves[one.name], observed, steps=steps) for one in networks]
-    output.note(f"planning {demo_many_core.TITLE} for {sampled.machine.name}")
+    output.note(f"planning {sampled.network} for {sampled.machine.name}")
     many_core = demo_many_core.judge(sampled, forecast)
     document = summary(machine, observed, rows, version, runs, many_core)
     write_json(folder / "summary.json", document)
     (folder / "report.html").write_text(report_page(machine, runs, rows, many_core, document), encoding="utf-8")
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
-    output.result(document, models_table(rows), runs_table(runs), many_core_table(many_core), said)
+    title = f"One network left out, the {SHOWN} models of {len(rows)} that cost least"
+    models_table = shown(rows[:SHOWN], title=title)
+    output.result(document, models_table, runs_table(runs), many_core_table(many_core), said)
 
 
 def _capture(name: str, size: str, mode: Mode) -> _Network:
@@ -132,31 +140,25 @@ def _measure(
     return observed
 
 
-def _learn(output: Output, store: Store, models: Path, *, jobs: int) -> tuple[list[dict[str, Any]], str]:
-    """Compare every kind of model, register the one with the least regret, and return the table and the version."""
+def _learn(output: Output, store: Store, models: Path, *, steps: int, jobs: int) -> tuple[Sequence[Row], str]:
+    """Compare every kind of model as `threadcast train` does, register the one that costs least over `steps` steps, and
+    return the rows of the comparison, that one first, and the version."""
     from threadcast.models import registry_of_kinds
-    from threadcast.models.evaluation import evaluate
+    from threadcast.models.judgement import ranking
     from threadcast.models.registry import ModelRegistry
-    from threadcast.models.splits import new_network
 
-    measurements = store.measurements()
-    cases = len({measurement.case for measurement in measurements})
-    samples = max(1, cases // 4)
-    options = {name: {"samples": samples} for name in registry_of_kinds.REGRESSORS}
-    candidates = [(name, registry_of_kinds.create(name, **options.get(name, {}))) for name in registry_of_kinds.names()]
-    with output.progress("comparing models") as bar:
-        evaluation = evaluate(
-            measurements, candidates, split=new_network(store.networks_of()), split_name="new_network", jobs=jobs,
-            progress=lambda done, total: bar.update(done, total=total),
-        )  # fmt: skip
-    rows = [row.to_json() for row in evaluation.rows]
-    judged = [row for row in rows if row["regret_mean"] is not None and not row["unusable"]]
-    best = min(judged, key=lambda row: (row["regret_mean"], row["samples"]))
-    chosen = registry_of_kinds.create(best["model"], **options.get(best["model"], {})).fit(measurements)
+    measurements, networks_of = store.measurements(), store.networks_of()
+    candidates = make_models(registry_of_kinds.names(), [], measurements)
+    split = choose_split("new_network", measurements, networks_of)
+    rows = judge(output, measurements, candidates, split, jobs=jobs, steps=steps).rows
+    order = ranking(rows)
+    best = order[0]
+    model = candidates[best][1].fit(measurements)
     registry = ModelRegistry(models)
-    version = registry.save(chosen, trained_on={"measurements": len(measurements)}, metrics={"new_network": best})
-    registry.set_alias("champion", version)
-    return rows, version
+    metrics = {split[1]: rows[best].to_json()}
+    version = registry.save(model, trained_on={"measurements": len(measurements)}, metrics=metrics)
+    registry.set_alias(CHAMPION, version)
+    return [*(rows[i] for i in order), *(row for row in rows if not row.ops)], version
 
 
 def _fetch(url: str, machine: Machine, networks: Sequence[_Network]) -> dict[str, CurveTable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,39 +10,39 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from threadcast.cli.charts import CurvePlot
+from threadcast.cli.followed_model import LEARNING_KIND
 from threadcast.cli.output import Output
-from threadcast.core import CurveTable, Machine, Measurement, OpGraph, Plan, Trace
+from threadcast.core import CurveTable, Machine, OpGraph, Plan, Trace
 
 if TYPE_CHECKING:
+    from threadcast.collector.campaign import CampaignReport
     from threadcast.store import Store
 
 NETWORK = ("googlenet", "paper", "forward")
 """Network, size and mode of the step that is planned: branches that can run side by side."""
-KNOWN = (("resnet50", "large", "forward"),)
-"""The steps whose ops the model has learned from, at every case."""
-SAMPLES = 3
-"""Cases measured of each op of the new step."""
-TITLE = " ".join(NETWORK)
 ALIAS = "many_core"
 """Alias by which the service is asked for this machine's model."""
 PLOTS = 8
+"""Most curves shown, one of each kind of op: the one that takes most of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManyCoreReport:
-    """What came of it: forecasts, the plan by them, and what the simulator says of both."""
+    """The forecasts, the plan by them, and what the simulator says of both."""
 
+    network: str
+    """Name, size and mode."""
     machine: str
     graph: OpGraph
     model: str
     """Version of the model that forecast, as the service named it."""
-    known_ops: int
-    """Ops that the model has learned from, none of them one of the graph's."""
     cases_measured: int
     cases: int
     """All legal cases of the graph's different ops."""
     cases_per_op: int
     curves_fetched: int
+    expected_regret: float
+    """The mean regret over the different ops that the campaign expected when it ended."""
     regret_mean: float
     """Mean over the different ops of how much longer the case chosen by forecast takes than the best one."""
     regret_all_cores: float
@@ -53,18 +54,28 @@ class ManyCoreReport:
     """The step with every op on all cores, one after the other, with true times."""
     plots: Sequence[CurvePlot]
 
+    @property
+    def cases_measured_share(self) -> float:
+        """Measured cases over all legal cases of the different ops."""
+        return self.cases_measured / self.cases
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as the default the plan is, by true times."""
+        return self.default_step_s / self.trace.makespan_s
+
     def to_json(self) -> dict[str, Any]:
         """The member `many_core` of summary.json."""
         return {
             "machine": self.machine,
             "simulated": True,
-            "network": TITLE,
+            "network": self.network,
             "ops": len(self.graph),
             "distinct_ops": len(self.graph.distinct_ops()),
-            "known_ops": self.known_ops,
             "model_served": self.model,
             "cases_measured": self.cases_measured,
-            "cases_measured_share": self.cases_measured / self.cases,
+            "cases_measured_share": self.cases_measured_share,
+            "expected_regret": self.expected_regret,
             "regret_mean": self.regret_mean,
             "regret_all_cores": self.regret_all_cores,
             "predicted_step_s": self.plan.makespan_s,
@@ -76,36 +87,47 @@ class ManyCoreReport:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The step of the larger machine and the few measurements of its ops, by op key."""
+    """The step of the larger machine, and the campaign that measured some cases of its ops."""
 
+    network: str
+    """Name, size and mode."""
     machine: Machine
     graph: OpGraph
-    known_ops: int
-    observed: dict[str, tuple[Measurement, ...]]
+    campaign: CampaignReport
 
 
-def sample(output: Output, store: Store, models: Path, *, jobs: int) -> Sampled:
-    """Learn from the known steps, register the model as `ALIAS`, and measure what it asks for of the new step.
+def sample(output: Output, store: Store, models: Path) -> Sampled:
+    """Measure the step's ops where a model asks for it, as `threadcast profile` does on a machine that nobody measured.
 
-    The measurements of the new step are stored, so that the service has them.
+    The measurements are stored, and the model that learned from them is registered as `ALIAS`: the service has both.
     """
-    from threadcast.collector.campaign import Campaign
+    from threadcast.collector.campaign import ENOUGH, MEAN_S, Campaign, CampaignProgress
     from threadcast.collector.simulated.source import SimulatedXeonPhi
-    from threadcast.models.learned_curve import LearnedCurve
+    from threadcast.models import registry_of_kinds
+    from threadcast.models.following import FollowedModel
     from threadcast.models.registry import ModelRegistry
 
-    graph = _graph(*NETWORK)
-    new = graph.distinct_ops()
-    known = {key: op for which in KNOWN for key, op in _graph(*which).distinct_ops().items() if key not in new}
-    phi = SimulatedXeonPhi(samples=1, count=False)
-    output.note(f"{phi.machine.name}: learning from {len(known)} operations of other networks, sampling {TITLE}")
-    model = LearnedCurve(samples=SAMPLES, jobs=jobs)
-    model.fit([phi(op, case) for op in known.values() for case in phi.machine.cases()])
+    graph, network, phi = _graph(*NETWORK), " ".join(NETWORK), SimulatedXeonPhi(count=False)
+    proposer = FollowedModel(registry_of_kinds.create(LEARNING_KIND, enough=ENOUGH))
+    done = 0
+    with output.progress(f"profiling {network} on {phi.machine.name}") as bar:
+
+        def tell(progress: CampaignProgress) -> None:
+            nonlocal done
+            done = progress.done
+            bar.update(progress.done, total=progress.total)
+
+        # Simulated measurements take no time, so the campaign's clock counts what real ones would take on average.
+        campaign = Campaign(
+            phi, proposer, store, enough=ENOUGH, busy_limit=None, on_progress=tell, clock=lambda: done * MEAN_S
+        )
+        report = campaign.run(graph)
     registry = ModelRegistry(models)
-    version = registry.save(model, trained_on={"ops": len(known), "simulated": True}, metrics={})
+    version = registry.save(
+        proposer.model, trained_on={"measurements": report.measured, "simulated": True}, metrics={}
+    )  # fmt: skip
     registry.set_alias(ALIAS, version)
-    report = Campaign(phi, model, store, busy_limit=None).run(graph)
-    return Sampled(phi.machine, graph, len(known), dict(report.observed))
+    return Sampled(network, phi.machine, graph, report)
 
 
 def fetch(url: str, sampled: Sampled, *, deadline_s: float) -> CurveTable:
@@ -126,7 +148,7 @@ def judge(sampled: Sampled, curves: CurveTable) -> ManyCoreReport:
     from threadcast.scheduler.problem import Problem
     from threadcast.scheduler.simulation.simulator import simulate
 
-    phi, graph = XeonPhi(), sampled.graph
+    phi, graph, campaign = XeonPhi(), sampled.graph, sampled.campaign
     true = CurveTable.of([phi.exact_curve(op) for op in graph.ops])
     interference = XeonPhiCoRun(phi, graph)
     problem = Problem(graph, curves, phi.machine)
@@ -138,15 +160,17 @@ def judge(sampled: Sampled, curves: CurveTable) -> ManyCoreReport:
     best = true.seconds[rows].min(axis=1)
     chosen = [float(true[row].at(curves[row].best())) for row in rows]
     every = [float(true.seconds[row].item(_all_cores(true))) for row in rows]
+    assert campaign.expected is not None  # as it followed a model
     return ManyCoreReport(
-        machine=phi.machine.name, graph=graph, model=curves.model, known_ops=sampled.known_ops,
-        cases_measured=sum(len({m.case for m in found}) for found in sampled.observed.values()),
+        network=sampled.network, machine=phi.machine.name, graph=graph, model=curves.model,
+        cases_measured=sum(len({m.case for m in found}) for found in campaign.observed.values()),
         cases=len(rows) * len(phi.machine.cases()), cases_per_op=len(phi.machine.cases()), curves_fetched=len(rows),
+        expected_regret=campaign.expected.mean,
         regret_mean=fmean(s / b - 1 for s, b in zip(chosen, best, strict=True)),
         regret_all_cores=fmean(s / b - 1 for s, b in zip(every, best, strict=True)),
         plan=planned, trace=trace,
         default_step_s=simulate(default, interference=interference).makespan_s,
-        plots=_plots(sampled, curves),
+        plots=_plots(sampled, curves, true),
     )  # fmt: skip
 
 
@@ -163,17 +187,25 @@ def _all_cores(table: CurveTable) -> int:
     return max(range(len(table.cases)), key=lambda i: table.cases[i].threads)
 
 
-def _plots(sampled: Sampled, curves: CurveTable) -> list[CurvePlot]:
-    """Plots of the ops that take most of the step."""
-    graph = sampled.graph
-    seconds: dict[str, float] = {}
-    first: dict[str, int] = {}
+def _plots(sampled: Sampled, curves: CurveTable, true: CurveTable) -> list[CurvePlot]:
+    """The plot of the heaviest op of each kind, the kinds that take most of the step first."""
+    graph, observed = sampled.graph, sampled.campaign.observed
+    of_kind: dict[str, float] = defaultdict(float)
+    of_op: dict[str, float] = defaultdict(float)
+    rows: dict[str, int] = {}
     for row, op in enumerate(graph.ops):
-        seconds[op.key] = seconds.get(op.key, 0.0) + float(curves.seconds[row].min())
-        first.setdefault(op.key, row)
-    heaviest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:PLOTS]
+        seconds = float(curves.seconds[row].min())
+        of_kind[op.kind] += seconds
+        of_op[op.key] += seconds
+        rows.setdefault(op.key, row)
+    chosen = [
+        max((key for key, row in rows.items() if graph.ops[row].kind == kind), key=of_op.__getitem__)
+        for kind in sorted(of_kind, key=of_kind.__getitem__, reverse=True)[:PLOTS]
+    ]
     return [
-        CurvePlot(graph.ids[first[key]], curves[first[key]],
-                  {m.case.threads: m.seconds for m in sampled.observed.get(key, ())})
-        for key in heaviest
+        CurvePlot(
+            graph.ids[rows[key]], curves[rows[key]], {m.case.threads: m.seconds for m in observed.get(key, ())},
+            true[rows[key]], logarithmic=True,
+        )
+        for key in chosen
     ]  # fmt: skip

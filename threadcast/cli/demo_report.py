@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import CurvePlot, colours_of, curve_plot, timeline
-from threadcast.cli.demo_many_core import SAMPLES, TITLE, ManyCoreReport
+from threadcast.cli.comparison_page import models_html
+from threadcast.cli.demo_many_core import ManyCoreReport
 from threadcast.cli.html_page import html_page, html_table
 from threadcast.core import OpGraph, Plan, Trace
-from threadcast.core.figures import duration, significant
+from threadcast.core.figures import duration
+
+if TYPE_CHECKING:
+    from threadcast.models.judgement import Row
 
 MANY_CORE_TRACK_HEIGHT = 4.0
 """Height of a core's track where there are 68 of them, in the units of `charts.timeline`."""
@@ -34,13 +38,18 @@ class RunReport:
     plots: Sequence[CurvePlot]
 
 
+_MODEL_COLUMNS = (
+    ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("regret_mean", "regret, mean %", 100),
+    ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100), ("fit_s", "fit s", 1),
+    ("predict_us", "us a curve", 1),
+)  # fmt: skip
 _STEP_COLUMNS = (
     "network", "ops", "default", "planned", "gain", "predicted", "lower bound", "95 % interval of gain", "guard keeps",
 )  # fmt: skip
 
 
 def page(
-    *, machine: str, runs: Sequence[RunReport], models: Sequence[dict[str, Any]], many_core: ManyCoreReport,
+    *, machine: str, runs: Sequence[RunReport], models: Sequence[Row], many_core: ManyCoreReport,
     facts: Sequence[str],
 ) -> str:  # fmt: skip
     """The whole report as one HTML file without links to other files. `models` are evaluation rows."""
@@ -55,12 +64,14 @@ def page(
         "<h2>How well each model forecasts</h2>",
         "<p class=note>Leave one network out: the model learns on the other networks, then sees only the samples it "
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
-        "the time lost by running an op at the thread count that the model chose.</p>",
-        _model_table(models),
-        *_many_core_section(many_core),
+        f"the time lost by running an op at the thread count that the model chose. Cost is by how much "
+        f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
+        "the best ones; the model that costs least is on top and serves. Bold: may be as accurate as the best.</p>",
+        *_model_table(models),
+        *_section("many-core", _many_core_section(many_core)),
     ]
     for run in runs:
-        body += _run_section(run)
+        body += _section(run.name.replace(" ", "-"), _run_section(run))
     return html_page("threadcast demo", body)
 
 
@@ -72,34 +83,41 @@ def _step_row(run: RunReport) -> list[str]:
     ]  # fmt: skip
 
 
-def _model_table(models: Sequence[dict[str, Any]]) -> str:
-    columns = ["model", "samples", "accuracy", "r2", "regret_mean", "regret_p95", "fit_s", "predict_us"]
-    rows = []
-    for row in models:
-        numbers = [row.get(column) for column in columns[1:]]
-        rows.append([str(row["model"]), *("-" if n is None or n != n else significant(float(n)) for n in numbers)])
-    return html_table(columns, rows)
+def _model_table(models: Sequence[Row]) -> list[str]:
+    """The models, and below the table why accuracies are negative."""
+    table, *reasons = models_html(models, _MODEL_COLUMNS)
+    if not reasons:
+        return [table]
+    return [table, "<details><summary>Why accuracies are negative</summary>", *reasons, "</details>"]
+
+
+def _section(name: str, body: Sequence[str]) -> list[str]:
+    return [f'<section id="{escape(name)}">', *body, "</section>"]
 
 
 def _many_core_section(report: ManyCoreReport) -> list[str]:
-    figures = report.to_json()
     colours, legend = _colours_of_kinds(report.plan, report.graph)
-    columns = ("step", "cases measured", "regret", "regret of all cores", "default", "planned", "gain", "predicted")
+    columns = (
+        "step", "cases measured", "expected regret", "regret", "regret of all cores", "default", "planned", "gain",
+        "predicted",
+    )  # fmt: skip
     row = [
-        TITLE, f"{report.cases_measured:,} of {report.cases:,} ({figures['cases_measured_share']:.1%})",
-        f"{report.regret_mean:.1%}", f"{report.regret_all_cores:.1%}", duration(report.default_step_s),
-        duration(report.trace.makespan_s), f"{report.default_step_s / report.trace.makespan_s:.2f}x",
+        report.network, f"{report.cases_measured:,} of {report.cases:,} ({report.cases_measured_share:.1%})",
+        f"{report.expected_regret:.1%}", f"{report.regret_mean:.1%}", f"{report.regret_all_cores:.1%}",
+        duration(report.default_step_s), duration(report.trace.makespan_s), f"{report.gain:.2f}x",
         duration(report.plan.makespan_s),
     ]  # fmt: skip
     return [
         "<h2>68 cores, simulated: few cases measured, the rest forecast</h2>",
-        f"<p class=note>{escape(report.machine)}: all times below come from a simulator, none from real cores. The "
-        f"model has learned from {report.known_ops} operations of other networks at all cases. Of each of the "
-        f"{report.curves_fetched} different operations of {TITLE} about {SAMPLES} of {report.cases_per_op} cases "
-        f"were measured; their curves came over HTTP from {escape(report.model)}. Regret is how much longer the case "
-        "chosen by forecast takes than the best one by the simulator's exact times, mean over operations. Default: "
-        "each operation on all cores, one after the other. Planned: the plan made from the forecasts, run with exact "
-        "times and the slow-down of operations that run side by side.</p>",
+        f"<p class=note>{escape(report.machine)}: all times below come from a simulator, none from real cores. As "
+        "<code>threadcast profile</code> does on a machine that nobody measured, a model that knew nothing of it "
+        f"decided what was measured: {report.cases_measured / report.curves_fetched:.1f} of "
+        f"{report.cases_per_op} cases of each of the {report.curves_fetched} different operations of "
+        f"{report.network}. The other cases are forecast; the curves came over HTTP from {escape(report.model)}.</p>",
+        "<p class=note>Regret is how much longer the case chosen by forecast takes than the best one by the "
+        "simulator's exact times, mean over operations; expected regret is what the model said of it. Default: each "
+        "operation on all cores, one after the other. Planned: the plan made from the forecasts, run with exact times "
+        "and the slow-down of operations that run side by side.</p>",
         html_table(columns, [row]),
         f"<h3>The plan, simulated: {duration(report.trace.makespan_s)}</h3>",
         legend,
@@ -110,7 +128,9 @@ def _many_core_section(report: ManyCoreReport) -> list[str]:
             colours=colours,
             track_height=MANY_CORE_TRACK_HEIGHT,
         ),
-        "<h3>Curves of its heaviest operations: line and 90 % band forecast, dots measured, threads to the right</h3>",
+        "<h3>Curves of the heaviest operation of each kind</h3>",
+        "<p class=note>Line and 90 % band: forecast; dots: measured; dashes: the simulator's exact times. Threads to "
+        "the right, seconds upwards, both logarithmic.</p>",
         '<div class="curves">' + "".join(curve_plot(plot) for plot in report.plots) + "</div>",
     ]
 

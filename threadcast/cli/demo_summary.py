@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadcast.cli.demo_many_core import TITLE, ManyCoreReport
+from threadcast.cli.demo_many_core import ManyCoreReport
 from threadcast.cli.demo_report import RunReport, page
 from threadcast.cli.output import table
 from threadcast.core import Machine
@@ -14,9 +14,11 @@ from threadcast.core.figures import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from threadcast.models.judgement import Row
+
 
 def summary(
-    machine: Machine, observed: Collection[str], rows: Sequence[dict[str, Any]], version: str,
+    machine: Machine, observed: Collection[str], rows: Sequence[Row], version: str,
     runs: Sequence[RunReport], many_core: ManyCoreReport,
 ) -> dict[str, Any]:  # fmt: skip
     """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
@@ -43,19 +45,21 @@ def summary(
         "cores": len(machine),
         "ops_measured": measured,
         "measured_share": measured / len(keys),
-        "models": {row["model"]: {"accuracy": row["accuracy"], "regret": row["regret_mean"]} for row in rows},
+        "models": {
+            row.model: {
+                "accuracy": row.accuracy,
+                "regret": row.regret_mean,
+                "cost": row.cost,
+                "worse_than_zero": row.worse_than_zero,
+            }
+            for row in rows
+        },
         "model_served": version,
         "predictions_over_http": len(keys),
         **summed,
         "networks": each,
         "many_core": many_core.to_json(),
     }
-
-
-def models_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The evaluation of the models as a table."""
-    columns = ("model", "samples", "accuracy", "regret_mean", "fit_s", "predict_us")
-    return table(columns, [[row[name] for name in columns] for row in rows], title="Models, one network left out")
 
 
 def runs_table(runs: Sequence[RunReport]) -> Table:
@@ -71,19 +75,18 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
 
 def many_core_table(report: ManyCoreReport) -> Table:
     """What few measurements of the simulated machine were enough for, as a table: the share of cases measured, the
-    regret of the choices and that of all cores for every op, and the step times."""
-    columns = ("step", "cases", "regret", "all cores", "default_s", "planned_s", "gain", "predicted_s")
-    figures = report.to_json()
+    expected and the actual regret of the choices, and the step times."""
+    columns = ("step", "cases", "expected", "regret", "default_s", "planned_s", "gain", "predicted_s")
     row = [
-        TITLE, f"{figures['cases_measured_share']:.1%}", f"{report.regret_mean:.1%}",
-        f"{report.regret_all_cores:.1%}", report.default_step_s, report.trace.makespan_s,
-        report.default_step_s / report.trace.makespan_s, report.plan.makespan_s,
+        report.network, f"{report.cases_measured_share:.1%}", f"{report.expected_regret:.1%}",
+        f"{report.regret_mean:.1%}", report.default_step_s, report.trace.makespan_s, report.gain,
+        report.plan.makespan_s,
     ]  # fmt: skip
-    return table(columns, [row], title=f"{report.machine}: simulated, nothing of it was measured on real cores")
+    return table(columns, [row], title=f"{report.machine}: nothing of it was measured on real cores")
 
 
 def report_page(
-    machine: Machine, runs: Sequence[RunReport], rows: Sequence[dict[str, Any]], many_core: ManyCoreReport,
+    machine: Machine, runs: Sequence[RunReport], rows: Sequence[Row], many_core: ManyCoreReport,
     document: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """The demo's page, as HTML; `document` is the result of `summary`."""

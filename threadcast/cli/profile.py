@@ -90,9 +90,9 @@ def command(
 
     Measurements and the graph are stored as they are made. What the store has already is not measured again, so an
     interrupted profile continues where it stopped. Freed memory stays in the process while it is timed, since how much
-    of it the system would have to provide again differs from step to step. With --corun, some ops bound by memory, by
-    arithmetic and by the call itself are timed beside each other on the two halves of the machine; plans then take it
-    into account.
+    of it the system would have to provide again differs from step to step. With --corun, a few pairs of ops bound by
+    memory, by arithmetic and by the call itself are timed beside each other on the two halves of the machine, and the
+    other pairs of these classes are forecast; plans then take it into account.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
     from threadcast.cli.followed_model import followed_model
@@ -145,8 +145,9 @@ def command(
     _warn(output, report, document["counters"], busy_limit=settings["profile.busy_limit"])
     tables = shown(document)
     if beside is not None:
-        document["corun"] = corun_tables.rows(beside)
-        tables.append(corun_tables.shown(document["corun"]))
+        found = corun_tables.rows(beside)
+        document |= found
+        tables += corun_tables.shown(found)
     output.result(document, *tables)
 
 

@@ -66,7 +66,7 @@ def command(
     """
     from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
-    from threadcast.models.judgement import loss
+    from threadcast.models.judgement import ranking
     from threadcast.models.registry import ModelRegistry
     from threadcast.store import Store
 
@@ -101,7 +101,7 @@ def command(
         ]
     if not registered:
         raise ModelError("no model could be fitted and judged; the warnings above say why")
-    best = None if no_alias else min(registered, key=lambda judged: loss(judged[1]))[0]
+    best = None if no_alias else registered[ranking([row for _, row in registered])[0]][0]
     if best:
         registry.set_alias(alias, best)
     document = {

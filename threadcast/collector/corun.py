@@ -1,4 +1,7 @@
-"""Measures how much ops slow each other down on disjoint cores: each pair of op classes by a few pairs of ops."""
+"""Measures how much ops slow each other down on disjoint cores: few pairs of ops, and forecasts for the other classes.
+
+Which pair is measured next, and what the measured ones say of the others, `collector.corun_forecast` decides.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from statistics import median
 from typing import Protocol
@@ -14,16 +18,23 @@ import numpy as np
 
 from threadcast.collector.busy import LIMIT, Load, measure_load, refuse_busy
 from threadcast.collector.calibration import Calibration
+from threadcast.collector.corun_forecast import CoRunForecast, bandwidth_bound
 from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps, Measure
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Op
-from threadcast.core.corun import Classes, CoRunTable, Slowdown
+from threadcast.core.corun import Classes, CoRunTable, Keys, Slowdown
 from threadcast.core.errors import MeasurementError
 from threadcast.core.op_class import ClassLimits, OpClass
 
 EACH = 2
 """Ops that represent a class: four pairs for each pair of classes, 36 in all, in some 20 s at the default budget."""
+
+MOST_PAIRS = 12
+"""Pairs of ops that are measured at most."""
+
+NARROW = 0.1
+"""Relative half-width of 90 % intervals, as a mean over pairs of classes, at which no further pair is measured."""
 
 ROUNDS = 3
 """How many times an op is timed alone and beside the other in turn: clock rates and other load drift."""
@@ -42,20 +53,36 @@ class Background(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoRunReport:
-    """Slow-downs (factors) by class in `table`, by pair of op keys in `pairs`, and why pairs failed.
+    """Slow-downs (factors) by class in `table`, by measured pair of op keys in `pairs`, and why pairs failed.
 
     In each pair the first op is slowed down by the second.
     """
 
     table: CoRunTable
-    pairs: Mapping[tuple[str, str], float]
-    failed: Mapping[tuple[str, str], str]
+    pairs: Mapping[Keys, float]
+    failed: Mapping[Keys, str]
 
 
 def limits_of(calibration: Calibration, machine: Machine) -> ClassLimits:
     """The limits that separate op classes, from the calibration of `machine`."""
     share = calibration.all_bytes_per_s / len(machine)
     return ClassLimits(calibration.core_flops_per_s, share, calibration.fork_join_s[1])
+
+
+def prior_of(calibration: Calibration, machine: Machine) -> Callable[[Mapping[OpClass, Sequence[str]]], CoRunForecast]:
+    """What is expected of ops, given by their keys, on the halves of `machine` before any pair is measured."""
+    cores = len(halves(machine)[0])
+    bound = bandwidth_bound(calibration.core_bytes_per_s, calibration.all_bytes_per_s, cores=cores)
+    return partial(CoRunForecast.of, cores=cores, bandwidth_bound=bound)
+
+
+def work_shares(ops: Iterable[Op], limits: ClassLimits) -> dict[OpClass, float]:
+    """The part of a step's work, by its least time on one core, that is of each op class; empty where there is none."""
+    work_s: dict[OpClass, float] = defaultdict(float)
+    for op in ops:
+        work_s[limits.class_of(op)] += limits.work_s(op) + (not op.is_view) * limits.call_s
+    total_s = sum(work_s.values())
+    return {of: seconds / total_s for of, seconds in work_s.items() if seconds}
 
 
 def representatives(ops: Iterable[Op], limits: ClassLimits, *, each: int = EACH) -> dict[OpClass, tuple[Op, ...]]:
@@ -91,12 +118,15 @@ def halves(machine: Machine) -> tuple[Machine, Machine]:
 
 
 def measure_corun(
-    ops: Iterable[Op],
+    ops: Sequence[Op],
     machine: Machine,
     limits: ClassLimits,
     *,
     mean_s: float = 0.15,
     each: int = EACH,
+    most: int | None = MOST_PAIRS,
+    narrow: float = NARROW,
+    prior: Callable[[Mapping[OpClass, Sequence[str]]], CoRunForecast] = CoRunForecast.of,
     busy_limit: float | None = LIMIT,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     measure_load: Callable[[Sequence[int]], Load] = measure_load,
@@ -105,33 +135,48 @@ def measure_corun(
 ) -> CoRunReport:
     """Measure how much the classes of a step's `ops` slow each other down on the two halves of `machine`.
 
-    Up to `each` ops represent a class. Each of these ops is timed on one half, alone and beside each of them on the
-    other half, for about `mean_s` seconds each. With `busy_limit` None a busy machine is not refused. `on_progress` is
-    called with the number of pairs that are done and the number of all pairs. Raises BusyMachine before anything is
-    measured; a pair that fails is left out of the slow-downs.
+    Up to `each` ops represent a class. An op is timed on one half, alone and beside another on the other half, for
+    about `mean_s` seconds each: the pair whose result narrows the forecasts of pairs of classes most, weighted by the
+    work of both classes, until their 90 % intervals are `narrow` (relative half-width; 0: never) or `most` pairs are
+    measured (None: all). Pairs of classes of which no pair was measured get forecasts, which start from `prior` of the
+    ops' keys. With `busy_limit` None a busy machine is not refused. `on_progress` is called with the number of pairs
+    that are done and the most that there will be. Raises BusyMachine before anything is measured; a pair that fails is
+    left out of the slow-downs.
     """
     first, second = halves(machine)
     if busy_limit is not None:
         refuse_busy(measure_load(machine.cpus(core.id for core in machine.cores)), limit=busy_limit)
-    chosen = [(of, op) for of, found in representatives(ops, limits, each=each).items() for op in found]
+    chosen = representatives(ops, limits, each=each)
+    by_key = {op.key: (of, op) for of, found in chosen.items() for op in found}
+    shares = work_shares(ops, limits)
+    forecast = prior({of: [op.key for op in found] for of, found in chosen.items()})
+    left = set(product(by_key, by_key))
+    total = len(left) if most is None else min(most, len(left))
     goal = Goal(budget_s=mean_s / ROUNDS)
     slowed: dict[Classes, list[float]] = defaultdict(list)
-    pairs: dict[tuple[str, str], float] = {}
-    failed: dict[tuple[str, str], str] = {}
+    pairs: dict[Keys, float] = {}
+    failed: dict[Keys, str] = {}
     with (lone or _alone)(first) as measure, (partner or _partner)(second) as background:
         prepared: Op | None = None
-        for done, ((other_class, other), (of, op)) in enumerate(product(chosen, chosen), 1):
+        for done in range(1, total + 1):
+            if narrow and forecast.width(shares) <= narrow:
+                break
+            pair = forecast.next_pair(left, shares)
+            left.remove(pair)
+            (of, op), (other_class, other) = (by_key[key] for key in pair)
             try:
                 if prepared is not other:
                     background.prepare(other)
                     prepared = other
-                pairs[op.key, other.key] = by = _slowdown(op, measure, background, goal)
+                pairs[pair] = by = _slowdown(op, measure, background, goal)
                 slowed[of, other_class].append(by)
+                forecast = forecast.with_measured(pair, by)
             except Exception as error:  # noqa: BLE001 - a kernel may raise anything; one pair must not end it all
-                failed[op.key, other.key] = f"{type(error).__name__}: {error}"
-            on_progress(done, len(chosen) ** 2)
+                failed[pair] = f"{type(error).__name__}: {error}"
+            on_progress(done, total)
     slowdowns = {classes: _summary(factors) for classes, factors in slowed.items()}
-    return CoRunReport(CoRunTable(machine, len(first), limits, slowdowns), pairs, failed)
+    table = CoRunTable(machine, len(first), limits, slowdowns, forecasts=forecast.by_class())
+    return CoRunReport(table, pairs, failed)
 
 
 def _slowdown(op: Op, measure: Measure, background: Background, goal: Goal) -> float:

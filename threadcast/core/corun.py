@@ -1,4 +1,4 @@
-"""How much ops slow each other down on one machine: by class, as measured, and by pair, as observed in steps."""
+"""How much ops slow each other down on one machine: by class, measured or forecast, and by pair, observed in steps."""
 
 from __future__ import annotations
 
@@ -48,12 +48,30 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowdownForecast:
+    """How many times longer an op probably takes beside another op than alone, where no such pair was measured.
+
+    The factor that measuring would find is `low` to `high` with a probability of 90 %, and as likely above `median` as
+    below. InvalidInput unless they are above 0 and in order.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.median <= self.high < math.inf:
+            raise InvalidInput(f"forecast {self.median!r} from {self.low!r} to {self.high!r}: give ordered factors")
+
+
+@dataclass(frozen=True, slots=True)
 class CoRunTable:
     """The known slow-downs of `machine`; its parts may be empty.
 
-    `slowdowns` were measured with each of the two ops on `cores` cores of its own. `limits` decide the class of an
-    op; None where no class was measured. `bad_pairs` are the slow-downs (factors of at least 1) of single pairs of ops
-    that were observed in steps; the table keeps the `MOST_PAIRS` worst ones. InvalidInput for values that do not fit.
+    `slowdowns` were measured with each of the two ops on `cores` cores of its own, and `forecasts` are for the same;
+    those of measured classes are dropped. `limits` decide the class of an op; None where no class was measured.
+    `bad_pairs` are the slow-downs (factors of at least 1) of single pairs of ops that were observed in steps; the table
+    keeps the `MOST_PAIRS` worst ones. InvalidInput for values that do not fit.
     """
 
     machine: Machine
@@ -61,11 +79,12 @@ class CoRunTable:
     limits: ClassLimits | None = None
     slowdowns: Mapping[Classes, Slowdown] = field(default_factory=dict)
     bad_pairs: Mapping[Keys, float] = field(default_factory=dict)
+    forecasts: Mapping[Classes, SlowdownForecast] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.cores <= len(self.machine):
             raise InvalidInput(f"cores={self.cores} must be from 1 to the {len(self.machine)} of {self.machine.name}")
-        if self.slowdowns and self.limits is None:
+        if (self.slowdowns or self.forecasts) and self.limits is None:
             raise InvalidInput("slow-downs of classes need the limits that say which class an op is of")
         wrong = [(pair, by) for pair, by in self.bad_pairs.items() if not 1 <= by < math.inf]
         if wrong:
@@ -73,17 +92,24 @@ class CoRunTable:
         worst = heapq.nlargest(MOST_PAIRS, self.bad_pairs.items(), key=lambda item: (item[1], item[0]))
         object.__setattr__(self, "bad_pairs", MappingProxyType(dict(worst)))
         object.__setattr__(self, "slowdowns", MappingProxyType(dict(sorted(self.slowdowns.items()))))
+        unmeasured = {classes: by for classes, by in sorted(self.forecasts.items()) if classes not in self.slowdowns}
+        object.__setattr__(self, "forecasts", MappingProxyType(unmeasured))
 
     def updated(self, newer: CoRunTable) -> CoRunTable:
         """This table, overwritten with what `newer`, a table of the same machine, contains.
 
         Bad pairs are merged. Slow-downs of classes are merged too, but this table's are dropped where `newer` measured
-        classes with another number of cores.
+        classes with another number of cores. What was measured goes before any forecast.
         """
         if newer.limits is None:
             return replace(self, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
-        slowdowns = {**(self.slowdowns if self.cores == newer.cores else {}), **newer.slowdowns}
-        return replace(newer, slowdowns=slowdowns, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
+        known = self if self.cores == newer.cores else CoRunTable(self.machine)
+        return replace(
+            newer,
+            slowdowns={**known.slowdowns, **newer.slowdowns},
+            bad_pairs={**self.bad_pairs, **newer.bad_pairs},
+            forecasts={**known.forecasts, **newer.forecasts},
+        )
 
     def holds_for(self, machine: Machine) -> bool:
         """Whether `machine` is the machine that this table was measured on, or a part of its cores."""
@@ -110,6 +136,7 @@ class CoRunTable:
                 for (of, beside), by in self.slowdowns.items()
             ],
             "bad_pairs": [{"op": op, "beside": other, "slowdown": by} for (op, other), by in self.bad_pairs.items()],
+            "forecasts": [_row(classes, by) for classes, by in self.forecasts.items()],
         }
 
     @classmethod
@@ -118,11 +145,13 @@ class CoRunTable:
         check_schema(document, SCHEMA)
         machine = Machine.from_json(member(document, "machine", dict), pointer="/machine")
         cores = member(document, "cores", int)
-        slowdowns, bad_pairs = {}, {}
+        slowdowns, bad_pairs, forecasts = {}, {}, {}
         for i, entry in enumerate(member(document, "classes", list)):
             at = f"/classes/{i}"
-            classes = _class(entry, "class", at), _class(entry, "beside", at)
-            slowdowns[classes] = _slowdown(entry, at)
+            slowdowns[_classes(entry, at)] = _slowdown(entry, at)
+        for i, entry in enumerate(member(document, "forecasts", list, default=[])):
+            at = f"/forecasts/{i}"
+            forecasts[_classes(entry, at)] = _forecast(entry, at)
         for i, entry in enumerate(member(document, "bad_pairs", list)):
             at = f"/bad_pairs/{i}"
             keys = member(entry, "op", str, pointer=at), member(entry, "beside", str, pointer=at)
@@ -130,13 +159,30 @@ class CoRunTable:
         limits = None
         if document.get("limits") is not None:
             limits = checked(lambda: ClassLimits.from_json(document["limits"], pointer="/limits"), pointer="/limits")
-        return checked(lambda: cls(machine, cores, limits, slowdowns, bad_pairs), pointer="")
+        return checked(lambda: cls(machine, cores, limits, slowdowns, bad_pairs, forecasts), pointer="")
+
+
+def _row(classes: Classes, by: Slowdown | SlowdownForecast) -> dict[str, Any]:
+    of, beside = classes
+    return {"class": of, "beside": beside, "slowdown": by.median, "low": by.low, "high": by.high}
 
 
 def _slowdown(entry: Any, pointer: str) -> Slowdown:
-    median, low, high = (number(entry, name, pointer=pointer) for name in ("slowdown", "low", "high"))
     pairs = member(entry, "pairs", int, pointer=pointer)
-    return checked(lambda: Slowdown(median, low, high, pairs), pointer=pointer)
+    return checked(lambda: Slowdown(*_factors(entry, pointer), pairs), pointer=pointer)
+
+
+def _forecast(entry: Any, pointer: str) -> SlowdownForecast:
+    return checked(lambda: SlowdownForecast(*_factors(entry, pointer)), pointer=pointer)
+
+
+def _factors(entry: Any, pointer: str) -> tuple[float, float, float]:
+    median, low, high = (number(entry, name, pointer=pointer) for name in ("slowdown", "low", "high"))
+    return median, low, high
+
+
+def _classes(entry: Any, pointer: str) -> Classes:
+    return _class(entry, "class", pointer), _class(entry, "beside", pointer)
 
 
 def _class(entry: Any, name: str, pointer: str) -> OpClass:

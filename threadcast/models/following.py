@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 
 from threadcast.collector.budget import guess_s
 from threadcast.collector.proposers import Choice
@@ -12,6 +12,7 @@ from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.joint_process import JointProcess
+from threadcast.models.parallel import one_blas_thread
 
 UNKNOWN_REGRET = 1.0
 """Assumed regret of a choice while a model cannot forecast: twice the best case's time. A convention; in sets of curves
@@ -36,7 +37,7 @@ class FollowedModel:
         """The choice for each op; all cores, with `UNKNOWN_REGRET`, where the model cannot forecast."""
         cases = machine.cases()
         try:
-            with _one_thread():
+            with one_blas_thread():
                 found = self.model.outlooks(ops, observed, machine)
         except ModelError:
             if len(ops) > 1:  # an op that cannot be forecast must not hide the others
@@ -52,7 +53,7 @@ class FollowedModel:
     def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> None:
         """Fit the model to these measurements and those known before; where that fails, it stays as it is."""
         every = [*self._known, *measurements]
-        with _one_thread(), suppress(ModelError):
+        with one_blas_thread(), suppress(ModelError):
             if self._fits and isinstance(self.model, JointProcess):
                 self.model.learn(every, tune=tune)
             elif self._fits and tune:
@@ -61,13 +62,5 @@ class FollowedModel:
     def curves(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> CurveTable:
         """The curves of the ops at all cases, measured points where there are any; ModelError where the model cannot
         forecast one."""
-        with _one_thread():
+        with one_blas_thread():
             return self.model.predict_many(ops, observed, machine.cases(), machine=machine)
-
-
-def _one_thread() -> AbstractContextManager[object]:
-    """Linear algebra in one thread: the matrices are small, and threads that wait for the next would disturb timing."""
-    from threadpoolctl import threadpool_limits
-
-    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
-    return limits

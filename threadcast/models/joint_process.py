@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Self
@@ -31,6 +32,7 @@ from threadcast.models.joint_kernel import (
 )
 from threadcast.models.machine_limits import has_tensors_or_work
 from threadcast.models.measured import by_case, group, usable
+from threadcast.models.parallel import one_blas_thread
 from threadcast.models.prior import SERIAL, Prior, shipped
 from threadcast.models.static_features import work
 
@@ -38,6 +40,9 @@ SCHEMA = "threadcast.joint_process/1"
 
 NEAREST = 300
 """Most points of other ops that an op's forecast is conditioned on, those of the most similar ops."""
+
+MANY = 10
+"""From so many ops on linear algebra is limited to one thread, which takes as long as the forecasts of two or three."""
 
 NOISE = 0.01**2
 """Variance of the log of a median where its samples do not tell it. A convention: campaigns stop at 2 % either way."""
@@ -156,7 +161,9 @@ class JointProcess(BatchModel):
         logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
-        for row, (mean, variances) in zip(wanting, self._posteriors(*some, tuple(cases), machine), strict=True):
+        with one_blas_thread() if len(wanting) >= MANY else nullcontext():
+            posteriors = self._posteriors(*some, tuple(cases), machine)
+        for row, (mean, variances) in zip(wanting, posteriors, strict=True):
             logs[row], spread[row] = mean, NORMAL_95 * np.sqrt(np.diag(variances))
         source = np.full(logs.shape, _LEARNED, dtype=np.int8)
         table = CurveTable(

@@ -156,9 +156,13 @@ def cost_of(scores: Sequence[OpScore], steps: int) -> float | None:
     return spent_s / best_s - 1
 
 
-def loss(row: Row) -> tuple[float, ...]:
-    """The key by which models are ranked, smaller is better: ops that could not judge it, cost, samples."""
-    return (row.unusable, row.cost or 0.0, row.samples)
+def ranking(rows: Sequence[Row]) -> list[int]:
+    """Positions of the rows, the model to follow first: by the ops that could not judge it, then cost, then samples.
+
+    Rows that no op could judge are left out.
+    """
+    judged = [i for i, row in enumerate(rows) if row.ops]
+    return sorted(judged, key=lambda i: (rows[i].unusable, rows[i].cost or 0.0, rows[i].samples))
 
 
 def _speedups_with_model_time(outcomes: Sequence[Outcome]) -> list[float]:

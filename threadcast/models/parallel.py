@@ -92,6 +92,16 @@ def _run(tasks: list[Any], jobs: int, how: str) -> Iterator[Any]:
             get_reusable_executor().shutdown(wait=True)
 
 
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within the block, linear algebra runs in one thread: on small matrices the others would wait more than work, and
+    on a busy machine hold the first one up by a factor of 50. Entering takes 5 ms."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
 def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jobs: int) -> Floats:
     """(n_ops, n_cases) from `forecast`, which returns one row for each op: called for `CHUNK` ops at a time, on `jobs`
     threads."""
@@ -100,9 +110,7 @@ def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jo
         return forecast(ops)
     if jobs == 1:
         return np.concatenate([forecast(part) for part in parts])
-    from threadpoolctl import threadpool_limits
-
     # While several threads multiply matrices, the threads of the linear algebra library would spin and wait for each
     # other. Their limit is the process's: hence one caller at a time, or one would reset the limit of another.
-    with _one_caller, threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(jobs) as threads:
+    with _one_caller, one_blas_thread(), ThreadPoolExecutor(jobs) as threads:
         return np.concatenate(list(threads.map(forecast, parts)))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadcast.core import Machine, Op, OpGraph, Plan
-from threadcast.core.corun import Classes, CoRunTable, Slowdown
+from threadcast.core.corun import Classes, CoRunTable, Slowdown, SlowdownForecast
 from threadcast.core.op_class import ClassLimits, OpClass
 from threadcast.scheduler.interference.class_slowdown import LARGEST, ClassInterference
 from threadcast.scheduler.interference.core_sharing import CoreSharing
@@ -91,6 +91,33 @@ def test_views_and_unmeasured_classes_disturb_nobody() -> None:
 def test_what_timing_cannot_tell_from_nothing_counts_as_nothing() -> None:
     interference = ClassInterference(problem_of_classes(M, C), table_of({(M, C): 1.019, (C, M): 0.9}))
     assert interference.slowdowns([at(0, 0, 1, 2, 3), at(1, 4, 5, 6, 7)]) == [1.0, 1.0]
+
+
+def test_a_forecast_counts_by_its_median_where_it_is_surely_a_slowdown_and_nothing_was_measured() -> None:
+    table = replace(
+        table_of({(M, M): 1.5}),
+        forecasts={
+            (M, C): SlowdownForecast(1.3, 1.1, 1.6),
+            (C, M): SlowdownForecast(1.3, 0.9, 1.9),
+            (C, C): SlowdownForecast(1.3, 1.019, 1.9),
+        },
+    )
+    interference = ClassInterference(problem_of_classes(M, C, C), table)
+    assert interference.slowdowns([at(0, 0, 1, 2, 3), at(1, 4, 5, 6, 7)]) == pytest.approx([1.3, 1.0])
+    assert interference.slowdowns([at(1, 0, 1, 2, 3), at(2, 4, 5, 6, 7)]) == [1.0, 1.0]
+
+
+def test_only_a_sure_forecast_takes_ops_apart() -> None:
+    """Three times as long beside each other is worse than one after the other; whether it is so decides."""
+    machine = Machine.uniform("two", 2)
+    problem = problem_of_classes(C, C, machine=machine)
+
+    def makespan_s(low: float) -> float:
+        table = CoRunTable(machine, 1, LIMITS, forecasts={(C, C): SlowdownForecast(3.0, low, 9.0)})
+        return plan(problem, interference=ClassInterference(problem, table)).makespan_s
+
+    assert makespan_s(1.0) == pytest.approx(1.0)  # side by side
+    assert makespan_s(1.5) == pytest.approx(1.4)  # one after the other, on both cores
 
 
 def test_the_sum_is_capped() -> None:

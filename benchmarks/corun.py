@@ -1,0 +1,334 @@
+"""How well slow-downs of op classes are forecast from few measured pairs; `make bench-corun` runs this.
+
+    python benchmarks/corun.py [--measure] [--draws 20] [--write]
+
+With `--measure` all pairs of ops of some networks are first timed on the two halves of this machine (five minutes, on a
+quiet machine) and stored in data/recorded. These, pairs on the simulated Xeon Phi and a paper's table are the truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+import paper_networks
+from run_facts import RunFacts
+
+from threadcast.collector.corun import (
+    EACH,
+    MOST_PAIRS,
+    halves,
+    limits_of,
+    measure_corun,
+    representatives,
+    work_shares,
+)
+from threadcast.collector.corun_forecast import CoRunForecast, bandwidth_bound
+from threadcast.collector.simulated.calibrated import CALIBRATED
+from threadcast.collector.simulated.co_run import XeonPhiCoRun
+from threadcast.collector.simulated.constants import CORE_BYTES_PER_S, CORES, DISPATCH_S, MEMORY_BYTES_PER_S
+from threadcast.collector.simulated.source import NOISE
+from threadcast.collector.simulated.xeon_phi import XeonPhi
+from threadcast.core import CurveTable, OpGraph, read_machine
+from threadcast.core.corun import Classes, CoRunTable, Keys, Slowdown
+from threadcast.core.op_class import ClassLimits, OpClass
+from threadcast.scheduler.interference.class_slowdown import ClassInterference
+from threadcast.scheduler.planner import plan
+from threadcast.scheduler.policies.plan_replay import PlanReplay
+from threadcast.scheduler.problem import Problem, Running
+from threadcast.scheduler.simulation.simulator import simulate
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "corun-tables.md"
+RECORDED = ROOT / "data" / "recorded" / "amd-epyc-2c-corun.csv"
+PAPER = ROOT / "data" / "papers" / "p100_corun.csv"
+COLUMNS = ("network", "bandwidth_bound", "op", "class", "share", "beside", "beside_class", "slowdown")
+
+CHOSEN_WITH = ("resnet18", "lstm", "transformer")
+"""Networks with which the prior's constants were chosen; the others judge them."""
+NETWORKS = (*CHOSEN_WITH, "googlenet", "dcgan_generator", "pathnet")
+SIMULATED = ("resnet50", "dcgan", "inception_v3", "lstm", "pathnet_medium", "googlenet_medium")
+PLANNED = ("lstm", "dcgan", "pathnet_medium", "inception_v3")
+
+PAIRED = 3
+"""Ops a class of which all pairs are known; a draw takes two of them, as many as `profile --corun`."""
+STEPS = (0, 1, 2, 3, 4, 6, 8, MOST_PAIRS)
+"""Numbers of measured pairs after which the forecasts are judged."""
+FEW = 4
+"""Measured pairs that plans are made with."""
+
+
+@dataclass(frozen=True)
+class Set:
+    """All pairs of some ops of one network on one machine, with how much the first slows down beside the second.
+
+    Each of two ops has `cores` cores; `share` is a class's part of the step's work.
+    """
+
+    name: str
+    ops: Mapping[OpClass, tuple[str, ...]]
+    share: Mapping[OpClass, float]
+    cores: int
+    bandwidth_bound: float
+    slowdown: Mapping[Keys, float]
+
+
+def measure() -> None:
+    """Time all pairs of the networks' ops on this machine, and store them."""
+    from threadcast import networks
+    from threadcast.capture.workloads import capture_workload
+    from threadcast.collector.calibration import calibrate
+    from threadcast.threads.memory import keep_freed_memory
+
+    keep_freed_memory()
+    run, machine, rows = RunFacts.now(), read_machine(), []
+    calibration = calibrate(machine, seconds=0.3)
+    limits = limits_of(calibration, machine)
+    rates = calibration.core_bytes_per_s, calibration.all_bytes_per_s
+    bound = bandwidth_bound(*rates, cores=len(halves(machine)[0]))
+    for name in NETWORKS:
+        ops = capture_workload(networks.load(name, size="small")).graph.ops
+        shares, of = work_shares(ops, limits), {op.key: limits.class_of(op) for op in ops}
+        report = measure_corun(ops, machine, limits, each=PAIRED, most=None, narrow=0.0, busy_limit=None)
+        for (op, beside), by in sorted(report.pairs.items()):
+            share = f"{shares[of[op]]:.4g}"
+            rows.append((name, f"{bound:.4g}", op, of[op], share, beside, of[beside], f"{by:.4g}"))
+        print(f"{name}: {len(report.pairs)} pairs, {len(report.failed)} failed", flush=True)
+    with RECORDED.open("w", newline="") as file:
+        file.write(f"# {run}\n")
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+
+
+def recorded() -> Iterator[Set]:
+    """The networks that were measured for real."""
+    rows = list(csv.DictReader(line for line in RECORDED.read_text().splitlines() if not line.startswith("#")))
+    for name in dict.fromkeys(row["network"] for row in rows):
+        own = [row for row in rows if row["network"] == name]
+        ops: dict[OpClass, dict[str, None]] = {}
+        for row in own:
+            ops.setdefault(OpClass(row["class"]), {})[row["op"]] = None
+        yield Set(
+            name, {of: tuple(keys) for of, keys in ops.items()},
+            {OpClass(row["class"]): float(row["share"]) for row in own}, 1, float(own[0]["bandwidth_bound"]),
+            {(row["op"], row["beside"]): float(row["slowdown"]) for row in own},
+        )  # fmt: skip
+
+
+def phi_limits() -> ClassLimits:
+    """What separates op classes on the simulated Xeon Phi."""
+    return ClassLimits(min(CALIBRATED.flops_per_s.values()), MEMORY_BYTES_PER_S / CORES, DISPATCH_S)
+
+
+def simulated(name: str) -> Set:
+    """A paper's training step on the two halves of the simulated Xeon Phi, with 2 % noise in each slow-down."""
+    graph = paper_networks.load(name)
+    chosen = representatives(graph.ops, phi_limits(), each=PAIRED)
+    flat = [op for found in chosen.values() for op in found]
+    left, right = tuple(range(CORES // 2)), tuple(range(CORES // 2, CORES))
+    beside = XeonPhiCoRun(XeonPhi(), OpGraph(tuple(op.key for op in flat), tuple(flat)))
+    random, slowdown = np.random.default_rng(zlib.crc32(name.encode())), {}
+    for i, j in product(range(len(flat)), repeat=2):
+        running = Running(i, left, len(left), 0.0, 1.0), Running(j, right, len(right), 0.0, 1.0)
+        by = beside.slowdowns(running)[0] * math.exp(random.normal(0.0, NOISE))
+        slowdown[flat[i].key, flat[j].key] = by
+    ops = {of: tuple(op.key for op in found) for of, found in chosen.items()}
+    bound = bandwidth_bound(CORE_BYTES_PER_S, MEMORY_BYTES_PER_S, cores=len(left))
+    return Set(name, ops, work_shares(graph.ops, phi_limits()), len(left), bound, slowdown)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Some ops of a set: the prior, all pairs' slow-downs, and by pair of classes the median of its pairs."""
+
+    prior: CoRunForecast
+    slowdown: Mapping[Keys, float]
+    truth: Mapping[Classes, float]
+
+    @classmethod
+    def of(cls, whole: Set, seed: int) -> Draw:
+        """Two ops of each class, drawn at random."""
+        random = np.random.default_rng(seed)
+        ops = {of: [keys[i] for i in sorted(random.permutation(len(keys))[:EACH])] for of, keys in whole.ops.items()}
+        pairs = {(of, beside): list(product(ops[of], ops[beside])) for of, beside in product(ops, ops)}
+        slowdown = {pair: whole.slowdown[pair] for both in pairs.values() for pair in both}
+        truth = {classes: median(slowdown[pair] for pair in both) for classes, both in pairs.items()}
+        return cls(CoRunForecast.of(ops, cores=whole.cores, bandwidth_bound=whole.bandwidth_bound), slowdown, truth)
+
+
+def measured_in_turn(draw: Draw, share: Mapping[OpClass, float], most: int) -> Iterator[CoRunForecast]:
+    """The forecast after 0, 1, 2, ... `most` measured pairs, chosen as `profile --corun` chooses them."""
+    forecast, left = draw.prior, dict(draw.slowdown)
+    yield forecast
+    while left and len(forecast.measured) < most:
+        pair = forecast.next_pair(left, share)
+        forecast = forecast.with_measured(pair, left.pop(pair))
+        yield forecast
+
+
+def judged(sets: Sequence[Set], draws: int) -> Iterator[str]:
+    """A line for each number of measured pairs, on the pairs of classes of which none was measured."""
+    found: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for whole, seed in product(sets, range(draws)):
+        draw = Draw.of(whole, seed)
+        for n, forecast in enumerate(measured_in_turn(draw, whole.share, max(STEPS))):
+            known = {forecast.classes[i] for i in forecast.measured}
+            mean = fmean(map(math.exp, forecast.measured.values())) if n else 1.0
+            for classes, by in forecast.by_class().items():
+                if classes in draw.truth and classes not in known:
+                    real = draw.truth[classes]
+                    errors = abs(by.median - real), abs(1.0 - real), abs(mean - real)
+                    found[n].append((*errors, by.low <= real <= by.high, by.high / by.low))
+    for n in STEPS:
+        cells = [fmean(column) for column in zip(*found[n], strict=True)]
+        left = len(found[n]) / len(sets) / draws
+        yield (
+            f"| {n} | {left:.1f} | {cells[0]:.3f} | {cells[1]:.3f} | {cells[2]:.3f} | {100 * cells[3]:.0f} % "
+            f"| {cells[4]:.2f} |"
+        )
+
+
+def papers() -> Iterator[str]:
+    """A line for each class of the paper's ops: forecast from the other class's pairs, and what was measured."""
+    lines = [line for line in PAPER.read_text().splitlines() if not line.startswith("#")]
+    rows = list(csv.DictReader(lines))
+    by_op = {row["op"]: 2 * float(row["corun_s"]) / float(row["serial_s"]) for row in rows}
+    ops = {
+        OpClass.COMPUTE: [op for op in by_op if op.startswith("Conv")],
+        OpClass.MEMORY: [op for op in by_op if not op.startswith("Conv")],
+    }
+    for of, other in ((OpClass.MEMORY, OpClass.COMPUTE), (OpClass.COMPUTE, OpClass.MEMORY)):
+        forecast = CoRunForecast.of(ops)
+        real = median(by_op[op] for op in ops[of])
+        for n in range(len(ops[other]) + 1):
+            if n:
+                op = ops[other][n - 1]
+                forecast = forecast.with_measured((op, op), by_op[op])
+            by = forecast.by_class()[of, of]
+            mean = fmean(map(math.exp, forecast.measured.values())) if n else 1.0
+            yield f"| {of} | {n} | {by.median:.2f} | {by.low:.2f} to {by.high:.2f} | {mean:.2f} | {real:.2f} |"
+
+
+def planned(name: str) -> str:
+    """A line: the step's time by plans that know nothing, few pairs, these and forecasts, and all pairs."""
+    graph, model = paper_networks.load(name), XeonPhi()
+    curves = CurveTable.of([model.exact_curve(op) for op in graph.ops])
+    problem, truth = Problem(graph, curves, model.machine), XeonPhiCoRun(model, graph)
+    whole = simulated(name)
+    draw = Draw.of(whole, 0)
+    *_, few = measured_in_turn(draw, whole.share, FEW)
+    *_, every = measured_in_turn(draw, whole.share, len(draw.slowdown))
+    known, full = (_table(problem, forecast) for forecast in (few, every))
+    with_forecasts = CoRunTable(known.machine, known.cores, known.limits, known.slowdowns, {}, few.by_class())
+    cells = [f"{name} | {len(graph)}"]
+    for table in (None, known, with_forecasts, full):
+        interference = ClassInterference(problem, table) if table else None
+        made = plan(problem, interference=interference, budget_s=5.0)
+        cells.append(f"{1e3 * simulate(PlanReplay(problem, plan=made), interference=truth).makespan_s:.2f}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(problem: Problem, forecast: CoRunForecast) -> CoRunTable:
+    """The measured pairs by class."""
+    factors: dict[Classes, list[float]] = defaultdict(list)
+    for i, log_factor in forecast.measured.items():
+        factors[forecast.classes[i]].append(math.exp(log_factor))
+    slowdowns = {of: Slowdown(median(by), min(by), max(by), len(by)) for of, by in factors.items()}
+    return CoRunTable(problem.machine, CORES // 2, phi_limits(), slowdowns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="time the pairs of ops on this machine again")
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--write", action="store_true", help="write docs/corun-tables.md")
+    chosen = parser.parse_args()
+    if chosen.measure:
+        measure()
+    run, real = RunFacts.now(), list(recorded())
+    parts = {
+        "chosen": judged([one for one in real if one.name in CHOSEN_WITH], chosen.draws),
+        "others": judged([one for one in real if one.name not in CHOSEN_WITH], chosen.draws),
+        "simulated": judged([simulated(name) for name in SIMULATED], chosen.draws),
+        "papers": papers(),
+        "planned": map(planned, PLANNED),
+    }
+    text = _PAGE.format(
+        run=run, draws=chosen.draws, few=FEW, most=MOST_PAIRS, measured=RECORDED.read_text().split("\n")[0][2:],
+        chosen_with=", ".join(CHOSEN_WITH), other=", ".join(name for name in NETWORKS if name not in CHOSEN_WITH),
+        networks=", ".join(SIMULATED), **{name: "\n".join(lines) for name, lines in parts.items()},
+    )  # fmt: skip
+    print(text)
+    if chosen.write:
+        PAGE.write_text(text)
+
+
+_COLUMNS = """| pairs | classes left | error of the forecast | of 1.0 | of the mean | in the interval | high / low |
+|---|---|---|---|---|---|---|"""
+
+_PAGE = f"""# How well slow-downs side by side are forecast
+
+`make bench-corun`, {{run}}. Means over {{draws}} draws of two ops of each class.
+
+Ops are of three classes, so there are nine pairs of an op's class and its neighbour's. `threadcast profile --corun`
+measures pairs of ops, at most {{most}}, each of which narrows the forecasts most, and forecasts the pairs of classes
+of which none was measured ([how](decisions/0029-corun-slowdowns-are-forecast.md)). Each line judges these: the mean
+absolute error of the slow-down (a factor; the truth is the median over all four pairs of ops), beside that of
+assuming no slow-down (1.0) and of the mean of the measured pairs; how often the truth is in the 90 % interval; and
+how wide that is. Pairs of classes that matter more are measured earlier, so lines differ in what is left.
+
+## This machine
+
+Measured: {{measured}}; all pairs of three ops of each class of six networks, size `small`, a core each. The machine
+is shared with others, whose noise is part of the truth: slow-downs of one pair scatter by about 9 %.
+
+The prior's constants were chosen with these ({{chosen_with}}):
+
+{_COLUMNS}
+{{chosen}}
+
+And not with these ({{other}}):
+
+{_COLUMNS}
+{{others}}
+
+## The simulated Xeon Phi
+
+34 cores each, 2 % noise: {{networks}}. Its slow-down is calibrated on one pair of the paper's (Liu et al. 2018, Table
+III) and depends only on how many cores the neighbour keeps busy, so this is an easy set. That a tiny op keeps one
+core busy was put into the prior because of it.
+
+{_COLUMNS}
+{{simulated}}
+
+## A paper's table
+
+Two instances of one op in two streams of a Tesla P100 (Liu et al. 2018, Table VII): the forecast of a class beside
+itself from pairs of the other class. The prior's mean is the median of these five pairs, so the first line of each
+class is no test.
+
+| class | measured pairs of the other class | forecast | 90 % interval | mean of the measured | measured |
+|---|---|---|---|---|---|
+{{papers}}
+
+## Plans
+
+Simulated milliseconds of a step on the simulated Xeon Phi, by plans that know no slow-downs; {{few}} measured pairs;
+these and forecasts of the others; and all pairs. A forecast counts only if its whole interval is a slow-down.
+
+| network | ops | nothing known | {{few}} pairs | {{few}} pairs and forecasts | all pairs |
+|---|---|---|---|---|---|
+{{planned}}
+"""
+
+
+if __name__ == "__main__":
+    main()
