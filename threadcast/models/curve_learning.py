@@ -55,13 +55,15 @@ def learn(
     base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process
     scales = _scales([op.kind for op in ops], known - base)
     held_out = HeldOutOps(
-        entries, cases, known, base, scales, _noise(entries, cases), seed=seed, jobs=jobs, names=names
-    )
+        entries, cases, known, base, scales, _noise(entries, cases), process.novelty_left_out(), seed=seed, jobs=jobs,
+        names=names,
+    )  # fmt: skip
     correction = held_out.correction()
-    widths, low, high = held_out.bounds(samples)
+    novelty, widths, low, high = held_out.bounds(samples)
     return replace(
-        held_out.machine, widths=widths, low=low, high=high, process=process, share=share, correction=correction
-    )
+        held_out.machine, novelty=novelty, widths=widths, low=low, high=high, process=process, share=share,
+        correction=correction,
+    )  # fmt: skip
 
 
 def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:

@@ -70,14 +70,13 @@ class Parameters:
 
     @classmethod
     def before_measuring(cls, transfer: MachineTransfer | None = None) -> Parameters:
-        """The parameters that are assumed before anything is measured: conventions, or as far as `transfer` says how
-        far the assumed times are off, what it says."""
+        """The parameters that are assumed before anything is measured: conventions, and levels as far off as `transfer`
+        says. Shapes stay as uncertain as by convention: with the smaller variances of `transfer` campaigns stopped too
+        early on ops whose curves are like none that the prior knows."""
         if transfer is None:
             return cls(_CENTRE)
         logs = _CENTRE.copy()
-        known = {"level": transfer.op_level, "shared_shape": transfer.shape, "shape": transfer.op_shape}
-        for name, variance in known.items():
-            logs[VARIANCES.index(name)] = np.log(variance)
+        logs[VARIANCES.index("level")] = np.log(transfer.op_level)
         return cls(logs, transfer.level)
 
     def variance(self, name: str) -> float:

@@ -40,6 +40,7 @@ def _as_fitted(curve: LearnedCurve, fitted: LearnedCurve) -> LearnedCurve:
     found._machines = {
         fingerprint: replace(
             learned, low=learned.low[:count], high=learned.high[:count],
+            novelty=learned.novelty and learned.novelty.first(curve.samples),
             widths={kind: widths[:count] for kind, widths in learned.widths.items()},
         )
         for fingerprint, learned in fitted._machines.items()
