@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -87,6 +87,11 @@ bench-intervals: $(READY)
 # prints those on ADSALA's curves.
 bench-profiling: $(READY)
 	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
+
+# Forecasts for machines that nobody measured, from the prior that the package ships: docs/new-machine-tables.md and its
+# picture. CURVES=folder prints those on ADSALA's curves. PRIOR=--store learns the prior again and puts it into the package.
+bench-new-machine: $(READY)
+	$(BIN)/python benchmarks/shipped_prior.py $(PRIOR) $(if $(CURVES),--curves $(CURVES),--page)
 
 # How well slow-downs of ops side by side are forecast from few pairs: docs/corun-tables.md. MEASURE=1 times all pairs on
 # this machine first (five minutes, on a quiet machine).

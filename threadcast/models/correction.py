@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threadcast.core import Case, Op
 from threadcast.core.curve import Floats
 from threadcast.models import artefacts, boosted_trees
-from threadcast.models.point_trees import scale
+from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.static_features import Features
 from threadcast.models.thread_features import thread_features
 
@@ -113,7 +113,7 @@ def _unfitted(jobs: int, seed: int) -> Any:
 def _features(forecast: Forecast, cases: Sequence[Case], names: Sequence[str]) -> Features:
     """(n_ops, n_cases, n_features): how threads divide the op, the forecast, and the residual at the nearest sample."""
     own = thread_features(forecast.ops, cases, names)
-    level = scale(forecast.ops, cases)
+    level = work_per_thread(forecast.ops, cases)
     n = own.shape[2]
     found = np.empty((*own.shape[:2], n + _OF_GAUSSIAN), dtype=np.float32)
     found[:, :, :n] = own

@@ -13,9 +13,9 @@ from threadcast.core.curve import Floats
 from threadcast.models.held_out_ops import HeldOutOps
 from threadcast.models.intervals import PRIOR_OPS
 from threadcast.models.machine_curves import MachineCurves
+from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_process import OpProcess
-from threadcast.models.point_trees import scale
 
 MIN_OPS = 4
 """A machine or a case is learned from if so many ops were measured there."""
@@ -45,11 +45,11 @@ def learn(
     known = _table(entries, [np.log([m.seconds for m in entry.by_case.values()]) for entry in entries], cases)
     trees = _table(entries, by_trees, cases)
     off = np.nanmean(known - trees, axis=1, keepdims=True)  # where a case is missing, the trees' shape stands in
-    levels = np.where(np.isnan(trees), np.nanmean(known - scale(ops, cases), axis=1, keepdims=True), 0.0)
-    guessed = np.where(np.isnan(trees), levels + scale(ops, cases), np.nan_to_num(trees) + off)
-    filled = np.where(np.isnan(known), guessed, known) - scale(ops, cases)
+    levels = np.where(np.isnan(trees), np.nanmean(known - work_per_thread(ops, cases), axis=1, keepdims=True), 0.0)
+    guessed = np.where(np.isnan(trees), levels + work_per_thread(ops, cases), np.nan_to_num(trees) + off)
+    filled = np.where(np.isnan(known), guessed, known) - work_per_thread(ops, cases)
     process, left = OpProcess.fitted(ops, filled, seed=seed, names=names)
-    by_process = filled - left + scale(ops, cases)
+    by_process = filled - left + work_per_thread(ops, cases)
     errors = {share: _off(known, share * trees + (1 - share) * by_process) for share in SHARES}
     share = 0.0 if errors[0.0] <= PROCESS_ALONE_ERROR * min(errors.values()) else min(errors, key=errors.__getitem__)
     base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process

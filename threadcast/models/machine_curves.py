@@ -14,8 +14,8 @@ from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import finite, member
 from threadcast.models.case_gaussian import CaseGaussian
 from threadcast.models.correction import Correction, Forecast
+from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.op_process import OpProcess, groups
-from threadcast.models.point_trees import scale
 from threadcast.models.sample_noise import SampleNoise
 
 FOREIGN = 1.5
@@ -62,7 +62,7 @@ class MachineCurves:
         known = [op for op in ops if self.process is not None and op.kind in self._kinds]
         if self.process is None or not known:
             return by_trees(ops)
-        by_process = self.process.forecast(known) + scale(known, self.cases)
+        by_process = self.process.forecast(known) + work_per_thread(known, self.cases)
         if len(known) == len(ops) and self.share == 0:
             return by_process
         rows = np.array([op.kind in self._kinds for op in ops])
