@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,12 @@ _TUNED_ON = 400
 _ITERATIONS = 40
 
 
-def case_features(machine: Machine, cases: Sequence[Case]) -> Floats:
+@lru_cache(maxsize=16)
+def case_features(machine: Machine, cases: tuple[Case, ...]) -> Floats:
     """(n_cases, CASE_NUMBERS) logarithms of the threads and of the cache groups that they use, and the share of all
-    cores."""
+    cores; read-only, as it is cached for the next op."""
     group = {core.id: core.group for core in machine.cores}
-    return np.array(
+    found: Floats = np.array(
         [
             [
                 np.log(case.threads), np.log(len({group[core] for core in machine.place(case)})),
@@ -58,6 +60,8 @@ def case_features(machine: Machine, cases: Sequence[Case]) -> Floats:
             for case in cases
         ]
     )  # fmt: skip
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
