@@ -80,8 +80,10 @@ bench-models: $(READY)
 bench-model-speed: $(READY)
 	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare
 
+# How often 90 % intervals hold, by model, samples and distance from what is known: docs/interval-tables.md. CURVES=folder
+# prints those on ADSALA's curves.
 bench-intervals: $(READY)
-	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
+	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES),--write)
 
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
 # prints those on ADSALA's curves.

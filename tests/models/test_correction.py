@@ -11,6 +11,7 @@ import pytest
 from tests.models.synthetic_ops import make_ops, measure
 from threadcast.core import Machine, Sample
 from threadcast.core.errors import ArtefactError
+from threadcast.models import correction
 from threadcast.models.evaluation import replay
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
@@ -81,3 +82,10 @@ def test_several_threads_forecast_alike(model):
     ops, observed = [entry.op for entry in entries], [replay(model, entry) for entry in entries]
     one, two = (m.predict_many(ops, observed, CASES, machine=MACHINE) for m in (model, several))
     np.testing.assert_array_equal(one.seconds, two.seconds)
+
+
+def test_of_many_points_it_learns_from_some_ops_of_each_design(model, monkeypatch):
+    monkeypatch.setattr(correction, "MOST_POINTS", 6000)
+    some = LearnedCurve().fit(jagged(OPS[:220]))
+    assert error(some) != error(model)
+    assert error(some) < error(uncorrected(some))

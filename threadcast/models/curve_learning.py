@@ -17,6 +17,10 @@ from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_process import OpProcess
 
+MOST_OPS = 2000
+"""Ops of one machine that are learned from at most: the process takes time with the cube of their number, and memory
+with its square (32 MB for each matrix of 2,000 ops)."""
+
 MIN_OPS = 4
 """A machine or a case is learned from if so many ops were measured there."""
 
@@ -30,6 +34,22 @@ SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 PROCESS_ALONE_ERROR = 1.03
 """The process is used without trees where its error is at most so many times the least error: trees take ten times as
 long."""
+
+
+def some_of_each_machine(entries: Sequence[MeasuredOp], *, seed: int) -> tuple[tuple[MeasuredOp, ...], list[str]]:
+    """The entries, at most `MOST_OPS` of each machine, drawn at random; and notes on what was left out."""
+    by_machine: dict[str, list[int]] = {}
+    for row, entry in enumerate(entries):
+        by_machine.setdefault(entry.machine.fingerprint, []).append(row)
+    random = np.random.default_rng(seed)
+    left: list[int] = []
+    notes = []
+    for fingerprint, rows in by_machine.items():
+        if len(rows) > MOST_OPS:
+            notes.append(f"{fingerprint}: learned from {MOST_OPS} of {len(rows)} ops, drawn at random")
+            rows = random.permutation(rows)[:MOST_OPS].tolist()
+        left += rows
+    return tuple(entries[row] for row in sorted(left)), notes
 
 
 def learn(

@@ -20,7 +20,7 @@ from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_n
 from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import LEAST_VARIANCE, CaseGaussian, expected_regret
 from threadcast.models.correction import Forecast
-from threadcast.models.curve_learning import MIN_OPS, NOISE, learn
+from threadcast.models.curve_learning import MIN_OPS, NOISE, learn, some_of_each_machine
 from threadcast.models.held_out_ops import NORMAL_95
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.machine_curves import MachineCurves
@@ -128,6 +128,8 @@ class LearnedCurve(BatchModel):
         """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
+        entries, more = some_of_each_machine(entries, seed=self.shape.seed)
+        notes += more
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
         points = Points.of(entries, names, MachineLimits.learned(entries))

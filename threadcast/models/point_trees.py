@@ -60,10 +60,12 @@ class PointTrees:
 
     def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
         """Learn targets (n_points,) from features (n_points, n_features)."""
-        fitted = _make(self.library, self.shape, jobs).fit(features, targets)
+        unfitted = _make(self.library, self.shape, jobs)
         if self.library == "xgboost":
-            fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
-        self._fitted = fitted if self.library == "xgboost" else Trees.of_histograms(fitted)
+            self._fitted = unfitted.fit(features, targets)
+            self._fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
+        else:
+            self._fitted = Trees.by_histograms(unfitted, features, targets)
         return self
 
     def forecast(self, features: Features) -> Floats:
