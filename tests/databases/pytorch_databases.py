@@ -29,8 +29,8 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_optimizers import optim_db
     from torch.testing._internal.opinfo import core
 
-# For each example PyTorch looks through the call stack for the unittest.TestCase that asks for it. There is none here, and
-# the search, which reads the sources of all frames, would take most of the time.
+# For each example PyTorch looks through the call stack for the unittest.TestCase that asks for it. There is none here,
+# and the search, which reads the sources of all frames, would take most of the time.
 vars(common_utils)["extract_test_fn"] = vars(core)["extract_test_fn"] = lambda: None
 
 __all__ = ["DTYPES", "TRAINABLE", "module_db", "op_db", "optim_db", "optimizer_inputs"]
