@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-profiling bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
 
 setup: $(READY)
 
@@ -75,13 +75,25 @@ bench-engine: $(READY)
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
+# How long the learned curve takes, and each model in a comparison of all of them; MILLION=1 also learns from a million
+# samples.
+bench-model-speed: $(READY)
+	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare
+
+# How often 90 % intervals hold, by model, samples and distance from what is known: docs/interval-tables.md. CURVES=folder
+# prints those on ADSALA's curves.
 bench-intervals: $(READY)
-	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES)) --write
+	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES),--write)
 
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
 # prints those on ADSALA's curves.
 bench-profiling: $(READY)
 	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
+
+# Forecasts for machines that nobody measured, from the prior that the package ships: docs/new-machine-tables.md and its
+# picture. CURVES=folder prints those on ADSALA's curves. PRIOR=--store learns the prior again and puts it into the package.
+bench-new-machine: $(READY)
+	$(BIN)/python benchmarks/shipped_prior.py $(PRIOR) $(if $(CURVES),--curves $(CURVES),--page)
 
 # How well slow-downs of ops side by side are forecast from few pairs: docs/corun-tables.md. MEASURE=1 times all pairs on
 # this machine first (five minutes, on a quiet machine).

@@ -176,7 +176,7 @@ def main() -> None:
     if chosen.write:
         head = (
             f"# How often intervals hold\n\n`make bench-intervals`, {RunFacts.now()}.\n"
-            f"Shares of the held-out times within the 90 % interval, in percent; (!) marks shares outside of "
+            f"\nShares of the held-out times within the 90 % interval, in percent; (!) marks shares outside of "
             f"{100 * LEAST:.0f} to {100 * MOST:.0f} %.\nOps by their distance to the nearest known op of their kind: "
             "the nearest third, the middle, the farthest, and ops of unknown kinds.\n\n"
         )

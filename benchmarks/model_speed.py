@@ -1,8 +1,9 @@
-"""How long the learned curve takes to learn and to forecast, beside XGBoost alone; `benchmarks/models.py` runs this.
+"""How long models take: the learned curve to learn and to forecast, and each in a comparison of all of them.
 
-    python benchmarks/model_speed.py [--million]
+    python benchmarks/model_speed.py [--million] [--compare]
 
-Times of ops are by a formula: how they come about does not matter here. Each figure is printed as soon as it is known.
+`make bench-model-speed` runs this; `benchmarks/models.py` runs the first part. Times of ops are by a formula: how they
+come about does not matter here. Each figure is printed as soon as it is known.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from collections.abc import Callable
 from statistics import median
 
 import numpy as np
+from run_facts import RunFacts
 
+from threadcast.cli.model_table import compared_samples, make_models
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec, read_machine
+from threadcast.models.evaluation import evaluate
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.point_trees import Points, PointTrees, Shape
+from threadcast.models.registry_of_kinds import names
+from threadcast.models.splits import new_shape
 from threadcast.models.static_features import joint_features
 
 MACHINE = Machine.uniform("ninety-six", 96)
@@ -30,6 +36,10 @@ MILLION = 10_417
 """Ops with a million samples, one for each of 96 cases."""
 
 
+COMPARED = 300
+"""Ops at 96 cases that models are compared on."""
+
+
 def speed(*, million: bool = False) -> dict[str, float]:
     """Seconds to learn and to forecast, and bytes of memory.
 
@@ -37,17 +47,8 @@ def speed(*, million: bool = False) -> dict[str, float]:
     from three samples each. "xgboost_1000_s" is one call of XGBoost for as many points as 1,000 curves have, with as
     many trees of the same depth, on one thread.
     """
-    random = np.random.default_rng(0)
-    sides = np.exp(random.uniform(np.log(16), np.log(8192), (MILLION, 3))).astype(int)
-    ops = [
-        Op("mm", (TensorSpec((m, k)), TensorSpec((k, n))), outputs=(TensorSpec((m, n)),)) for m, k, n in sides.tolist()
-    ]
+    ops, measured = products(MILLION)
     cases = MACHINE.cases()
-
-    def measured(op: Op, case: Case) -> Measurement:
-        seconds = op.flops / 2e10 / case.threads + 1e-6 * case.threads
-        return Measurement(op, MACHINE, case, (Sample(seconds * float(np.exp(0.05 * random.standard_normal()))),))
-
     found: dict[str, float] = {}
 
     def note(name: str, value: float) -> None:
@@ -77,6 +78,35 @@ def speed(*, million: bool = False) -> dict[str, float]:
         note("million_samples_bytes", _peak_bytes())
         note("million_fit_s", _seconds(lambda: LearnedCurve(samples=3, jobs=len(read_machine())).fit(samples), 1))
         note("million_peak_bytes", _peak_bytes())
+    return found
+
+
+def products(count: int) -> tuple[list[Op], Callable[[Op, Case], Measurement]]:
+    """So many matrix products of random sizes, and a function that measures one with 5 % noise."""
+    random = np.random.default_rng(0)
+    sides = np.exp(random.uniform(np.log(16), np.log(8192), (count, 3))).astype(int)
+    ops = [
+        Op("mm", (TensorSpec((m, k)), TensorSpec((k, n))), outputs=(TensorSpec((m, n)),)) for m, k, n in sides.tolist()
+    ]
+
+    def measured(op: Op, case: Case) -> Measurement:
+        seconds = op.flops / 2e10 / case.threads + 1e-6 * case.threads
+        return Measurement(op, MACHINE, case, (Sample(seconds * float(np.exp(0.05 * random.standard_normal()))),))
+
+    return ops, measured
+
+
+def compare_speed() -> dict[str, float]:
+    """CPU seconds that each kind of model takes in one of the five folds of `threadcast compare`, in one process."""
+    ops, measured = products(COMPARED)
+    measurements = [measured(op, case) for op in ops for case in MACHINE.cases()]
+    found: dict[str, float] = {}
+    for name in names():
+        models = make_models([name], compared_samples(measurements), measurements)
+        started_s = time.process_time()
+        evaluate(measurements, models, split=lambda entries: new_shape()(entries)[:1], split_name="new_shape")
+        found[name] = time.process_time() - started_s
+        print(f"  {name}: {found[name]:.1f} s", file=sys.stderr, flush=True)
     return found
 
 
@@ -115,4 +145,11 @@ def _seconds(call: Callable[[], object], times: int) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--million", action="store_true", help="also learn from a million samples")
-    print(described(speed(million=parser.parse_args().million)))
+    parser.add_argument("--compare", action="store_true", help="also time each model in a comparison")
+    chosen = parser.parse_args()
+    print(RunFacts.now())
+    print(described(speed(million=chosen.million)))
+    if chosen.compare:
+        by_model = compare_speed()
+        listed = ", ".join(f"{name} {took:.1f}" for name, took in sorted(by_model.items(), key=lambda item: -item[1]))
+        print(f"A fold of {COMPARED} ops at 96 cases takes {sum(by_model.values()):.0f} CPU s: {listed}.")

@@ -219,7 +219,7 @@ def test_an_op_of_the_store_is_forecast_by_its_key(folder):
 def test_the_curve_of_an_op_is_shown_case_by_case(folder):
     result = invoke("predict", OPS[0].key, "--machine", MACHINE.fingerprint)
     assert result.exit_code == 0, result.output
-    assert "hill_climb (untrained)" in result.stdout
+    assert "joint_process (shipped prior and store)" in result.stdout
     assert result.stdout.count("compact") == 4
     assert result.stdout.count("spread") >= 4
     assert result.stdout.count("best") == 1

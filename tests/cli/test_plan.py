@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.commands import invoke
@@ -216,7 +217,7 @@ def test_a_stored_graph_is_planned_from_measurements_alone(store_url: str) -> No
     result = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--json", "--policy", "strategies_1")
     assert result.exit_code == 0, result.output
     plan = Plan.from_json(json.loads(result.stdout))
-    assert plan.curves_from == "hill_climb (untrained)"
+    assert plan.curves_from == "joint_process (shipped prior and store)"
     assert {op.id: op.threads for op in plan.ops} == {"a": 1, "b": 1}
     assert plan.makespan_s == pytest.approx(0.003)
 
@@ -233,7 +234,7 @@ def test_fewer_cores_are_planned_from_the_whole_machines_measurements(store_url:
 def test_the_local_model_answers_where_the_service_does_not(store_url: str) -> None:
     result = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
     assert "the local model answered: the service cannot be reached" in result.stderr
-    assert json.loads(result.stdout)["curves_from"] == "hill_climb (untrained) (local fallback)"
+    assert json.loads(result.stdout)["curves_from"] == "joint_process (shipped prior and store) (local fallback)"
 
 
 def test_without_a_service_or_a_model_the_plan_says_that_it_is_a_guess(store_url: str, tmp_path: Path) -> None:
@@ -241,8 +242,9 @@ def test_without_a_service_or_a_model_the_plan_says_that_it_is_a_guess(store_url
         store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))
     result = invoke("plan", "other/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
     assert result.exit_code == 0, result.output
-    assert "a guess from the number and clock of the cores answered: the service cannot be reached" in result.stderr
-    assert json.loads(result.stdout)["curves_from"] == "roofline (nominal) (local fallback)"
+    assert "the local model answered: the service cannot be reached" in result.stderr
+    assert "nothing was measured on this machine of 1 of 1 different ops" in result.stderr
+    assert json.loads(result.stdout)["curves_from"] == "joint_process (shipped prior and store) (local fallback)"
 
 
 def test_an_op_that_the_service_is_not_there_for_is_forecast_and_said_to_be(store_url: str) -> None:
@@ -250,7 +252,7 @@ def test_an_op_that_the_service_is_not_there_for_is_forecast_and_said_to_be(stor
         key = store.ops()[0].key
     result = invoke("predict", key, "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
     assert "the local model answered: the service cannot be reached" in result.stderr
-    assert json.loads(result.stdout)["model"] == "hill_climb (untrained) (local fallback)"
+    assert json.loads(result.stdout)["model"] == "joint_process (shipped prior and store) (local fallback)"
 
 
 def test_a_key_file_that_holds_no_key_is_an_error_and_not_shown(store_url: str, tmp_path: Path) -> None:
@@ -266,7 +268,25 @@ def test_what_was_not_measured_is_told_with_the_command_that_measures_it(store_u
     with Store.open(store_url) as store:
         store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))
     result = invoke("plan", "other/tiny/b1/forward", "--store", store_url)
-    assert "`threadcast profile other/tiny/b1/forward` measures its ops" in result.stderr
+    assert "`threadcast profile other/tiny/b1/forward` measures some of them" in result.stderr
+
+
+def test_a_network_is_planned_before_anything_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "models"))
+    store = f"sqlite:///{tmp_path}/none.db"
+    result = invoke("plan", "lenet", "--size", "tiny", "--store", store, "--json")
+    assert result.exit_code == 0, result.output
+    plan = Plan.from_json(json.loads(result.stdout))
+    assert plan.curves_from == "joint_process (shipped prior and store)"
+    assert 1e-6 < plan.makespan_s < 1.0
+    assert "nothing was measured on this machine of" in result.stderr
+    assert not (tmp_path / "none.db").exists()
+    found = invoke("predict", "lenet", "--size", "tiny", "--store", store, "--json")
+    assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)
+    seconds, low, high = (np.array(answer[name]) for name in ("seconds", "low", "high"))
+    assert (low < 0.5 * seconds).all()
+    assert (high > 2 * seconds).all()
 
 
 def test_ops_that_follow_one_another_are_not_at_once() -> None:

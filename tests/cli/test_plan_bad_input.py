@@ -144,7 +144,7 @@ def test_other_bad_input_gets_one_clear_line(tmp_path: Path) -> None:
         ([graph, "--cores", "4", "--machine", graph], f"(in {graph})"),
         ([graph, "--cores", "5000"], "cores=5000: a described machine has at least 1 and at most 4096"),
         ([graph, "--cores", "4", "--policy", "critical_paht"], "did you mean 'critical_path'"),
-        (["lenet", "--store", store], "there is no store at"),
+        (["lenet", "--store", store, "--model", "hill_climb"], "there is no store at"),
         (["leent", "--store", store], "did you mean 'lenet'"),
         (["lenet", "--size", "huge", "--store", store], "lenet has no size 'huge'"),
         (["lenet", "--store", store, "--model", "nonesuch"], "no model is called 'nonesuch'"),

@@ -90,5 +90,6 @@ def test_a_plan_of_another_network_is_refused(store: str, tmp_path: Path) -> Non
 
 def test_ops_that_were_not_measured_lead_to_the_next_command(store: str, tmp_path: Path) -> None:
     done = call("run", "pathnet", "--batch", "2", "--optimizer", "adam", "--store", store, "--models", str(tmp_path))
-    assert done.exit_code == 1
-    assert "`threadcast profile pathnet --batch 2 --optimizer adam` measures its ops" in done.stderr
+    assert done.exit_code == 0, done.output
+    assert "nothing was measured on this machine of" in done.stderr
+    assert "`threadcast profile pathnet --batch 2 --optimizer adam` measures some of them" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.models.synthetic_ops import make_ops, measure
 from threadcast.core import Machine, Sample
 from threadcast.core.errors import ArtefactError
+from threadcast.models import correction
 from threadcast.models.evaluation import replay
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
@@ -20,12 +22,12 @@ OPS = make_ops(260, seed=3)
 
 
 def jagged(ops):
-    """Odd thread counts take half as long again where they leave each thread fewer than 40 rows."""
+    """Threads take whole tiles of 32 rows, so that all wait for those with one tile more than others."""
     found = []
     for op in ops:
-        rows = op.outputs[0].shape[0]
+        tiles = math.ceil(op.outputs[0].shape[0] / 32)
         for case in CASES:
-            factor = 1.5 if case.threads % 2 and rows / case.threads < 40 else 1.0
+            factor = math.ceil(tiles / case.threads) * case.threads / tiles
             made = measure(op, case, machine=MACHINE)
             found.append(replace(made, samples=tuple(Sample(factor * s.seconds) for s in made.samples)))
     return found
@@ -80,3 +82,10 @@ def test_several_threads_forecast_alike(model):
     ops, observed = [entry.op for entry in entries], [replay(model, entry) for entry in entries]
     one, two = (m.predict_many(ops, observed, CASES, machine=MACHINE) for m in (model, several))
     np.testing.assert_array_equal(one.seconds, two.seconds)
+
+
+def test_of_many_points_it_learns_from_some_ops_of_each_design(model, monkeypatch):
+    monkeypatch.setattr(correction, "MOST_POINTS", 6000)
+    some = LearnedCurve().fit(jagged(OPS[:220]))
+    assert error(some) != error(model)
+    assert error(some) < error(uncorrected(some))

@@ -12,6 +12,7 @@ from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import ALL_FOLDS, evaluate, judge_together, replay
 from threadcast.models.hill_climb import HillClimb
+from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.per_case import PerCase
@@ -183,18 +184,29 @@ def test_progress_reaches_the_total():
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_curves_of_several_numbers_of_samples_share_a_fit_and_score_as_if_each_had_its_own():
+@pytest.mark.parametrize(
+    ("make", "other"),
+    [
+        (lambda samples: LearnedCurve(samples=samples, trees=10), LearnedCurve(trees=11)),
+        (lambda samples: JointProcess(samples=samples or 2, enough=0.0), JointProcess(prior=False)),
+    ],
+)
+def test_models_of_several_numbers_of_samples_share_a_fit_and_score_as_if_each_had_its_own(make, other):
     measured = measure_all(make_ops(24))
-    curves = [LearnedCurve(samples=samples, trees=10) for samples in (0, 1, 3)]
-    assert len({fit_key(curve) for curve in curves}) == 1
-    assert fit_key(LearnedCurve(trees=11)) != fit_key(curves[0])
-    named = [(f"{curve.samples}", curve) for curve in curves]
+    models = [make(samples) for samples in (0, 1, 3)]
+    assert len({fit_key(model) for model in models}) == 1
+    assert fit_key(other) != fit_key(models[0])
+    named = [(f"{model.samples}", model) for model in models]
     together = evaluate(measured, named, **SPLIT).rows
     alone = [evaluate(measured, [one], **SPLIT).rows[0] for one in named]
     assert [timeless(row) for row in together] == [
         timeless(replace(row, as_good_as_best=a.as_good_as_best)) for row, a in zip(alone, together, strict=True)
     ]
-    assert [row.samples for row in together] == [0.0, 1.0, 3.0]
+    assert len({row.samples for row in together}) == 3
+
+
+def test_a_process_that_has_learned_already_starts_from_that_and_shares_nothing():
+    assert fit_key(JointProcess().fit(MEASUREMENTS)) is None
 
 
 def test_models_that_share_a_fit_say_so_where_it_fails():

@@ -196,7 +196,7 @@ def test_a_case_asked_for_twice_is_an_error(store):
 
 
 @pytest.mark.parametrize(
-    "options", [{"samples": 0}, {"samples": 1.5}, {"enough": -1}, {"enough": float("nan")}, {"least": -1}]
+    "options", [{"samples": 0}, {"samples": 1.5}, {"enough": -1}, {"enough": float("nan")}, {"prior": "some"}]
 )
 def test_impossible_options_are_refused(options):
     with pytest.raises(InvalidInput, match="must be"):

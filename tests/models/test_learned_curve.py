@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seconds
 from threadcast.core import Case, Machine, Measurement, Sample, Source
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.models import curve_learning
+from threadcast.models.decision_trees import Trees
 from threadcast.models.evaluation import evaluate, replay
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
@@ -214,7 +218,7 @@ def test_what_was_stored_answers_alike_and_damage_is_refused(model):
         assert after == pytest.approx(before, rel=1e-12)
     for name, change in (
         ("model.json", lambda data: data.replace(b'"share"', b'"sharp"')),
-        ("model.json", lambda data: data.replace(b"learned_curve/2", b"learned_curve/9")),
+        ("model.json", lambda data: data.replace(b"learned_curve/3", b"learned_curve/9")),
         ("machines.npz", lambda data: data[: len(data) // 2]),
         ("trees.ubj", lambda data: data[:100]),
     ):
@@ -295,3 +299,24 @@ def test_intervals_from_few_ops_still_say_something():
     others = [op for op in HELD_OUT if op.kind == "mm"]
     table = few.predict_many(others, [[]] * len(others), CASES, machine=MACHINE)
     assert np.median(table.high / table.low) < 20
+
+
+def test_of_many_ops_some_are_drawn_and_said_to_be(monkeypatch):
+    monkeypatch.setattr(curve_learning, "MOST_OPS", 60)
+    many = fitted()
+    assert many.notes == (f"{MACHINE.fingerprint}: learned from 60 of 120 ops, drawn at random",)
+    again = fitted()
+    op = HELD_OUT[0]
+    found, repeated = (one.predict(op, [], CASES, machine=MACHINE).seconds for one in (many, again))
+    assert found.tolist() == repeated.tolist()
+    assert errors(many).mean() < 0.05
+
+
+def test_columns_that_say_nothing_new_change_no_tree():
+    random = np.random.default_rng(0)
+    features = random.standard_normal((500, 4)).astype(np.float32)
+    targets = features[:, 1] ** 2 + features[:, 3]
+    padded = np.column_stack([features[:, :2], np.ones(500), features[:, 1], features[:, 2:]]).astype(np.float32)
+    unfitted = HistGradientBoostingRegressor(max_iter=20, early_stopping=False)
+    plain = Trees.of_histograms(clone(unfitted).fit(features, targets)).predict(features)
+    assert Trees.by_histograms(clone(unfitted), padded, targets).predict(padded).tolist() == plain.tolist()

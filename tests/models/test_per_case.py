@@ -173,3 +173,5 @@ def test_runaway_forecasts_are_kept_near_the_ratios_of_training(ols):
 def test_numbers_that_a_library_cannot_fit_are_a_model_error(name):
     with pytest.raises(ModelError, match=f"{name} could not be fitted"):
         regressors.fit(name, np.full((8, 2), np.inf), np.ones(8))
+    with pytest.raises(ModelError, match=f"{name} could not be fitted"):
+        regressors.fit(name, np.ones((8, 2)), np.full(8, np.nan))

@@ -62,8 +62,8 @@ def shown(found: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
     """What `rows` returns, as tables for people."""
     columns = ("class", "beside", "slowdown", "low", "high")
     parts = (
-        ("corun", (*columns, "pairs"), "measured side by side (low, high: quartiles of the pairs)"),
-        ("corun_forecasts", columns, "forecast side by side (low, high: 90 % interval)"),
+        ("corun", (*columns, "pairs"), "measured side by side (quartiles)"),
+        ("corun_forecasts", columns, "forecast side by side (90 % interval)"),
     )
     return [
         table(names, [[row[name] for name in names] for row in found[part]], title=title)

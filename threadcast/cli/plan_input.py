@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadcast import networks
 from threadcast.cli.network_choice import NetworkChoice
-from threadcast.core import Case, CurveTable, Machine, OpGraph
-from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NotFound, PlanError, StoreError
+from threadcast.core import Case, CurveTable, Machine, Op, OpGraph, Source
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NoStore, NotFound, PlanError, StoreError
 from threadcast.core.json_reading import read_json
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
+UNTRAINED = "joint_process (shipped prior and store)"
+"""Version of the model that is used where none was named or registered."""
+
 if TYPE_CHECKING:
-    from threadcast.core import Measurement
     from threadcast.models.base import PerformanceModel
     from threadcast.prediction.predictor import LocalPredictor, Predictor
     from threadcast.store import Store
-
-LEARNING = "joint_process"
-"""The model that is used where none was named or registered, and some ops were measured in some cases only."""
-
-UNTRAINED = "hill_climb"
-"""The model that is used where none was named or registered, and ops were measured in every case or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,9 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
             table = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `threadcast profile {network.spec}` measures its ops") from error
-        return Problem(graph, table, machine), remote_remarks(predictor)
+        return Problem(graph, table, machine), [
+            *remote_remarks(predictor), *unmeasured_remarks(graph.ops, table, f"threadcast profile {network.spec}")
+        ]  # fmt: skip
 
 
 def _graph(network: NetworkChoice, settings: Settings, open_stores: ExitStack) -> OpGraph:
@@ -133,7 +132,12 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
     from threadcast.prediction.predictor import LocalPredictor
 
     model, version = _model(named, machine, settings, open_stores)
-    return LocalPredictor(model, machine, chosen_store(settings, open_stores), version=version)
+    try:
+        return LocalPredictor(model, machine, chosen_store(settings, open_stores), version=version)
+    except NoStore:
+        if version != UNTRAINED:
+            raise
+        return LocalPredictor(model, machine, {}, version=version)
 
 
 def _model(
@@ -153,21 +157,15 @@ def _model(
             f"no model is called {named!r}; registered are {', '.join(registry.versions()) or 'none'}, "
             f"kinds are {', '.join(registry_of_kinds.names())}"
         )
-    if named is None and (known := _partly_measured(chosen_store(settings, open_stores), machine)):
-        with suppress(ModelError):
-            return registry_of_kinds.create(LEARNING, least=1).fit(known), f"{LEARNING} (learned from the store)"
-    kind = named or UNTRAINED
-    return registry_of_kinds.create(kind), f"{kind} (untrained)"
+    if named is not None:
+        return registry_of_kinds.create(named), f"{named} (untrained)"
+    from threadcast.models.untrained import UntrainedModel
 
-
-def _partly_measured(store: Store, machine: Machine) -> list[Measurement]:
-    """All measurements of the machine if an op is among them that was not measured in every case; else none."""
-    known = store.measurements(machine=machine.fingerprint)
-    cases: dict[str, set[Case]] = {}
-    for found in known:
-        cases.setdefault(found.op.key, set()).add(found.case)
-    every = len(machine.cases())
-    return known if any(len(of_op) < every for of_op in cases.values()) else []
+    try:
+        store = chosen_store(settings, open_stores)
+    except NoStore:
+        return UntrainedModel(list), UNTRAINED
+    return UntrainedModel(lambda: store.measurements(machine=machine.fingerprint)), UNTRAINED
 
 
 def chosen_store(settings: Settings, open_stores: ExitStack) -> Store:
@@ -185,6 +183,19 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
     if short:
         return [f"the curves of {short} of {len(graph)} ops end below {cores} threads: they run on what theirs offer"]
     return []
+
+
+def unmeasured_remarks(ops: Sequence[Op], table: CurveTable, profiling: str) -> list[str]:
+    """A warning for the user if nothing was measured of some ops, and the command `profiling` that measures them."""
+    measured = (table.source == list(Source).index(Source.MEASURED)).any(axis=1)
+    every = {op.key for op in ops}
+    unmeasured = every - {op.key for op, known in zip(ops, measured, strict=True) if known}
+    if not unmeasured or not table.model.startswith(UNTRAINED):
+        return []
+    return [
+        f"nothing was measured on this machine of {len(unmeasured)} of {len(every)} different ops: their times are "
+        f"rough forecasts, with wide intervals; `{profiling}` measures some of them"
+    ]
 
 
 def remote_remarks(predictor: Predictor) -> list[str]:

@@ -15,7 +15,7 @@ from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
-from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks
+from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks, unmeasured_remarks
 from threadcast.core import Case, Machine, OpGraph, Plan, Trace, timeline
 from threadcast.core.errors import ModelError, PlanError
 from threadcast.core.figures import duration
@@ -138,7 +138,7 @@ def _problem(
             curves = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `{network.profiling}` measures its ops") from error
-        for remark in remote_remarks(predictor):
+        for remark in [*remote_remarks(predictor), *unmeasured_remarks(graph.ops, curves, network.profiling)]:
             output.warn(remark)
         return Problem(graph, costs.added(curves), machine)
 

@@ -33,8 +33,8 @@ EACH = 2
 MOST_PAIRS = 12
 """Pairs of ops that are measured at most."""
 
-NARROW = 0.1
-"""Relative half-width of 90 % intervals, as a mean over pairs of classes, at which no further pair is measured."""
+NARROW = 0.15
+"""Half-width of the widest 90 % interval, relative to its median, at which no further pair is measured."""
 
 ROUNDS = 3
 """How many times an op is timed alone and beside the other in turn: clock rates and other load drift."""
@@ -137,7 +137,7 @@ def measure_corun(
 
     Up to `each` ops represent a class. An op is timed on one half, alone and beside another on the other half, for
     about `mean_s` seconds each: the pair whose result narrows the forecasts of pairs of classes most, weighted by the
-    work of both classes, until their 90 % intervals are `narrow` (relative half-width; 0: never) or `most` pairs are
+    work of both classes, until each 90 % interval is `narrow` (relative half-width; 0: never) or `most` pairs are
     measured (None: all). Pairs of classes of which no pair was measured get forecasts, which start from `prior` of the
     ops' keys. With `busy_limit` None a busy machine is not refused. `on_progress` is called with the number of pairs
     that are done and the most that there will be. Raises BusyMachine before anything is measured; a pair that fails is
@@ -159,7 +159,7 @@ def measure_corun(
     with (lone or _alone)(first) as measure, (partner or _partner)(second) as background:
         prepared: Op | None = None
         for done in range(1, total + 1):
-            if narrow and forecast.width(shares) <= narrow:
+            if narrow and forecast.width(chosen) <= narrow:
                 break
             pair = forecast.next_pair(left, shares)
             left.remove(pair)

@@ -109,21 +109,22 @@ class CoRunForecast:
     def next_pair(self, candidates: Collection[Keys], importance: Mapping[OpClass, float]) -> Keys:
         """The candidate that, once measured, narrows the forecasts of pairs of classes most.
 
-        That is by the sum of their variances, each times the `importance` of both classes, as shares of 1.
+        That is by the sum of their variances, each times the root of the product of the `importance` of both classes:
+        without the root, a class with a tenth of the work would never be measured.
         """
         _, covariance = self._conditioned()
         narrowed = np.zeros(len(self.pairs))
         for (of, beside), share in self._shares().items():
-            narrowed += importance.get(of, 0.0) * importance.get(beside, 0.0) * (share @ covariance) ** 2
+            weight = math.sqrt(importance.get(of, 0.0) * importance.get(beside, 0.0))
+            narrowed += weight * (share @ covariance) ** 2
         narrowed /= np.maximum(np.diag(covariance), 1e-12)
         return max(candidates, key=lambda pair: (narrowed[self.pairs.index(pair)], pair))
 
-    def width(self, importance: Mapping[OpClass, float]) -> float:
-        """Half-width of the 90 % intervals, relative to the medians: a mean weighted by the `importance` of both."""
-        return sum(
-            importance.get(of, 0.0) * importance.get(beside, 0.0) * (by.high / by.median - 1)
-            for (of, beside), by in self.by_class().items()
-        )
+    def width(self, classes: Collection[OpClass]) -> float:
+        """The largest half-width of the 90 % intervals of pairs of these classes, relative to the medians."""
+        pairs = product(classes, classes)
+        found = self.by_class()
+        return max((found[pair].high / found[pair].median - 1 for pair in pairs), default=0.0)
 
     def _shares(self) -> dict[Classes, NDArray[np.float64]]:
         """By pair of classes, the weights (n_pairs,) of the mean over its pairs of ops."""

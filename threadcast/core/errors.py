@@ -86,6 +86,10 @@ class StoreError(ThreadcastError, RuntimeError):
     """The measurement store cannot be read or written; it has been left as it was."""
 
 
+class NoStore(StoreError):
+    """There is no store at the place that was named."""
+
+
 class ArtefactError(ThreadcastError, RuntimeError):
     """A model artefact that is damaged, not written by threadcast, or holds something that must not be loaded."""
 

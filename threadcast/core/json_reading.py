@@ -96,11 +96,13 @@ def finite(value: Any, *, pointer: str, minimum: float = -math.inf) -> float:
     return converted
 
 
-def check_schema(document: Any, schema: str) -> None:
-    """Raise FormatError unless the document says that it follows `schema` ("threadcast.graph/1")."""
-    found = member(document, "schema", str)
-    if found != schema:
+def check_schema(document: Any, schema: str, *older: str) -> str:
+    """The schema that the document says it follows: `schema` ("threadcast.graph/1") or one of the `older` ones, else
+    FormatError."""
+    found: str = member(document, "schema", str)
+    if found not in (schema, *older):
         raise FormatError(f"schema is {found!r}, expected {schema!r}", pointer="/schema")
+    return found
 
 
 def _short(value: Any) -> str:

@@ -13,9 +13,13 @@ from threadcast.core.curve import Floats
 from threadcast.models.held_out_ops import HeldOutOps
 from threadcast.models.intervals import PRIOR_OPS
 from threadcast.models.machine_curves import MachineCurves
+from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_process import OpProcess
-from threadcast.models.point_trees import scale
+
+MOST_OPS = 2000
+"""Ops of one machine that are learned from at most: the process takes time with the cube of their number, and memory
+with its square (32 MB for each matrix of 2,000 ops)."""
 
 MIN_OPS = 4
 """A machine or a case is learned from if so many ops were measured there."""
@@ -32,6 +36,22 @@ PROCESS_ALONE_ERROR = 1.03
 long."""
 
 
+def some_of_each_machine(entries: Sequence[MeasuredOp], *, seed: int) -> tuple[tuple[MeasuredOp, ...], list[str]]:
+    """The entries, at most `MOST_OPS` of each machine, drawn at random; and notes on what was left out."""
+    by_machine: dict[str, list[int]] = {}
+    for row, entry in enumerate(entries):
+        by_machine.setdefault(entry.machine.fingerprint, []).append(row)
+    random = np.random.default_rng(seed)
+    left: list[int] = []
+    notes = []
+    for fingerprint, rows in by_machine.items():
+        if len(rows) > MOST_OPS:
+            notes.append(f"{fingerprint}: learned from {MOST_OPS} of {len(rows)} ops, drawn at random")
+            rows = random.permutation(rows)[:MOST_OPS].tolist()
+        left += rows
+    return tuple(entries[row] for row in sorted(left)), notes
+
+
 def learn(
     entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int, jobs: int,
     names: tuple[str, ...] = (),
@@ -45,23 +65,25 @@ def learn(
     known = _table(entries, [np.log([m.seconds for m in entry.by_case.values()]) for entry in entries], cases)
     trees = _table(entries, by_trees, cases)
     off = np.nanmean(known - trees, axis=1, keepdims=True)  # where a case is missing, the trees' shape stands in
-    levels = np.where(np.isnan(trees), np.nanmean(known - scale(ops, cases), axis=1, keepdims=True), 0.0)
-    guessed = np.where(np.isnan(trees), levels + scale(ops, cases), np.nan_to_num(trees) + off)
-    filled = np.where(np.isnan(known), guessed, known) - scale(ops, cases)
+    levels = np.where(np.isnan(trees), np.nanmean(known - work_per_thread(ops, cases), axis=1, keepdims=True), 0.0)
+    guessed = np.where(np.isnan(trees), levels + work_per_thread(ops, cases), np.nan_to_num(trees) + off)
+    filled = np.where(np.isnan(known), guessed, known) - work_per_thread(ops, cases)
     process, left = OpProcess.fitted(ops, filled, seed=seed, names=names)
-    by_process = filled - left + scale(ops, cases)
+    by_process = filled - left + work_per_thread(ops, cases)
     errors = {share: _off(known, share * trees + (1 - share) * by_process) for share in SHARES}
     share = 0.0 if errors[0.0] <= PROCESS_ALONE_ERROR * min(errors.values()) else min(errors, key=errors.__getitem__)
     base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process
     scales = _scales([op.kind for op in ops], known - base)
     held_out = HeldOutOps(
-        entries, cases, known, base, scales, _noise(entries, cases), seed=seed, jobs=jobs, names=names
-    )
+        entries, cases, known, base, scales, _noise(entries, cases), process.novelty_left_out(), seed=seed, jobs=jobs,
+        names=names,
+    )  # fmt: skip
     correction = held_out.correction()
-    widths, low, high = held_out.bounds(samples)
+    novelty, widths, low, high = held_out.bounds(samples)
     return replace(
-        held_out.machine, widths=widths, low=low, high=high, process=process, share=share, correction=correction
-    )
+        held_out.machine, novelty=novelty, widths=widths, low=low, high=high, process=process, share=share,
+        correction=correction,
+    )  # fmt: skip
 
 
 def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
+from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.static_features import describe
 
 VARIANCES = ("level", "own_level", "shared_shape", "shape", "own_shape", "rough", "own_rough")
@@ -44,11 +46,12 @@ _TUNED_ON = 400
 _ITERATIONS = 40
 
 
-def case_features(machine: Machine, cases: Sequence[Case]) -> Floats:
+@lru_cache(maxsize=16)
+def case_features(machine: Machine, cases: tuple[Case, ...]) -> Floats:
     """(n_cases, CASE_NUMBERS) logarithms of the threads and of the cache groups that they use, and the share of all
-    cores."""
+    cores; read-only, as it is cached for the next op."""
     group = {core.id: core.group for core in machine.cores}
-    return np.array(
+    found: Floats = np.array(
         [
             [
                 np.log(case.threads), np.log(len({group[core] for core in machine.place(case)})),
@@ -57,18 +60,28 @@ def case_features(machine: Machine, cases: Sequence[Case]) -> Floats:
             for case in cases
         ]
     )  # fmt: skip
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """Variances by name, and length scales; `logs` are the logarithms of all, as the optimizer changes them."""
+    """Variances by name, and length scales; `logs` are the logarithms of all, as the optimizer changes them. `constant`
+    is the variance of the level of all ops of a machine; it is not changed."""
 
     logs: Floats
+    constant: float = CONSTANT
 
     @classmethod
-    def before_measuring(cls) -> Parameters:
-        """The parameters that are assumed before anything is measured."""
-        return cls(_CENTRE)
+    def before_measuring(cls, transfer: MachineTransfer | None = None) -> Parameters:
+        """The parameters that are assumed before anything is measured: conventions, and levels as far off as `transfer`
+        says. Shapes stay as uncertain as by convention: with the smaller variances of `transfer` campaigns stopped too
+        early on ops whose curves are like none that the prior knows."""
+        if transfer is None:
+            return cls(_CENTRE)
+        logs = _CENTRE.copy()
+        logs[VARIANCES.index("level")] = np.log(transfer.op_level)
+        return cls(logs, transfer.level)
 
     def variance(self, name: str) -> float:
         """The variance of this term."""
@@ -138,7 +151,7 @@ def covariance(
     op and case are the same, each (n, m)."""
     variance = parameters.variance
     found: Floats = (
-        CONSTANT + variance("level") * levels + variance("own_level") * same_op
+        parameters.constant + variance("level") * levels + variance("own_level") * same_op
         + cases * (variance("shared_shape") + variance("shape") * shapes + variance("own_shape") * same_op)
         + same_case * (variance("rough") * shapes + variance("own_rough") * same_op)
     )  # fmt: skip
@@ -172,9 +185,11 @@ class Points:
 
 
 def tuned(
-    points: Points, ops: OpNumbers, features: Floats, *, start: Parameters | None = None, seed: int = 0
-) -> Parameters:
-    """The most probable parameters, given the measured points of some of the ops (all, unless they are many)."""
+    points: Points, ops: OpNumbers, features: Floats, *, assumed: Parameters, start: Parameters | None = None,
+    seed: int = 0,
+) -> Parameters:  # fmt: skip
+    """The most probable parameters, given what is assumed of them before anything is measured and the measured points
+    of some of the ops (all, unless they are many)."""
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
     from scipy.optimize import minimize
 
@@ -188,14 +203,14 @@ def tuned(
     other = kinds[:, None] != kinds
     same_op = points.rows[:, None] == points.rows
     same_case = points.columns[:, None] == points.columns
-    centre = _CENTRE.copy()
+    centre = assumed.logs.copy()
     centre[len(VARIANCES) : len(VARIANCES) + OP_NUMBERS] += np.log(spread)
     first = start.logs if start is not None else centre
     a, b = len(VARIANCES), len(VARIANCES) + OP_NUMBERS
 
     def unlikeliness(logs: Floats) -> tuple[float, Floats]:
         """Negative log of the probability of the parameters and the points, with its slopes."""
-        parameters = Parameters(logs)
+        parameters = Parameters(logs, assumed.constant)
         v = np.exp(logs[:a])
         scaled = op_apart / parameters.op_lengths**2
         apart = np.sqrt(scaled.sum(axis=2))
@@ -206,7 +221,7 @@ def tuned(
         distance = np.sqrt(placed_apart.sum(axis=2))
         cases = _matern(distance)
         terms = (levels, same_op, cases, cases * shapes, cases * same_op, same_case * shapes, same_case & same_op)
-        kernel = CONSTANT + sum(variance * term for variance, term in zip(v, terms, strict=True))
+        kernel = assumed.constant + sum(variance * term for variance, term in zip(v, terms, strict=True))
         kernel[np.diag_indices(len(points))] += points.noise
         away = (logs - centre) / _SPREAD
         try:
@@ -231,7 +246,7 @@ def tuned(
     limits = [(middle - 4 * width, middle + 4 * width) for middle, width in zip(centre, _SPREAD, strict=True)]
     options = {"maxiter": _ITERATIONS}
     found = minimize(unlikeliness, first, jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    return Parameters(found.x)
+    return Parameters(found.x, assumed.constant)
 
 
 def _chosen(points: Points, seed: int) -> NDArray[np.int64]:

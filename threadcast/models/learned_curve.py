@@ -18,27 +18,27 @@ from threadcast.core.json_reading import check_schema, finite, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.case_gaussian import CaseGaussian, expected_regret
+from threadcast.models.case_gaussian import LEAST_VARIANCE, CaseGaussian, expected_regret
 from threadcast.models.correction import Forecast
-from threadcast.models.curve_learning import MIN_OPS, NOISE, learn
+from threadcast.models.curve_learning import MIN_OPS, NOISE, learn, some_of_each_machine
 from threadcast.models.held_out_ops import NORMAL_95
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.machine_curves import MachineCurves
+from threadcast.models.machine_limits import MachineLimits
+from threadcast.models.machine_transfer import MachineTransfer, Sampled
+from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
-from threadcast.models.point_trees import Points, PointTrees, Shape, scale
+from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.sampling import evenly_spread
 
-SCHEMA = "threadcast.learned_curve/2"
+SCHEMA, OLDER_SCHEMA = "threadcast.learned_curve/3", "threadcast.learned_curve/2"
 
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
 equal for all cases."""
-
-FOREIGN = 1.5
-"""Factor by which intervals are wider on a machine that was not learned from. A convention."""
 
 _LEARNED = list(Source).index(Source.LEARNED)
 
@@ -88,8 +88,8 @@ class LearnedCurve(BatchModel):
         self._features = 0
         self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
-        self._variance, self._length, self._noise = 1.0, 1.0, NOISE
-        """Arguments of `CaseGaussian.smooth` for unknown machines, from the residuals of all known machines."""
+        self._transfer, self._noise = MachineTransfer(), NOISE
+        """What is assumed of unknown machines: errors of the trees' forecasts, and the variance of a sample's log."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The most informative case; None once `samples` cases are measured or the choice is good enough."""
@@ -128,9 +128,11 @@ class LearnedCurve(BatchModel):
         """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
+        entries, more = some_of_each_machine(entries, seed=self.shape.seed)
+        notes += more
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
-        points = Points.of(entries, names)
+        points = Points.of(entries, names, MachineLimits.learned(entries))
         trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
         out_of_fold = points.targets - residuals
         by_machine: dict[str, list[int]] = {}
@@ -143,7 +145,7 @@ class LearnedCurve(BatchModel):
                 notes.append(f"{fingerprint}: {len(rows)} ops are too few to learn it from")
                 continue
             by_trees = [
-                out_of_fold[points.of_op[row]] + scale([entry.op], tuple(entry.by_case))[0]
+                out_of_fold[points.of_op[row]] + points.rooflines[points.of_op[row]]
                 for row, entry in zip(rows, own, strict=True)
             ]
             machines[fingerprint] = learn(
@@ -154,8 +156,7 @@ class LearnedCurve(BatchModel):
         self.notes = tuple(notes)
         if machines:
             self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
-            found = [one.gaussian.smoothness([case.threads for case in one.cases]) for one in machines.values()]
-            self._variance, self._length = (float(np.median(values)) for values in zip(*found, strict=True))
+        self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
         return self
 
     def predict_many(
@@ -171,10 +172,23 @@ class LearnedCurve(BatchModel):
         known = [by_case(measurements) for measurements in observed]
         for measured in chain.from_iterable(measured_at.values() for measured_at in known):
             refuse_defect(measured)
+        learned = self._machines.get(machine.fingerprint) or self._unknown(ops, known, tuple(cases), machine)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
-        if len(wanting) < len(ops):  # the others need no forecast, and many samples take long
-            return with_measured(self._partly(ops, observed, cases, wanting, machine), map(knots_of, known))
-        learned = self._machines.get(machine.fingerprint) or self._unknown(tuple(cases), known)
+        if len(wanting) == len(ops):
+            return self._curves(ops, known, cases, learned, machine)
+        # the others need no forecast, and many samples take long
+        seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
+        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
+        if wanting:
+            found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
+            seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
+            source[wanting] = found.source
+        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
+
+    def _curves(
+        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],
+        learned: MachineCurves, machine: Machine,
+    ) -> CurveTable:  # fmt: skip
         logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
         samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
         found = (
@@ -187,20 +201,6 @@ class LearnedCurve(BatchModel):
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
-
-    def _partly(
-        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case],
-        wanting: Sequence[int], machine: Machine,
-    ) -> CurveTable:  # fmt: skip
-        """The curves of the ops in rows `wanting`; points of the other ops are NaN."""
-        seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
-        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
-        if wanting:
-            some = [ops[row] for row in wanting], [observed[row] for row in wanting]
-            found = self.predict_many(*some, cases, machine=machine)
-            seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
-            source[wanting] = found.source
-        return CurveTable(tuple(cases), seconds, low, high, source, self.name)
 
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
@@ -251,14 +251,32 @@ class LearnedCurve(BatchModel):
         _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
-    def _unknown(self, cases: tuple[Case, ...], known: Sequence[Mapping[Case, Measurement]]) -> MachineCurves:
-        """The curves that are assumed for a machine that was not learned from: a smooth Gaussian with the typical
-        variance and length of the learned machines, and wider intervals."""
+    def _unknown(
+        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: tuple[Case, ...], machine: Machine
+    ) -> MachineCurves:
+        """The curves that are assumed for a machine that was not learned from.
+
+        What the samples of the ops have in common shifts the forecasts of all ops, and narrows their intervals.
+        """
+        assert self._trees is not None
         every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
-        threads = np.array([case.threads for case in every], dtype=np.float64)
-        bound = np.full(self.samples + 1, FOREIGN * NORMAL_95)
-        gaussian = CaseGaussian.smooth(self._variance, self._length, threads, self._noise)
-        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound)
+        log_threads = np.log([case.threads for case in every])
+        position = {case: i for i, case in enumerate(every)}
+        sampled = []
+        some = [row for row, measured_at in enumerate(known) if measured_at]
+        if some:
+            base = self._trees.log_seconds(self._op_features.translated([ops[row] for row in some]), machine, every)
+            for row, forecast in zip(some, base, strict=True):
+                at = [position[case] for case in known[row]]
+                logs = np.log([measured.seconds for measured in known[row].values()])
+                counts = np.array([len(measured.samples) for measured in known[row].values()])
+                sampled.append(Sampled(log_threads[at], logs - forecast[at], self._noise / counts))
+        mean, left = self._transfer.shift(log_threads, sampled)
+        covariance = left + self._transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
+        gaussian = CaseGaussian(mean, covariance, np.full(len(every), self._noise))
+        bound = np.full(self.samples + 1, NORMAL_95)
+        scales = dict.fromkeys((op.kind for op in ops), 1.0)
+        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound, scales)
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
@@ -277,7 +295,8 @@ class LearnedCurve(BatchModel):
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
-            "residuals": [self._variance, self._length, self._noise],
+            "transfer": self._transfer.to_json(), "noise": self._noise,
+            "limits": self._trees.limits.to_json() if self._trees else [],
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip
@@ -291,16 +310,20 @@ class LearnedCurve(BatchModel):
         """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            check_schema(document, SCHEMA)
+            older = check_schema(document, SCHEMA, OLDER_SCHEMA) == OLDER_SCHEMA
             loaded = LearnedCurve(
                 samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
             loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
-            variance, length, noise = (finite(value, pointer="/residuals") for value in document["residuals"])
-            if not (variance > 0 and length > 0 and noise > 0):
-                raise ArtefactError("model.json has variances that are not above 0")
-            loaded._variance, loaded._length, loaded._noise = variance, length, noise
+            limits = MachineLimits.from_json(None if older else document["limits"])
+            if older:
+                loaded._noise = finite(document["residuals"][2], pointer="/residuals/2")
+            else:
+                loaded._transfer = MachineTransfer.from_json(document["transfer"])
+                loaded._noise = finite(document["noise"], pointer="/noise")
+            if not loaded._noise > 0:
+                raise ArtefactError("model.json has a variance that is not above 0")
             if "op_features" in document:
                 loaded._op_features = OpFeatures.from_json(document["op_features"])
             names = loaded._op_features.names
@@ -309,7 +332,7 @@ class LearnedCurve(BatchModel):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
                 loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files, names)
         if fitted:
-            loaded._trees = PointTrees("xgboost", loaded.shape, names).from_files(
+            loaded._trees = PointTrees("xgboost", loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
         self.__dict__.update(loaded.__dict__)

@@ -14,8 +14,9 @@ from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import finite, member
 from threadcast.models.case_gaussian import CaseGaussian
 from threadcast.models.correction import Correction, Forecast
+from threadcast.models.machine_limits import work_per_thread
+from threadcast.models.novelty import NoveltyWidth
 from threadcast.models.op_process import OpProcess, groups
-from threadcast.models.point_trees import scale
 from threadcast.models.sample_noise import SampleNoise
 
 FOREIGN = 1.5
@@ -31,6 +32,7 @@ class MachineCurves:
 
     For a kind of op that the process knows, the forecast is the trees' with weight `share` and the process's with the
     rest; for other kinds it is the trees'. `scales`: for each kind, the size of residuals relative to the Gaussian's.
+    `novelty`: how much wider intervals are for ops that are unlike all known ones; None: not at all.
     `widths`: for each kind and number of samples, (most samples + 1,), the width of intervals relative to all kinds.
     `low` and `high`, of the same shape: by how many standard deviations, times the width, the true value is below and
     above in 5 % of the cases each. Without a process the forecast is the trees' alone, without a correction the
@@ -47,6 +49,7 @@ class MachineCurves:
     process: OpProcess | None = None
     share: float = 1.0
     correction: Correction | None = None
+    novelty: NoveltyWidth | None = None
     position: dict[Case, int] = field(init=False)
     _kinds: frozenset[str] = field(init=False)
     _columns: list[tuple[Sequence[Case], list[int]]] = field(init=False)
@@ -62,7 +65,7 @@ class MachineCurves:
         known = [op for op in ops if self.process is not None and op.kind in self._kinds]
         if self.process is None or not known:
             return by_trees(ops)
-        by_process = self.process.forecast(known) + scale(known, self.cases)
+        by_process = self.process.forecast(known) + work_per_thread(known, self.cases)
         if len(known) == len(ops) and self.share == 0:
             return by_process
         rows = np.array([op.kind in self._kinds for op in ops])
@@ -107,12 +110,14 @@ class MachineCurves:
         return self.scales.get(kind) or FOREIGN * max(self.scales.values(), default=1.0)
 
     def deviations(self, forecast: Forecast) -> Floats:
-        """(n_ops, n_cases) standard deviations, times the kind's width; an unknown kind has that of the widest known
-        one."""
+        """(n_ops, n_cases) standard deviations, times the kind's and the novelty's width; an unknown kind has that of
+        the widest known one."""
         count = min(len(forecast.where), len(self.low) - 1)
         widths = {kind: of_kind[count] for kind, of_kind in self.widths.items()}
         widest = max(widths.values(), default=1.0)
         found: Floats = np.sqrt(forecast.variance) * np.array([[widths.get(op.kind, widest)] for op in forecast.ops])
+        if self.novelty is not None and self.process is not None and self.novelty.slopes[count] > 0:
+            found *= self.novelty.factors(self.process.novelty(forecast.ops), count)[:, None]
         return found
 
     def level_of(self, kind: str) -> float:
@@ -144,6 +149,7 @@ class MachineCurves:
         }  # fmt: skip
         if self.process is not None:
             document |= {"kinds": self.process.kinds, "share": self.share}
+            document |= {"novelty": self.novelty.to_json()} if self.novelty is not None else {}
             arrays |= {f"process.{key}": getattr(self.process, key) for key in _PROCESS}
         if self.correction is None:
             return document, arrays, {}
@@ -176,8 +182,9 @@ class MachineCurves:
         widths = _widths_of(document, len(low))
         prefix = "samples."
         scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        process, share, correction = None, 1.0, None
+        process, share, correction, novelty = None, 1.0, None, None
         if "kinds" in document:
+            novelty = NoveltyWidth.from_json(document.get("novelty"), len(low) - 1)
             process, share = _process_of(document, arrays, n, names), float(document["share"])
         if not 0 <= share <= 1:
             raise ArtefactError("a machine has a share that is none")
@@ -185,7 +192,7 @@ class MachineCurves:
             correction = Correction.from_files(name, files, features=member(document, "features", int), names=names)
         return cls(
             cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
-            process, share, correction,
+            process, share, correction, novelty,
         )  # fmt: skip
 
 

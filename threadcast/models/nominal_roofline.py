@@ -32,12 +32,13 @@ class NominalRoofline(Roofline):
     _source = Source.EXTRAPOLATED
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(calibrations=[_nominal(machine)])
+        super().__init__(calibrations=[nominal(machine)])
         low, high = UNFITTED_BOUNDS
         self._bounds = {machine.fingerprint: (low - float(np.log(UNSURE)), high + float(np.log(UNSURE)))}
 
 
-def _nominal(machine: Machine) -> Calibration:
+def nominal(machine: Machine) -> Calibration:
+    """The calibration of a machine that was not measured: typical constants, its clock and its memory nodes."""
     clocks = [core.max_hz or CORE_HZ for core in machine.cores]
     nodes: dict[int, int] = {}
     for core in machine.cores:

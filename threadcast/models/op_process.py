@@ -26,6 +26,9 @@ TUNED_ON = 300
 NOISES = np.geomspace(1e-4, 10.0, 26)
 """Tried shares of a component's variance that do not depend on the op."""
 
+NEAR = 1e-3
+"""Ops that are nearer to each other count as being so far apart, in length scales."""
+
 _SHORTEST, _LONGEST = np.log(0.05), np.log(50.0)
 """Limits of length scales, in standard deviations of the numbers that describe ops."""
 
@@ -91,6 +94,28 @@ class OpProcess:
         curves: Floats = self.mean + scores @ self.components
         return curves
 
+    def novelty(self, ops: Sequence[Op]) -> Floats:
+        """(n_ops,) log of the distance to the nearest known op of the kind, in the length scales of the component that
+        varies most; NaN for unknown kinds."""
+        asked, found = describe(ops, self.names), np.full(len(ops), np.nan)
+        rows: dict[str, list[int]] = {}
+        for i, op in enumerate(ops):
+            rows.setdefault(op.kind, []).append(i)
+        for kind, own in rows.items():
+            if kind in self._known and len(self.lengths):
+                found[own] = self._known[kind].nearest(asked[own])
+        return found
+
+    def novelty_left_out(self) -> Floats:
+        """(n_ops,) the novelty of each known op if it were not known; NaN for the only op of a kind."""
+        found = np.full(len(self.kinds), np.nan)
+        kinds: NDArray[np.str_] = np.array(self.kinds)
+        for kind, known in self._known.items():
+            own = kinds == kind
+            if own.sum() > 1 and len(self.lengths):
+                found[own] = known.nearest(self.described[own], but_itself=True)
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
@@ -119,6 +144,14 @@ class _Kind:
             for lengths, scaled, group in zip(self.lengths, self._scaled, groups(self.weights.shape[1]), strict=True)
         ]
         return np.concatenate(found, axis=1) if found else np.empty((len(asked), 0))
+
+    def nearest(self, asked: Floats, *, but_itself: bool = False) -> Floats:
+        """(n_asked,) log distances to the nearest op; `but_itself`: to the nearest but one, which is itself."""
+        from scipy.spatial import KDTree
+
+        apart, _ = KDTree(self._scaled[0]).query(asked / self.lengths[0], k=[2 if but_itself else 1])
+        found: Floats = np.log(np.maximum(apart[:, 0], NEAR))
+        return found
 
     def scores_of_one(self, asked: Floats) -> Floats:
         """As `scores` for a single op, (n_components,), in fewer calls: with one op, calls are what takes time."""

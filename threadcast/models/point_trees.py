@@ -16,8 +16,9 @@ from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.models import artefacts, boosted_trees
 from threadcast.models.base import Range
 from threadcast.models.decision_trees import Trees
+from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp
-from threadcast.models.static_features import Features, joint_features, work
+from threadcast.models.static_features import Features, joint_features
 
 Library = Literal["xgboost", "hist_boosting"]
 
@@ -47,20 +48,24 @@ class Shape:
 
 
 class PointTrees:
-    """Forecasts log seconds relative to `scale`, by a library's boosted trees."""
+    """Forecasts log seconds relative to each machine's roofline (`limits`), by a library's boosted trees."""
 
-    def __init__(self, library: Library, shape: Shape, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, library: Library, shape: Shape, names: tuple[str, ...] = (), limits: MachineLimits | None = None
+    ) -> None:
         if library not in get_args(Library):
             raise InvalidInput(f"library={library!r} must be one of {', '.join(get_args(Library))}")
-        self.library, self.shape, self.names = library, shape, names
+        self.library, self.shape, self.names, self.limits = library, shape, names, limits or MachineLimits()
         self._fitted: Any = None
 
     def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
         """Learn targets (n_points,) from features (n_points, n_features)."""
-        fitted = _make(self.library, self.shape, jobs).fit(features, targets)
+        unfitted = _make(self.library, self.shape, jobs)
         if self.library == "xgboost":
-            fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
-        self._fitted = fitted if self.library == "xgboost" else Trees.of_histograms(fitted)
+            self._fitted = unfitted.fit(features, targets)
+            self._fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
+        else:
+            self._fitted = Trees.by_histograms(unfitted, features, targets)
         return self
 
     def forecast(self, features: Features) -> Floats:
@@ -75,7 +80,7 @@ class PointTrees:
         """Forecast log seconds, (n_ops, n_cases)."""
         features = joint_features(ops, machine, cases, self.names)
         flat = self.forecast(features.reshape(-1, features.shape[2]))
-        return flat.reshape(len(ops), len(cases)) + scale(ops, cases)
+        return flat.reshape(len(ops), len(cases)) + self.limits.log_seconds(ops, machine, cases)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
         """The trees as files whose names begin with `prefix`."""
@@ -97,27 +102,40 @@ class PointTrees:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """All measured points of some ops as rows, op after op: `of_op[i]` are the rows of op i, whose key is `keys[i]`."""
+    """All measured points of some ops as rows, op after op: `of_op[i]` are the rows of op i, whose key is `keys[i]`.
+
+    `targets` are log seconds relative to the rooflines of `limits`, whose log seconds are `rooflines`.
+    """
 
     features: Features
     targets: Floats
+    rooflines: Floats
     of_op: tuple[slice, ...]
     keys: tuple[str, ...]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...]
+    limits: MachineLimits
 
     @classmethod
-    def of(cls, entries: Sequence[MeasuredOp], names: tuple[str, ...] = ()) -> Points:
-        """The points of measured ops, as features and targets; the attributes `names` are features too."""
-        features, targets, of_op, start = [], [], [], 0
+    def of(
+        cls, entries: Sequence[MeasuredOp], names: tuple[str, ...] = (), limits: MachineLimits | None = None
+    ) -> Points:
+        """The points of measured ops, as features and targets; the attributes `names` are features too.
+
+        Without `limits`, those of each machine are fitted to its ops.
+        """
+        limits = limits or MachineLimits.learned(entries)
+        features, targets, rooflines, of_op, start = [], [], [], [], 0
         for entry in entries:
             cases = tuple(entry.by_case)
             features.append(joint_features([entry.op], entry.machine, cases, names)[0])
             logs = np.log([measured.seconds for measured in entry.by_case.values()])
-            targets.append(logs - scale([entry.op], cases)[0])
+            rooflines.append(limits.log_seconds([entry.op], entry.machine, cases)[0])
+            targets.append(logs - rooflines[-1])
             of_op.append(slice(start, start + len(cases)))
             start += len(cases)
         keys = tuple(entry.op.key for entry in entries)
-        return cls(np.concatenate(features), np.concatenate(targets), tuple(of_op), keys, names)
+        joined = [np.concatenate(parts) for parts in (features, targets, rooflines)]
+        return cls(joined[0], joined[1], joined[2], tuple(of_op), keys, names, limits)
 
     def learned(self, library: Library, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
         """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
@@ -126,9 +144,14 @@ class Points:
         residuals = np.empty(len(self.targets))
         for number in range(int(part.max()) + 1):
             out = part == number
-            trees = PointTrees(library, shape, self.names).fit(self.features[~out], self.targets[~out], jobs=jobs)
+            trees = self.trees(library, shape, ~out, jobs=jobs)
             residuals[out] = self.targets[out] - trees.forecast(self.features[out])
-        return PointTrees(library, shape, self.names).fit(self.features, self.targets, jobs=jobs), residuals
+        return self.trees(library, shape, slice(None), jobs=jobs), residuals
+
+    def trees(self, library: Library, shape: Shape, rows: NDArray[np.bool_] | slice, *, jobs: int) -> PointTrees:
+        """Trees that learned from some of the rows."""
+        unfitted = PointTrees(library, shape, self.names, self.limits)
+        return unfitted.fit(self.features[rows], self.targets[rows], jobs=jobs)
 
     def _parts(self, seed: int) -> NDArray[np.int64]:
         """The fold of each row; all rows of one op key are in one fold, whatever their machine."""
@@ -141,13 +164,6 @@ class Points:
         for key, rows in zip(self.keys, self.of_op, strict=True):
             part[rows] = of_key[key]
         return part
-
-
-def scale(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) log of an op's work per thread, so that trees need not learn it."""
-    threads = np.array([case.threads for case in cases], dtype=np.float64)
-    found: Floats = np.log(work(ops))[:, None] - np.log(threads)[None, :]
-    return found
 
 
 def _make(library: Library, shape: Shape, jobs: int) -> Any:

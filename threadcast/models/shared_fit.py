@@ -1,7 +1,8 @@
 """Which models learn the same from the same measurements, and one fit for all of them.
 
-A comparison has the learned curve once for each number of samples. What it learns does not depend on that number, only
-for how many samples it has the widths of intervals: one fit for the largest number serves all.
+A comparison has the learned curve and the joint process once for each number of samples. What they learn does not
+depend on that number, only for how many samples the learned curve has the widths of intervals: one fit for the largest
+serves all.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from dataclasses import replace
 
 from threadcast.core import Measurement
 from threadcast.models.base import PerformanceModel
+from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve
 
 
 def fit_key(model: PerformanceModel) -> Hashable | None:
     """A key that models which can share a fit have in common; None for a model that needs a fit of its own."""
-    return ("learned_curve", model.shape) if type(model) is LearnedCurve else None
+    if type(model) is LearnedCurve:
+        return "learned_curve", model.shape
+    if type(model) is JointProcess:
+        return None if model._machines else ("joint_process", model.seed, model.prior)
+    return None
 
 
 def fit_all(models: Sequence[PerformanceModel], measurements: Sequence[Measurement]) -> list[PerformanceModel]:
@@ -27,6 +33,12 @@ def fit_all(models: Sequence[PerformanceModel], measurements: Sequence[Measureme
     """
     if len(models) == 1:
         return [copy.deepcopy(models[0]).fit(measurements)]
+    processes = [copy.copy(model) for model in models if isinstance(model, JointProcess)]
+    if processes:
+        processes[0].fit(measurements)
+        for process in processes[1:]:
+            process._machines = processes[0]._machines
+        return [*processes]
     curves = [model for model in models if isinstance(model, LearnedCurve)]
     most = max(curves, key=lambda curve: curve.samples)
     fitted = copy.deepcopy(most).fit(measurements)
@@ -40,6 +52,7 @@ def _as_fitted(curve: LearnedCurve, fitted: LearnedCurve) -> LearnedCurve:
     found._machines = {
         fingerprint: replace(
             learned, low=learned.low[:count], high=learned.high[:count],
+            novelty=learned.novelty and learned.novelty.first(curve.samples),
             widths={kind: widths[:count] for kind, widths in learned.widths.items()},
         )
         for fingerprint, learned in fitted._machines.items()

@@ -16,12 +16,13 @@ from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.interpolation import measured_knots, with_measured
 from threadcast.models.intervals import PRIOR_OPS, read_log_bounds, residual_bounds
+from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
-SCHEMA = "threadcast.static_regressor/1"
+SCHEMA, OLDER_SCHEMA = "threadcast.static_regressor/2", "threadcast.static_regressor/1"
 
 
 class StaticRegressor(BatchModel):
@@ -83,6 +84,7 @@ class StaticRegressor(BatchModel):
             "schema": SCHEMA, "library": self.library, "shape": asdict(self.shape), "features": self._features,
             "log_bounds": list(self._bounds), "fitted": self._trees is not None,
             "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
+            "limits": self._trees.limits.to_json() if self._trees else [],
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
         }  # fmt: skip
         return {
@@ -94,7 +96,7 @@ class StaticRegressor(BatchModel):
         """Load what `to_files` returned for the same library; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            check_schema(document, SCHEMA)
+            older = check_schema(document, SCHEMA, OLDER_SCHEMA) == OLDER_SCHEMA
             if document["library"] != self.library:
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
             loaded = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
@@ -105,9 +107,10 @@ class StaticRegressor(BatchModel):
                 loaded._op_features = OpFeatures.from_json(document["op_features"])
             loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
+            limits = MachineLimits.from_json(None if older else document["limits"])
         if fitted:
             names = loaded._op_features.names
-            loaded._trees = PointTrees(self.library, loaded.shape, names).from_files(
+            loaded._trees = PointTrees(self.library, loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
         self.__dict__.update(loaded.__dict__)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
-from threadcast.core.errors import InvalidInput, StoreError
+from threadcast.core.errors import InvalidInput, NoStore, StoreError
 from threadcast.core.user_directories import user_data_dir
 from threadcast.store import sqlite_file
 from threadcast.store.latest import Latest
@@ -49,7 +49,7 @@ class Database:
         if path is not None:
             if not os.path.lexists(path):
                 if not create:
-                    raise StoreError(f"there is no store at {path}; profile a network or import a file to start one")
+                    raise NoStore(f"there is no store at {path}; profile a network or import a file to start one")
                 sqlite_file.create(path, _make_sqlite)
             sqlite_file.require_store(path, version_table=VERSION_TABLE)
         self._engine: Engine | None = _connect(parsed)

@@ -1,0 +1,226 @@
+"""Learns the prior that threadcast ships, and judges it on machines that it has not learned from; `make
+bench-new-machine` runs this.
+
+    python benchmarks/shipped_prior.py [--store] [--page] [--curves FOLDER] [--seeds 4]
+
+It learns from what may be shipped only: the ops that threadcast recorded itself, the simulated Xeon Phi, and simulated
+servers of 8 to 128 cores. `--store` puts it into the package, `--page` writes the documentation's table and picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import paper_networks
+from run_facts import RunFacts
+
+from threadcast.collector.simulated.server import servers
+from threadcast.collector.simulated.source import SimulatedXeonPhi
+from threadcast.core import Machine, Measurement, Op
+from threadcast.models.evaluation import one_sample
+from threadcast.models.joint_process import JointProcess
+from threadcast.models.measured import MeasuredOp, group
+from threadcast.models.point_trees import Shape
+from threadcast.models.prior import SHIPPED, Prior
+from threadcast.models.sampling import evenly_spread
+from threadcast.store import published, recorded
+
+T = TypeVar("T")
+
+SHAPE = Shape(trees=60, depth=6)
+RECORDED_OPS, PHI_OPS, SERVER_OPS = 600, 400, 150
+"""Ops of each machine, drawn at random, so that no machine outweighs the others."""
+
+KNOWN, SAMPLES, ASKED = (0, 2, 5, 10, 30), 3, 80
+"""Numbers of ops that were measured, cases measured of each, and ops that are forecast."""
+
+PAGE = Path(__file__).parents[1] / "docs" / "new-machine-tables.md"
+PICTURE = PAGE.parent / "images" / "new-machine.svg"
+
+THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 68, 80, 96, 112, 128)
+
+
+def drawn(values: Sequence[T], count: int, seed: int) -> list[T]:
+    """So many of the values, or all, at random."""
+    return [values[i] for i in np.random.default_rng(seed).permutation(len(values))[:count].tolist()]
+
+
+def recorded_set() -> list[Measurement]:
+    """Ops that threadcast recorded on a machine with two cores."""
+    found = recorded.recorded()
+    some = set(drawn(sorted({m.op.key for m in found}), RECORDED_OPS, 0))
+    return [m for m in found if m.op.key in some]
+
+
+def phi_set(networks: Sequence[str] = paper_networks.LIU) -> list[Measurement]:
+    """Ops of the papers' networks on the simulated Xeon Phi, without noise."""
+    phi = SimulatedXeonPhi(samples=1, noise=0.0, count=False)
+    ops = list({key: op for name in networks for key, op in paper_networks.load(name).distinct_ops().items()}.values())
+    cases = [case for case in phi.machine.cases() if case.threads in THREADS]
+    return [phi(op, case) for op in drawn(ops, PHI_OPS, 1) for case in cases]
+
+
+def server_set(ops: Sequence[Op]) -> list[Measurement]:
+    """Some of these ops on each simulated server."""
+    found = []
+    for i, server in enumerate(servers()):
+        cases = tuple(case for case in server.machine.cases() if case.threads in THREADS)
+        found += [m for op in drawn(ops, SERVER_OPS, 2 + i) for m in server.measured(op, cases)]
+    return found
+
+
+def permissive_sets() -> dict[str, list[Measurement]]:
+    """What the shipped prior learns from, by name."""
+    own, phi = recorded_set(), phi_set()
+    ops = list({m.op.key: m.op for m in (*own, *phi) if m.op.flops + m.op.bytes_moved > 0}.values())
+    return {"recorded": own, "Xeon Phi (simulated)": phi, "servers (simulated)": server_set(ops)}
+
+
+def learned(sets: dict[str, list[Measurement]], *, without: str = "") -> Prior:
+    """The prior from all sets but one."""
+    return Prior.learned([m for name, of_set in sets.items() if name != without for m in of_set], shape=SHAPE, jobs=2)
+
+
+@dataclass(frozen=True)
+class NewMachine:
+    """A machine on which nothing was measured, its ops, and the prior from all other machines."""
+
+    name: str
+    entries: Sequence[MeasuredOp]
+    prior: Prior
+
+    @property
+    def machine(self) -> Machine:
+        return self.entries[0].machine
+
+
+def new_machines(curves: Path | None) -> Iterator[NewMachine]:
+    """The machines of each set, with a prior that has not learned from that set."""
+    sets = permissive_sets()
+    for name, of_set in sets.items():
+        prior, by_machine = learned(sets, without=name), {}
+        for entry in group(of_set):
+            by_machine.setdefault(entry.machine, []).append(entry)
+        for machine, entries in by_machine.items():
+            complete = max(len(entry.by_case) for entry in entries)
+            own = [entry for entry in entries if len(entry.by_case) == complete > 1]
+            label = f"{machine.name}, {len(machine)} cores"
+            if len(machine) in (2, 68, 128):  # one of the six servers
+                yield NewMachine(label if of_set is sets["recorded"] else f"{label} (simulated)", own, prior)
+    if curves is not None:
+        prior = learned(sets)
+        for name in ("sgemm", "sdot"):
+            entries = group(published.adsala_wide(curves / f"{name}_mkl_cascadelake.csv.gz"))
+            some = [entries[i] for i in np.random.default_rng(0).permutation(len(entries))[:250]]
+            yield NewMachine(f"{name}, {len(some[0].machine)} threads", some, prior)
+
+
+def judged(new: NewMachine, known: int, *, prior: bool, seed: int) -> dict[str, float]:
+    """The errors of forecasts for ops without samples, after `known` others were measured in `SAMPLES` cases each."""
+    random = np.random.default_rng([seed, known])
+    order = random.permutation(len(new.entries)).tolist()
+    measured, asked = ([new.entries[i] for i in part] for part in (order[:known], order[-ASKED:]))
+    samples = [m for entry in measured for m in _few(entry, random)]
+    model = JointProcess(prior=new.prior if prior else False)
+    if samples:
+        model.fit(samples)
+    cases = tuple(sorted(set.intersection(*(set(entry.by_case) for entry in asked))))
+    table = model.predict_many([e.op for e in asked], [[] for _ in asked], cases, machine=new.machine)
+    truth = np.array([[entry.by_case[case].seconds for case in cases] for entry in asked])
+    chosen, rows = table.seconds.argmin(axis=1), np.arange(len(asked))
+    held = (truth >= table.low) & (truth <= table.high)
+    return {
+        "factor": float(np.exp(np.median(np.abs(np.log(table.seconds / truth))))),
+        "regret": float((truth[rows, chosen] / truth.min(axis=1) - 1).mean()),
+        "all_cores": float((truth[:, -1] / truth.min(axis=1) - 1).mean()),
+        "coverage": float(held.mean()), "width": float(np.exp(np.log(table.high / table.low).mean() / 2)),
+    }  # fmt: skip
+
+
+def _few(entry: MeasuredOp, random: np.random.Generator) -> list[Measurement]:
+    one = one_sample(entry, random)
+    return [one.by_case[case] for case in evenly_spread(sorted(one.by_case), SAMPLES)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", action="store_true", help="store the prior in the package")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} and its picture")
+    parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves; they are never written to the page")
+    parser.add_argument("--seeds", type=int, default=4)
+    chosen = parser.parse_args()
+    if chosen.store:
+        SHIPPED.mkdir(exist_ok=True)
+        for name, data in learned(permissive_sets()).to_files().items():
+            (SHIPPED / name).write_bytes(data)
+    run, rows, drawn_curves = RunFacts.now(), [], {}
+    for new in new_machines(None if chosen.page else chosen.curves):
+        for prior in (True, False):
+            for known in KNOWN:
+                runs = [judged(new, known, prior=prior, seed=seed) for seed in range(chosen.seeds)]
+                mean = {name: float(np.mean([one[name] for one in runs])) for name in runs[0]}
+                drawn_curves.setdefault((new.name, prior), []).append((known, mean))
+                rows.append(_row(new.name, known, prior, mean))
+                print(rows[-1], flush=True)
+    if chosen.page:
+        PAGE.write_text("\n".join([_HEAD.format(run=run, seeds=chosen.seeds), *rows, ""]))
+        draw(drawn_curves, PICTURE)
+
+
+def _row(name: str, known: int, prior: bool, mean: dict[str, float]) -> str:
+    figures = f"{mean['factor']:.2f} | {100 * mean['regret']:.1f} | {100 * mean['all_cores']:.1f}"
+    spread = f"{100 * mean['coverage']:.0f} | {mean['width']:.1f}"
+    return f"| {name} | {'yes' if prior else 'no'} | {known} | {figures} | {spread} |"
+
+
+def draw(curves: dict[tuple[str, bool], list[tuple[int, dict[str, float]]]], path: Path) -> None:
+    """Error and regret over the number of measured ops, a line for each machine."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    names = list(dict.fromkeys(name for name, _ in curves))
+    for (name, prior), points in curves.items():
+        colour, style = f"C{names.index(name)}", "-" if prior else ":"
+        known = [count for count, _ in points]
+        for axis, figure_name, factor in ((axes[0], "factor", 1.0), (axes[1], "regret", 100.0)):
+            values = [factor * mean[figure_name] for _, mean in points]
+            label = name if prior else None
+            axis.plot(known, values, style, color=colour, marker="o", markersize=3, label=label)
+    axes[0].set(ylabel="median error of a forecast (factor)", yscale="log", yticks=[1, 1.5, 2, 3, 5, 10, 20])
+    axes[0].get_yaxis().set_major_formatter("{x:g}")
+    axes[0].minorticks_off()
+    axes[1].set(ylabel="regret of the chosen case (%)", ylim=(0, None))
+    for axis in axes:
+        axis.set(xlabel="ops measured on the new machine", xscale="symlog", xticks=KNOWN, xticklabels=KNOWN)
+    axes[0].legend(title="solid: shipped prior, dotted: without", fontsize="small", title_fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
+
+
+_HEAD = """# A machine that nobody measured
+
+`make bench-new-machine`, {run}. Mean over {seeds} seeds.
+
+Forecasts of `joint_process` for 80 ops of which nothing was measured, on a machine of which only the number of cores,
+their clock and their caches are known, after some other ops were measured there, one sample in each of three cases.
+The prior that threadcast ships was learned from two cores of a real machine, the simulated Xeon Phi and six simulated
+servers; for this table it was learned without the machine in the row, and without all simulated servers for one of
+them. *factor*: half of the forecasts are within this factor of the truth. *regret*: how much longer the chosen case
+takes than the best one, and the case with all cores, in percent. *holds*: how many of the 90 % intervals hold,
+which are this factor wide to each side.
+
+![error and regret over the number of ops that were measured](images/new-machine.svg)
+
+| machine | prior | ops measured | factor | regret | all cores | holds | width |
+|---|---|---|---|---|---|---|---|"""
+
+
+if __name__ == "__main__":
+    main()

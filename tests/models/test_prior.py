@@ -1,0 +1,115 @@
+"""The prior: forecasts of what nobody measured, how sure they are, and the files that come with the package."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.models.synthetic_ops import make_ops, measure_all, true_seconds
+from threadcast.core import Case, Machine, Op, TensorSpec
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.models import prior as module
+from threadcast.models.joint_process import JointProcess
+from threadcast.models.point_trees import Shape
+from threadcast.models.prior import Prior, shipped
+from threadcast.models.untrained import UntrainedModel
+
+KNOWN = [Machine.uniform(f"{n} cores", n, group_size=n) for n in (4, 12)]
+NEW = Machine.uniform("sixteen", 16, group_size=16)
+OPS = make_ops(60)
+TRAIN, HELD_OUT = OPS[:40], OPS[40:]
+
+
+@pytest.fixture(scope="module")
+def prior():
+    return Prior.learned([m for machine in KNOWN for m in measure_all(TRAIN, machine=machine)], shape=Shape(trees=40))
+
+
+def truth(ops):
+    return np.array([[true_seconds(op, case) for case in NEW.cases()] for op in ops])
+
+
+def test_it_forecasts_a_machine_that_nobody_measured_within_its_intervals(prior):
+    table = JointProcess(prior=prior).predict_many(HELD_OUT, [[] for _ in HELD_OUT], NEW.cases(), machine=NEW)
+    without = JointProcess(prior=False).predict_many(HELD_OUT, [[] for _ in HELD_OUT], NEW.cases(), machine=NEW)
+    off, off_without = (np.median(np.abs(np.log(one.seconds / truth(HELD_OUT)))) for one in (table, without))
+    assert off < 0.75 < 0.75 * off_without, off_without
+    assert ((truth(HELD_OUT) >= table.low) & (truth(HELD_OUT) <= table.high)).mean() > 0.85
+    assert np.log(table.high / table.low).mean() < 0.7 * np.log(without.high / without.low).mean()
+
+
+def test_a_forecast_depends_on_the_op_and_the_case_alone(prior):
+    cases = NEW.cases()
+    together = prior.log_seconds(HELD_OUT, NEW, cases)
+    np.testing.assert_allclose(prior.log_seconds(HELD_OUT[3:5], NEW, cases[2:7]), together[3:5, 2:7], rtol=1e-12)
+    again = Prior.from_files(prior.to_files())
+    np.testing.assert_allclose(again.log_seconds(HELD_OUT[::-1], NEW, cases)[::-1], together, rtol=1e-12)
+    assert again.transfer == prior.transfer
+    assert prior.log_seconds([], NEW, cases).shape == (0, len(cases))
+    one = Machine.uniform("one", 1, group_size=1)
+    assert np.isfinite(prior.log_seconds(HELD_OUT, one, one.cases())).all()
+
+
+def test_curves_that_it_forgets_are_the_same_when_they_are_asked_for_again(prior, monkeypatch):
+    before = prior.log_seconds(OPS, NEW, NEW.cases())
+    monkeypatch.setattr(module, "_MOST_KEPT", 1)
+    for part in (OPS[:30], OPS[20:]):
+        prior.log_seconds(part, NEW, NEW.cases())
+    np.testing.assert_allclose(prior.log_seconds(OPS, NEW, NEW.cases()), before, rtol=1e-12)
+
+
+def test_the_shipped_one_forecasts_seconds_of_the_right_order():
+    large = Op("mm", (TensorSpec((1024, 1024)), TensorSpec((1024, 1024))), {}, (TensorSpec((1024, 1024)),))
+    small = Op("add", (TensorSpec((8, 8)), TensorSpec((8, 8))), {}, (TensorSpec((8, 8)),))
+    curves = np.exp(shipped().log_seconds([large, small], NEW, NEW.cases()))
+    assert 1e-3 < curves[0, 0] < 1.0  # 2 Gflop
+    assert curves[0, -1] < 0.5 * curves[0, 0]
+    assert 1e-7 < curves[1, 0] < 1e-3
+    assert shipped() is shipped()
+
+
+def test_files_that_are_missing_or_damaged_are_refused(prior, monkeypatch, tmp_path):
+    files = prior.to_files()
+    for name, data in files.items():
+        for damaged in ({other: files[other] for other in files if other != name}, {**files, name: data[:50]}):
+            with pytest.raises(ArtefactError):
+                Prior.from_files(damaged)
+    for wrong in (b"prior/9", b"prior/1000"):
+        with pytest.raises(ArtefactError):
+            Prior.from_files({**files, "prior.json": files["prior.json"].replace(b"prior/1", wrong)})
+    monkeypatch.setattr(module, "SHIPPED", tmp_path / "none")
+    with pytest.raises(ArtefactError, match="cannot be read"):
+        module.shipped.__wrapped__()
+
+
+def test_an_op_of_which_nothing_at_all_is_known_is_refused(prior):
+    mystery = Op("mystery")
+    with pytest.raises(ModelError, match="no tensors, FLOPs or bytes"):
+        JointProcess(prior=prior).predict(mystery, [], NEW.cases(), machine=NEW)
+    with pytest.raises(InvalidInput, match="prior="):
+        JointProcess(prior="shipped")
+
+
+def test_untrained_it_learns_from_the_store_once_an_op_must_be_forecast():
+    asked = []
+
+    def known():
+        asked.append(True)
+        return measure_all(TRAIN, machine=NEW)
+
+    model, cases = UntrainedModel(known), NEW.cases()
+    measured = measure_all(HELD_OUT[:1], machine=NEW)
+    assert model.predict(HELD_OUT[0], measured, cases, machine=NEW).source == ("measured",) * len(cases)
+    assert not asked
+    found = model.predict_many(HELD_OUT, [[] for _ in HELD_OUT], cases, machine=NEW)
+    assert np.abs(np.log(found.seconds / truth(HELD_OUT))).mean() < 0.2
+    model.predict(HELD_OUT[1], [], cases, machine=NEW)
+    assert len(asked) == 1
+    few = measure_all(HELD_OUT[:1], machine=NEW)[:3]
+    mixed = model.predict_many(HELD_OUT[:3], [[], few, []], cases, machine=NEW)
+    np.testing.assert_allclose(mixed.seconds[[0, 2]], found.seconds[[0, 2]], rtol=1e-9)
+    assert mixed[1].at(few[0].case) == few[0].seconds
+    again = UntrainedModel(list).from_files(model.to_files())
+    np.testing.assert_allclose(again.predict(HELD_OUT[1], [], cases, machine=NEW).seconds, found.seconds[1], rtol=1e-9)
+    alone = UntrainedModel(list).predict(HELD_OUT[1], [], (Case(1),), machine=NEW)
+    assert alone.seconds[0] > 0

@@ -1,0 +1,170 @@
+"""Forecasts for machines that were not learned from, and what few measured ops there tell of all others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seconds
+from threadcast.collector.simulated.server import servers
+from threadcast.core import Machine, Op, TensorSpec
+from threadcast.core.errors import ArtefactError
+from threadcast.models.learned_curve import LearnedCurve
+from threadcast.models.machine_limits import UNKNOWN_S, MachineLimits, work_per_thread
+from threadcast.models.machine_transfer import MachineTransfer, Sampled
+from threadcast.models.measured import group
+from threadcast.models.static_regressor import StaticRegressor
+
+KNOWN, NEW = Machine.uniform("twelve", 12, group_size=12), Machine.uniform("sixteen", 16, group_size=16)
+OPS = make_ops(60)
+TRAIN, HELD_OUT = OPS[:40], OPS[40:]
+
+
+def slower(op, case, factor):
+    """A measurement on the new machine, where every op takes `factor` times as long as the formula says."""
+    found = measure(op, case, machine=NEW)
+    return replace(found, samples=tuple(replace(s, seconds=s.seconds * factor) for s in found.samples))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LearnedCurve(samples=1).fit(measure_all(TRAIN, machine=KNOWN))
+
+
+def off(model, ops, observed, factor):
+    """Mean absolute error of log times of the ops, and the mean width of log intervals."""
+    table = model.predict_many(ops, observed, NEW.cases(), machine=NEW)
+    truth = np.array([[factor * true_seconds(op, case) for case in NEW.cases()] for op in ops])
+    return np.abs(np.log(table.seconds / truth)).mean(), np.log(table.high / table.low).mean()
+
+
+def test_each_op_that_is_measured_on_a_new_machine_narrows_all_others(model):
+    case = NEW.cases()[5]
+    unmeasured = HELD_OUT[10:]
+    found = []
+    for count in (0, 2, 10):
+        ops = [*HELD_OUT[:count], *unmeasured]
+        observed = [*([slower(op, case, 5.0)] for op in HELD_OUT[:count]), *([] for _ in unmeasured)]
+        table = model.predict_many(ops, observed, NEW.cases(), machine=NEW)
+        truth = np.array([[5.0 * true_seconds(op, one) for one in NEW.cases()] for op in unmeasured])
+        own = table.seconds[count:]
+        found.append((np.abs(np.log(own / truth)).mean(), np.log(table.high[count:] / table.low[count:]).mean()))
+    errors, widths = zip(*found, strict=True)
+    assert errors[0] > 1.0  # nothing tells that the machine is five times slower
+    assert errors[2] < 0.5 * errors[0]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_an_ops_own_sample_on_a_new_machine_counts_once(model):
+    op, case = HELD_OUT[0], NEW.cases()[5]
+    own = [slower(op, case, 5.0)]
+    alone = model.predict(op, own, NEW.cases(), machine=NEW)
+    without, _ = off(model, [op], [[]], 5.0)
+    truth = np.array([5.0 * true_seconds(op, one) for one in NEW.cases()])
+    assert np.abs(np.log(alone.seconds / truth)).mean() < 0.3 * without
+    assert alone.at(case) == own[0].seconds
+
+
+def test_variances_of_errors_are_found_from_machines_that_were_left_out():
+    random = np.random.default_rng(0)
+    log_threads = np.log([1, 2, 4, 8, 16, 32])
+    shape = np.exp(-np.abs(log_threads[:, None] - log_threads) / 1.5)
+    root = np.linalg.cholesky(shape)
+
+    def machine():
+        common = 0.8 * random.standard_normal() + 0.4 * root @ random.standard_normal(6)
+        own = 0.5 * random.standard_normal((200, 1)) + 0.3 * random.standard_normal((200, 6)) @ root.T
+        return log_threads, common + own
+
+    found = MachineTransfer.learned(machine() for _ in range(40))
+    # a level that shapes carry counts as level: the six correlated numbers have a mean of their own
+    assert found.level == pytest.approx(0.8**2 + 0.4**2 * shape.mean(), rel=0.5)
+    assert found.op_level == pytest.approx(0.5**2 + 0.3**2 * shape.mean(), rel=0.2)
+    assert found.op_shape == pytest.approx(0.3**2 * (1 - shape.mean()), rel=0.2)
+    assert 0.2 < found.length < 3
+    assert MachineTransfer.learned([]) == MachineTransfer()
+    assert MachineTransfer.from_json(json.loads(json.dumps(found.to_json()))) == found
+    for wrong in ([1.0] * 4, [1.0, 1.0, 0.0, 1.0, 1.0], [float("nan")] * 5):
+        with pytest.raises(ValueError):
+            MachineTransfer.from_json(wrong)
+
+
+def test_the_shift_is_the_gaussian_posterior():
+    transfer = MachineTransfer(level=1.0, shape=0.2, op_level=0.5, op_shape=0.1, length=1.0)
+    log_threads = np.log([1.0, 4.0])
+    nothing, prior = transfer.shift(log_threads, [])
+    assert nothing.tolist() == [0.0, 0.0]
+    assert prior[0, 0] == pytest.approx(1.2)
+    sampled = [Sampled(log_threads[:1], np.array([2.0]), np.array([0.0])) for _ in range(100)]
+    mean, left = transfer.shift(log_threads, sampled)
+    # 100 ops of variance 0.6 each around the machine's 1.2
+    assert mean[0] == pytest.approx(2.0 * 1.2 / (1.2 + 0.006), rel=1e-3)
+    assert left[0, 0] == pytest.approx(1.2 * 0.006 / 1.206, rel=1e-2)
+    assert 0 < mean[1] < mean[0]
+    assert left[0, 0] < left[1, 1] < 1.2
+
+
+def test_limits_are_fitted_else_nominal():
+    op, cases = HELD_OUT[0], KNOWN.cases()
+    limits = MachineLimits.learned(group(measure_all(TRAIN, machine=KNOWN)))
+    truth = np.log([true_seconds(op, case) for case in cases])
+    fitted, nominal = (one.log_seconds([op], KNOWN, cases)[0] for one in (limits, MachineLimits()))
+    assert np.abs(fitted - truth).mean() < 0.5 * np.abs(nominal - truth).mean()
+    assert MachineLimits.from_json(limits.to_json()) == limits
+    few = MachineLimits.learned(group(measure_all(TRAIN[:5], machine=KNOWN)))
+    assert few.log_seconds([op], KNOWN, cases)[0].tolist() == nominal.tolist()
+    nothing = Op("mystery", (), {}, ())
+    assert np.exp(MachineLimits().log_seconds([nothing], KNOWN, cases)[0, 0]) == pytest.approx(UNKNOWN_S)
+
+
+def test_a_model_that_was_stored_before_machines_had_limits_forecasts_relative_to_work(model):
+    files, op = model.to_files(), HELD_OUT[0]
+    document = json.loads(files["model.json"])
+    for name in ("transfer", "noise", "limits"):
+        del document[name]
+    document |= {"schema": "threadcast.learned_curve/2", "residuals": [0.1, 1.0, 4e-4]}
+    before = LearnedCurve().from_files({**files, "model.json": json.dumps(document).encode()})
+    cases = NEW.cases()
+    relative = np.log(model.predict(op, [], cases, machine=NEW).seconds) - MachineLimits().log_seconds([op], NEW, cases)
+    again = LearnedCurve().from_files(before.to_files())
+    for loaded in (before, again):
+        found = np.log(loaded.predict(op, [], cases, machine=NEW).seconds)
+        np.testing.assert_allclose(found, relative[0] + work_per_thread([op], cases)[0], rtol=1e-9)
+    with pytest.raises(ArtefactError):
+        LearnedCurve().from_files({**files, "model.json": json.dumps({**document, "residuals": [1, 1, 0]}).encode()})
+
+
+def test_an_older_static_regressor_forecasts_relative_to_work():
+    regressor, op, cases = (
+        StaticRegressor("xgboost", trees=5).fit(measure_all(TRAIN, machine=KNOWN)),
+        OPS[0],
+        NEW.cases(),
+    )
+    files = regressor.to_files()
+    document = json.loads(files["model.json"])
+    del document["limits"]
+    old = {**files, "model.json": json.dumps({**document, "schema": "threadcast.static_regressor/1"}).encode()}
+    relative = np.log(regressor.predict(op, [], cases, machine=NEW).seconds) - MachineLimits().log_seconds(
+        [op], NEW, cases
+    )
+    found = StaticRegressor("xgboost").from_files(old).predict(op, [], cases, machine=NEW)
+    np.testing.assert_allclose(np.log(found.seconds), relative[0] + work_per_thread([op], cases)[0], rtol=1e-9)
+
+
+def test_simulated_servers_gain_from_threads_up_to_a_point():
+    large = Op("mm", (TensorSpec((2048, 2048)), TensorSpec((2048, 2048))), {}, (TensorSpec((2048, 2048)),))
+    small = Op("add", (TensorSpec((8, 8)),), {}, (TensorSpec((8, 8)),))
+    family = servers()
+    assert sorted(len(server.machine) for server in family) == [8, 16, 32, 64, 96, 128]
+    assert servers() == family != servers(seed=1)
+    for server in family:
+        cases = server.machine.cases()
+        most = server.curve(large, cases)
+        assert most.argmin() >= len(cases) // 4
+        assert server.curve(small, cases).argmin() == 0
+        measured = server.measured(large, cases)
+        assert [one.seconds for one in measured] == pytest.approx(most.tolist())
+        assert all(one.conditions["simulated"] for one in measured)

@@ -1,0 +1,94 @@
+"""The roofline of each machine, fitted to its measured ops or nominal: forecasts are relative to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from threadcast.collector.calibration import Calibration
+from threadcast.core import Case, Machine, Op
+from threadcast.core.curve import Floats
+from threadcast.models.measured import MeasuredOp
+from threadcast.models.nominal_roofline import nominal
+from threadcast.models.roofline_limits import fit_limits, least_seconds
+from threadcast.models.static_features import work
+
+FITTED_FROM, FITTED_POINTS = 8, 4000
+"""Fewest ops from which a machine's limits are fitted, and the most measured points that are used, evenly chosen."""
+
+UNKNOWN_S = 1e-3
+"""Seconds on one thread of an op of which nothing is known. A convention."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """The limits of machines by fingerprint; a machine that is not among them has nominal ones.
+
+    With `work_only` no machine has limits and each op is assumed to take its work over its threads: models that were
+    stored before machines had limits are relative to that.
+    """
+
+    known: Mapping[str, Calibration] = field(default_factory=dict)
+    work_only: bool = False
+
+    @classmethod
+    def learned(cls, entries: Sequence[MeasuredOp]) -> MachineLimits:
+        """The fitted limits of the machines of which enough ops were measured."""
+        known: dict[str, Calibration] = {}
+        by_machine: dict[str, list[MeasuredOp]] = {}
+        for entry in entries:
+            if has_work(entry.op):
+                by_machine.setdefault(entry.machine.fingerprint, []).append(entry)
+        for fingerprint, own in by_machine.items():
+            if len(own) >= FITTED_FROM:
+                points = sum(len(entry.by_case) for entry in own)
+                known[fingerprint] = fit_limits(fingerprint, own[:: max(1, points // FITTED_POINTS)])
+        return cls(known)
+
+    def __deepcopy__(self, memo: object) -> MachineLimits:
+        """This object: it never changes."""
+        return self
+
+    def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
+        """(n_ops, n_cases) the logarithm of the roofline's seconds.
+
+        Of ops without tensors and without work, it is that of `UNKNOWN_S` over the number of threads.
+        """
+        if self.work_only:
+            return work_per_thread(ops, cases)
+        limits = self.known.get(machine.fingerprint) or nominal(machine)
+        found: Floats = np.log(least_seconds(limits, ops, tuple(cases), machine))
+        unknown = np.array([not has_tensors_or_work(op) for op in ops], dtype=bool)
+        found[unknown] = np.log(UNKNOWN_S) - np.log([case.threads for case in cases])
+        return found
+
+    def to_json(self) -> list[dict[str, Any]] | None:
+        """The limits as JSON objects; None with `work_only`."""
+        return None if self.work_only else [calibration.to_json() for calibration in self.known.values()]
+
+    @classmethod
+    def from_json(cls, document: Any) -> MachineLimits:
+        """Read what `to_json` returned."""
+        if document is None:
+            return cls(work_only=True)
+        return cls({one.machine: one for one in map(Calibration.from_json, document)})
+
+
+def work_per_thread(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
+    """(n_ops, n_cases) log of an op's work per thread."""
+    threads = np.array([case.threads for case in cases], dtype=np.float64)
+    found: Floats = np.log(work(ops))[:, None] - np.log(threads)[None, :]
+    return found
+
+
+def has_work(op: Op) -> bool:
+    """Whether flops or bytes of the op are known."""
+    return op.flops > 0 or op.bytes_moved > 0
+
+
+def has_tensors_or_work(op: Op) -> bool:
+    """Whether anything is known by which the op's time can be guessed."""
+    return has_work(op) or bool(op.inputs or op.outputs)

@@ -1,0 +1,64 @@
+"""The model for a machine that nobody trained one for: the shipped prior, and what was measured on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Self
+
+import numpy as np
+
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+from threadcast.core.errors import ModelError
+from threadcast.models.base import BatchModel
+from threadcast.models.joint_process import JointProcess
+from threadcast.models.measured import by_case
+
+
+class UntrainedModel(BatchModel):
+    """Forecasts by a `JointProcess` that learns from `known()`, measurements of the machine, as soon as an op is asked
+    for that was not measured in every case. Ops that were not measured at all are forecast with the shipped prior."""
+
+    name = "joint_process"
+
+    def __init__(self, known: Callable[[], Sequence[Measurement]]) -> None:
+        self._known, self._lock = known, Lock()
+        self._by_prior: dict[bool, JointProcess] = {}
+
+    def predict_many(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
+    ) -> CurveTable:
+        """The curves of many ops, one row each; ModelError where an op cannot be forecast."""
+        self.check_batch(ops, observed)
+        known = [by_case(measured) for measured in observed]
+        if all(case in measured_at for measured_at in known for case in cases):
+            return JointProcess().predict_many(ops, observed, cases, machine=machine)
+        tables, order = [], []
+        for rows, prior in (
+            ([i for i, measured_at in enumerate(known) if measured_at], False),
+            ([i for i, measured_at in enumerate(known) if not measured_at], True),
+        ):
+            if rows:
+                some = [ops[i] for i in rows], [observed[i] for i in rows]
+                tables.append(self._learned(prior).predict_many(*some, cases, machine=machine))
+                order += rows
+        return CurveTable.concat(tables).take(np.argsort(order).tolist())
+
+    def _learned(self, prior: bool) -> JointProcess:
+        with self._lock:
+            if prior not in self._by_prior:
+                process = JointProcess(prior=prior)
+                with suppress(ModelError):  # too few measurements
+                    process.fit(self._known())
+                self._by_prior[prior] = process
+            return self._by_prior[prior]
+
+    def to_files(self) -> dict[str, bytes]:
+        """The files of the joint process with the prior."""
+        return self._learned(True).to_files()
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Load what `to_files` returned, for all ops; ArtefactError for anything else."""
+        self._by_prior = dict.fromkeys((False, True), JointProcess().from_files(files))
+        return self
