@@ -117,6 +117,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         subprocess.run([sys.executable, "-c", program], check=False)
 
 
+@pytest.fixture(scope="module")
+def one_openmp_thread() -> Iterator[None]:
+    """Libraries that fit models use one thread: several wait for each other where other processes use the cores, which
+    takes ten times as long."""
+    import sklearn.ensemble  # noqa: F401 - loads OpenMP; a library that is loaded later would not be limited
+    import xgboost  # noqa: F401
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="openmp"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """A PostgreSQL server for the session; skipped, with the reason, where there can be none."""

@@ -20,12 +20,18 @@ if find_spec("expecttest") is None:
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_modules import module_db
     from torch.testing._internal.common_optimizers import (
         _get_optim_inputs_including_global_cliquey_kwargs as optimizer_inputs,
     )
     from torch.testing._internal.common_optimizers import optim_db
+    from torch.testing._internal.opinfo import core
+
+# For each example PyTorch looks through the call stack for the unittest.TestCase that asks for it. There is none here,
+# and the search, which reads the sources of all frames, would take most of the time.
+vars(common_utils)["extract_test_fn"] = vars(core)["extract_test_fn"] = lambda: None
 
 __all__ = ["DTYPES", "TRAINABLE", "module_db", "op_db", "optim_db", "optimizer_inputs"]
 

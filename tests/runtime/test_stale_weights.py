@@ -193,6 +193,7 @@ def test_training_and_inference_of_one_model_by_turns_are_as_eager(
                 torch.testing.assert_close(call(x), eager(x).detach(), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("planned_at_once")
 @pytest.mark.parametrize("name", [".data in place", "exchanged"])
 def test_an_optimised_call_answers_by_what_was_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     copying = _CopyingBackend()

@@ -321,6 +321,7 @@ def test_a_damaged_loop_is_made_anew(
     same(operator(tensor(4, 4)), (tensor(4, 4) * 2).exp() - 3)
 
 
+@pytest.mark.usefixtures("one_thread", "planned_at_once")
 def test_optimised_steps_that_are_fused_say_so(machine: Machine) -> None:
     x, weight = tensor(64, 64), nn.Parameter(tensor(64, 64, seed=1))
 
