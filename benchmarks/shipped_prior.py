@@ -194,13 +194,18 @@ def draw(curves: dict[tuple[str, bool], list[tuple[int, dict[str, float]]]], pat
             values = [factor * mean[figure_name] for _, mean in points]
             label = name if prior else None
             axis.plot(known, values, style, color=colour, marker="o", markersize=3, label=label)
-    axes[0].set(ylabel="median error of a forecast (factor)", yscale="log", yticks=[1, 1.5, 2, 3, 5, 10, 20])
-    axes[0].get_yaxis().set_major_formatter("{x:g}")
-    axes[0].minorticks_off()
-    axes[1].set(ylabel="regret of the chosen case (%)", ylim=(0, None))
-    for axis in axes:
-        axis.set(xlabel="ops measured on the new machine", xscale="symlog", xticks=KNOWN, xticklabels=KNOWN)
-    axes[0].legend(title="solid: shipped prior, dotted: without", fontsize="small", title_fontsize="small")
+    axes[0].set(ylabel="median error of a forecast (factor)", yscale="log", ylim=(1, 20))
+    axes[1].set(ylabel="regret of the chosen case (%)", yscale="log", ylim=(3, 200))
+    for axis, ticks in zip(axes, ((1, 1.5, 2, 3, 5, 10, 20), (3, 5, 10, 20, 50, 100, 200)), strict=True):
+        axis.set(xlabel="ops measured on the new machine", xscale="symlog", yticks=ticks)
+        axis.set_xticks(KNOWN, [str(known) for known in KNOWN])
+        axis.get_yaxis().set_major_formatter("{x:g}")
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    title = "solid: with the shipped prior, dotted: without"
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, title=title, fontsize="small"
+    )
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -71,7 +71,7 @@ class Correction:
         """Learn from forecasts of ops that the Gaussian had not learned from, and their log seconds `truths` (n_ops,
         n_cases), NaN where a case was not measured."""
         rows, targets, weights = [], [], []
-        share = MOST_POINTS / max(sum(truth.size for truth in truths), 1)
+        share = MOST_POINTS / max(sum(np.count_nonzero(~np.isnan(truth)) for truth in truths), 1)
         random = np.random.default_rng(seed)
         for forecast, truth in zip(forecasts, truths, strict=True):
             if share < 1:
