@@ -118,14 +118,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def one_openmp_thread() -> Iterator[None]:
-    """Libraries that fit models use one thread: several wait for each other where other processes use the cores, which
-    takes ten times as long."""
-    import sklearn.ensemble  # noqa: F401 - loads OpenMP; a library that is loaded later would not be limited
+def one_library_thread() -> Iterator[None]:
+    """Linear algebra and the libraries that fit models use one thread.
+
+    Where other processes use the cores, several would wait for each other, and take up to ten times as long.
+    """
+    import sklearn.ensemble  # noqa: F401 - a library that is loaded later would not be limited
     import xgboost  # noqa: F401
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, user_api="openmp"):
+    with threadpool_limits(1):
         yield
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from threadcast.cli.main import COMMANDS, cli
+from threadcast.runtime import optimize
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
 
@@ -67,6 +68,8 @@ def test_python_of_the_readme_runs(
     (tmp_path / "graph.json").write_text(json.dumps(graph))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
+    # building the backends takes most of the time; tests/runtime/backends has optimised calls with them
+    monkeypatch.setattr(optimize, "contenders", lambda module, arguments, cores: iter(()))
     training, inference, planning = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(planning, "README.md", "exec"), {})
     assert capsys.readouterr().out.split()[0] == "0.5"

@@ -15,7 +15,7 @@ from threadcast.store import Store
 from threadcast.store.long_form import write_long_form
 
 OPS = make_ops(18)
-pytestmark = pytest.mark.usefixtures("one_openmp_thread")
+pytestmark = pytest.mark.usefixtures("one_library_thread")
 FAST = ("--model", "hill_climb", "--model", "ols", "--model", "roofline", "--jobs", "1")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def models_fit_in_one_thread(one_openmp_thread: None) -> None:
+def models_fit_in_one_thread(one_library_thread: None) -> None:
     """In every file of this folder."""
 
 

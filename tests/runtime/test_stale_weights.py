@@ -196,6 +196,7 @@ def test_training_and_inference_of_one_model_by_turns_are_as_eager(
 @pytest.mark.usefixtures("planned_at_once")
 @pytest.mark.parametrize("name", [".data in place", "exchanged"])
 def test_an_optimised_call_answers_by_what_was_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "101")  # of some 15,000 calls until it has settled
     copying = _CopyingBackend()
     monkeypatch.setattr(optimize_file, "contenders", copying.contenders)
     model, (x, _) = network().eval(), numbers(0)
