@@ -12,6 +12,7 @@ from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.profile_tables import case_row, choice_rows, shown, summary
+from threadcast.collector.campaign_checks import DRIFT
 from threadcast.core.errors import ModelError
 from threadcast.core.settings import Settings
 
@@ -31,6 +32,9 @@ STEP_CASES = 4
 """Cases in which the whole step is timed where the model decides what is measured, and there are more."""
 
 SHOWN_FAILURES = 5
+
+UNEXPECTED = 0.05
+"""Regret of checked choices from which on a warning says so, if less was expected."""
 
 UNCERTAIN = 0.05
 """Relative error of a counter from which on a warning names it."""
@@ -58,6 +62,8 @@ def _fixed_cases(context: click.Context, parameter: click.Parameter, value: str 
     "that learns from the store and from this profile].",
 )  # fmt: skip
 @setting("profile.enough", "--enough")
+@setting("profile.check", "--check")
+@setting("profile.max_age_days", "--max-age-days")
 @setting("cores", "--cores")
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
@@ -88,11 +94,12 @@ def command(
     A model forecasts the other thread counts and says what its choice of the best one may cost. Operations are timed
     where that is most, until it is at most --enough for the whole step and on average. --cases chooses without a model.
 
-    Measurements and the graph are stored as they are made. What the store has already is not measured again, so an
-    interrupted profile continues where it stopped. Freed memory stays in the process while it is timed, since how much
-    of it the system would have to provide again differs from step to step. With --corun, a few pairs of ops bound by
-    memory, by arithmetic and by the call itself are timed beside each other on the two halves of the machine, and the
-    other pairs of these classes are forecast; plans then take it into account.
+    At the end a few choices are checked by more measurements (--check). Measurements and the graph are stored as they
+    are made. What the store has already is not measured again unless it is old (--max-age-days) or the machine has
+    become faster or slower, so an interrupted profile continues where it stopped. Freed memory stays in the process
+    while it is timed, since how much of it the system would have to provide again differs from step to step. With
+    --corun, a few pairs of ops bound by memory, by arithmetic and by the call itself are timed beside each other on the
+    two halves of the machine, and the other pairs of these classes are forecast; plans then take it into account.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
     from threadcast.cli.followed_model import followed_model
@@ -181,7 +188,8 @@ def _measured(
             bar.update(progress.done - progress.reused, total=progress.total - progress.reused, doing=doing)
 
         campaign = Campaign(
-            lone, proposer, store, enough=settings["profile.enough"], counters=lone.counters,
+            lone, proposer, store, enough=settings["profile.enough"], check=settings["profile.check"],
+            max_age_days=settings["profile.max_age_days"], counters=lone.counters,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
             confidence=settings["profile.confidence"],
             busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=show,
@@ -194,6 +202,13 @@ def _measured(
 
 
 def _warn(output: Output, report: CampaignReport, counters: dict[str, Any], *, busy_limit: float) -> None:
+    if report.drift is not None and report.drift > DRIFT:
+        output.warn(f"times have changed by a factor of {report.drift:.2g} since they were stored: all were made again")
+    if report.checked and report.expected and report.checked.mean > max(2 * report.expected.mean, UNEXPECTED):
+        output.warn(
+            f"on a check the chosen cases of {report.checked.ops} ops took {report.checked.mean:.0%} longer than the "
+            "best measured ones, more than expected: a smaller --enough measures more, --cases all everything"
+        )
     for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
         output.warn(f"{key} was left out: {reason}")
     if uncertain := {name: error for name, error in counters["errors"].items() if error > UNCERTAIN}:

@@ -57,6 +57,8 @@ def summary(graph: OpGraph, report: CampaignReport, machine: Machine) -> dict[st
         "legal_cases": legal, "measured_share": _measured_cases(report) / legal if legal else None,
         "expected_regret": report.expected.step if report.expected else None,
         "expected_regret_mean": report.expected.mean if report.expected else None,
+        "checked_ops": report.checked.ops if report.checked else 0,
+        "checked_regret_mean": report.checked.mean if report.checked else None, "drift": report.drift,
     }  # fmt: skip
 
 
@@ -106,6 +108,8 @@ def _decided(document: dict[str, Any]) -> str:
     text = f"by {document['model']}: {100 * share:.3g} % of {document['legal_cases']} cases measured, the rest forecast"
     if step is not None:
         text += f"; expected regret of the step {100 * step:.2g} %, mean of the ops {100 * mean:.2g} %"
+    if document["checked_regret_mean"] is not None:
+        text += f", {100 * document['checked_regret_mean']:.2g} % on a check of {document['checked_ops']} ops"
     return text
 
 

@@ -7,11 +7,22 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadcast.collector import budget
 from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_load, read_cpu_times, refuse_busy
+from threadcast.collector.campaign_checks import (
+    CHECKED_CASES,
+    DRIFT,
+    REPLACES,
+    CheckedRegret,
+    drawn,
+    drift_factor,
+    holding,
+    probes,
+)
 from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.proposers import Choice, FixedProposer, LearningProposer, Proposer
 from threadcast.collector.rounds import ExpectedRegret, RegretRounds
@@ -78,6 +89,11 @@ class CampaignReport:
     """By op key, the case that the forecast chooses at the end; empty where the proposer is no `LearningProposer`."""
     expected: ExpectedRegret | None = None
     """What these choices are expected to cost; None where there are none."""
+    checked: CheckedRegret | None = None
+    """What choices cost that were checked; None where none was."""
+    drift: float | None = None
+    """By what factor old measurements were off when some were made again; None where none was. Above `DRIFT` all were
+    made again."""
 
 
 @dataclass(slots=True)
@@ -93,8 +109,11 @@ class _State:
     reused: int = 0
     spent_s: float = 0.0
     budget_left_s: float = 0.0
+    watching: bool = False
     watch: LoadWatch | None = None
     rounds: RegretRounds | None = None
+    drift: float | None = None
+    replaces_before: str | None = None
 
     @property
     def done(self) -> int:
@@ -109,7 +128,10 @@ class Campaign:
     `LearningProposer` of the ops whose choice may still cost most (`rounds`); ops are grouped by case, and each case's
     team of threads is started once in a round.
 
-    `enough` is the expected regret at which a campaign that follows a `LearningProposer` ends.
+    `enough` is the expected regret at which a campaign that follows a `LearningProposer` ends; then the choices for so
+    many ops as `check` says are checked by some more measurements each.
+    Measurements of more than `max_age_days` are made again. If all are older than an hour, a few are made again first:
+    where times have changed, so are all others (`campaign_checks`).
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
     `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
     refused. Stored measurements that lack what `counters` require are made again. `on_progress` is called after each
@@ -123,6 +145,8 @@ class Campaign:
         store: Store,
         *,
         enough: float = ENOUGH,
+        check: int = 0,
+        max_age_days: float | None = None,
         mean_s: float = MEAN_S,
         tolerance: float = 0.02,
         confidence: float = 0.95,
@@ -132,7 +156,9 @@ class Campaign:
         measure_load: Callable[[Sequence[int]], Load] = measure_load,
         read_cpu_times: Callable[[Sequence[int]], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        self._check, self._max_age_days, self._now = check, max_age_days, now
         self._goal, self._enough = Goal(tolerance, confidence, mean_s), enough
         self._measurer, self._proposer, self._store = measurer, proposer, store
         self._machine = measurer.machine
@@ -147,30 +173,89 @@ class Campaign:
         After a KeyboardInterrupt or a StoreError, which pass through, all measurements made so far are in the store.
         """
         state = _State(graph.distinct_ops(), Counter(op.key for op in graph.ops), self._known(graph))
-        state.reused = sum(len(self._cases_used(known)) for known in state.observed.values())
         started_s = self._clock()
+        self._probe(state)
+        state.reused = sum(len(self._cases_used(known)) for known in state.observed.values()) - state.measured
         if isinstance(self._proposer, LearningProposer):
             state.rounds = RegretRounds(self._proposer, enough=self._enough, clock=self._clock)
-        work = self._next_round(state)
-        state.watch = self._watch_load() if work else None
-        while work:
-            self._measure_round(state, work)
-            work = self._next_round(state)
+        self._measure_all(state)
+        checked = self._checked(state)
         observed = {key: tuple(found) for key, found in state.observed.items()}
         load = state.watch.overall() if state.watch else None
         return CampaignReport(
             observed, state.failed, state.measured, state.reused, self._clock() - started_s, load,
             choices=state.rounds.choices if state.rounds else {},
             expected=state.rounds.expected if state.rounds and state.rounds.choices else None,
+            checked=checked, drift=state.drift,
         )  # fmt: skip
+
+    def _measure_all(self, state: _State) -> None:
+        """Measure round after round until the proposer asks for nothing more."""
+        work = self._next_round(state)
+        while work:
+            self._watch(state)
+            self._measure_round(state, work)
+            work = self._next_round(state)
+
+    def _watch(self, state: _State) -> None:
+        """Before the first measurement, refuse a busy machine and begin to watch its load."""
+        if not state.watching:
+            state.watching, state.watch = True, self._watch_load()
+
+    def _probe(self, state: _State) -> None:
+        """Make a few old measurements again; where their times have changed, forget all others."""
+        old = {m.op.key: m for m in probes(state.observed, now=self._now())}
+        if not old:
+            return
+        before = self._now().isoformat()
+        self._measure_again(state, {key: m.case for key, m in old.items()})
+        new = {key: state.observed[key][-1] for key in old if key not in state.failed}
+        for key in new:
+            state.observed[key] = [m for m in state.observed[key] if m is not old[key]]
+        state.drift = drift_factor([(old[key], m) for key, m in new.items()])
+        if state.drift > DRIFT:
+            state.observed = {key: [new[key]] if key in new else [] for key in state.ops}
+            state.replaces_before = before
+
+    def _checked(self, state: _State) -> CheckedRegret | None:
+        """Measure chosen cases and their rivals of some ops, then go on where that raised the expected regret. Nothing
+        where this campaign had nothing to measure."""
+        if not (self._check and state.measured and state.rounds and isinstance(self._proposer, LearningProposer)):
+            return None
+        keys = drawn([key for key in state.rounds.choices if key not in state.failed], self._check)
+        chosen = {key: state.rounds.choices[key].case for key in keys}
+        asked = {key: case for key, case in chosen.items() if all(m.case != case for m in state.observed[key])}
+        for _ in range(CHECKED_CASES):
+            if asked:
+                self._measure_again(state, asked)
+            keys = [key for key in keys if key not in state.failed]
+            known = [state.observed[key] for key in keys]
+            found = self._proposer.choices([state.ops[key] for key in keys], known, self._machine) if keys else []
+            asked = {key: one.next_case for key, one in zip(keys, found, strict=True) if one.next_case is not None}
+        checked = CheckedRegret.of({key: chosen[key] for key in keys}, state.observed)
+        self._measure_all(state)
+        return checked
+
+    def _measure_again(self, state: _State, cases: Mapping[str, Case]) -> None:
+        """Measure these ops, by key, in one case each."""
+        self._watch(state)
+        work: dict[Case, list[Op]] = defaultdict(list)
+        for key, case in cases.items():
+            work[case].append(state.ops[key])
+        state.left = dict.fromkeys(cases, 1)
+        self._measure_round(state, dict(sorted(work.items())))
 
     def _known(self, graph: OpGraph) -> dict[str, list[Measurement]]:
         """The store's measurements of the graph's ops on this machine under the same conditions, by op key."""
         known: dict[str, list[Measurement]] = {key: [] for key in graph.distinct_ops()}
         wanted = self._measurer.conditions
-        for found in self._store.measurements(machine=self._machine.fingerprint, keys=known):
-            comparable = all(found.conditions.get(name) == value for name, value in wanted.items())
-            if comparable and not self._counters.lacking(found):
+        comparable = [
+            found
+            for found in self._store.measurements(machine=self._machine.fingerprint, keys=known)
+            if all(found.conditions.get(name) == value for name, value in wanted.items())
+        ]
+        for found in holding(comparable, now=self._now(), max_age_days=self._max_age_days):
+            if not self._counters.lacking(found):
                 known[found.op.key].append(found)
         return known
 
@@ -264,6 +349,8 @@ class Campaign:
             return
         if state.watch and (load := state.watch.recent()):
             found = replace(found, conditions={**found.conditions, "others_share": round(load.share, 3)})
+        if state.replaces_before is not None:
+            found = replace(found, conditions={**found.conditions, REPLACES: state.replaces_before})
         self._store.add([found])
         state.observed[op.key].append(found)
         state.measured += 1

@@ -1,0 +1,149 @@
+"""Stored measurements that no longer hold are made again, and a campaign checks what its choices cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.collector.test_campaign import FOUR, Scripted, graph_of
+from threadcast.collector.campaign import Campaign
+from threadcast.collector.campaign_checks import DRIFT, REPLACES, CheckedRegret, drift_factor, holding, probes
+from threadcast.collector.proposers import EveryCase
+from threadcast.collector.simulated.source import SimulatedXeonPhi
+from threadcast.core import Case, Measurement, Op, OpGraph, Sample, TensorSpec
+from threadcast.models.following import FollowedModel
+from threadcast.models.joint_process import JointProcess
+from threadcast.store import Store
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+OP = Op("mm", (TensorSpec((8, 8)),))
+
+
+def measured(*, hours_old: float | None, seconds: float = 1.0, case: Case | None = None, op: Op = OP, **conditions):
+    if hours_old is not None:
+        conditions["time"] = (NOW - timedelta(hours=hours_old)).isoformat()
+    return Measurement(op, FOUR, case or FOUR.cases()[0], (Sample(seconds),), conditions)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def campaign(measurer: Scripted, store: Store, **options) -> Campaign:
+    options = {"proposer": EveryCase(), "now": lambda: NOW, "busy_limit": None, **options}
+    return Campaign(measurer, options.pop("proposer"), store, **options)
+
+
+def first(store: Store, *, hours_old: float, sides=(2, 3, 4, 5)) -> OpGraph:
+    """Stores every case of some ops, made so long ago."""
+    graph = graph_of(*sides)
+    campaign(Scripted(), store).run(graph)
+    old = [
+        replace(m, conditions={**m.conditions, "time": (NOW - timedelta(hours=hours_old)).isoformat()})
+        for m in store.measurements()
+    ]
+    with Store.open(Path(store.name.removeprefix("sqlite:///")).with_name("dated.db")) as dated:
+        dated.add(old)
+    return graph
+
+
+@pytest.fixture
+def dated(store: Store, tmp_path: Path):
+    """The store that `first` wrote."""
+    return lambda: Store.open(tmp_path / "dated.db")
+
+
+def test_measurements_of_a_certain_age_are_made_again(store, dated):
+    graph = first(store, hours_old=100.0)
+    with dated() as old:
+        report = campaign(Scripted(), old, max_age_days=5.0).run(graph)
+        assert (report.reused, report.drift) == (13, 1.0)  # 4 ops at 4 cases, of which three are probes
+        report = campaign(Scripted(), old, max_age_days=4.0).run(graph)
+        assert (report.reused, report.drift) == (3, None)  # those probes are new
+
+
+def test_where_times_have_changed_everything_is_made_again_and_stays_so(store, dated):
+    graph, cases = first(store, hours_old=2.0), len(FOUR.cases())
+    slow = Scripted(seconds=lambda op, case: 3 * op.inputs[0].shape[0] / case.threads)
+    with dated() as old:
+        report = campaign(slow, old).run(graph)
+        assert report.drift == pytest.approx(3.0)
+        assert (report.measured, report.reused) == (4 * cases, 0)
+        assert all(len(known) == cases for known in report.observed.values())
+        assert min(m.seconds for m in report.observed[graph.ops[0].key]) == pytest.approx(3 * 2 / 4)
+        later = campaign(slow, old).run(graph)  # what was declared void is not used again
+        assert (later.measured, later.drift) == (0, None)
+        assert [m.seconds for m in later.observed[graph.ops[0].key]] == pytest.approx([6.0, 3.0, 2.0, 1.5])
+
+
+def test_a_campaign_that_goes_on_soon_makes_nothing_again(store, dated):
+    graph = first(store, hours_old=0.5)
+    with dated() as recent:
+        report = campaign(Scripted(), recent).run(graph)
+    assert (report.measured, report.drift) == (0, None)
+
+
+def test_a_busy_machine_is_refused_before_old_measurements_are_made_again(store, dated):
+    from tests.collector.test_campaign import BUSY
+    from threadcast.core.errors import BusyMachine
+
+    graph, measurer = first(store, hours_old=2.0), Scripted()
+    with dated() as old, pytest.raises(BusyMachine):
+        campaign(measurer, old, busy_limit=0.1, measure_load=lambda cpus: BUSY).run(graph)
+    assert not measurer.log
+
+
+def test_what_holds_is_the_newest_of_each_case_that_is_neither_too_old_nor_void():
+    old, new = measured(hours_old=50), measured(hours_old=1, seconds=2.0)
+    unknown = measured(hours_old=None, case=FOUR.cases()[1])
+    assert holding([old, unknown, new], now=NOW, max_age_days=None) == [new, unknown]
+    assert holding([old, unknown], now=NOW, max_age_days=2.0) == [unknown]
+    void = measured(hours_old=0, case=FOUR.cases()[2], **{REPLACES: (NOW - timedelta(hours=1.5)).isoformat()})
+    other = measured(hours_old=2, case=FOUR.cases()[3])
+    assert holding([other, new, void], now=NOW, max_age_days=None) == [new, void]
+
+
+def test_probes_are_of_the_longest_ops_and_none_where_something_is_new():
+    ops = [replace(OP, inputs=(TensorSpec((side, side)),)) for side in (2, 3, 4, 5)]
+    known = {op.key: [measured(hours_old=2 + i, seconds=float(i + 1), op=op)] for i, op in enumerate(ops)}
+    assert [m.seconds for m in probes(known, now=NOW)] == [4.0, 3.0, 2.0]
+    assert probes({**known, "x": [measured(hours_old=0.9)]}, now=NOW) == []
+    assert probes({"x": [measured(hours_old=None)]}, now=NOW) == []
+    pairs = [(measured(hours_old=1), measured(hours_old=0, seconds=s)) for s in (0.5, 0.25, 1.0)]
+    assert drift_factor(pairs) == pytest.approx(2.0)
+    assert DRIFT < 2.0
+    assert drift_factor([]) == 1.0
+
+
+def test_choices_are_checked_against_more_measured_cases(store):
+    phi = SimulatedXeonPhi(samples=3, count=False)
+    graph = OpGraph(
+        tuple("abcdefgh"),
+        tuple(
+            Op("add", (TensorSpec((n,)), TensorSpec((n,))), outputs=(TensorSpec((n,)),))
+            for n in range(10**4, 8 * 10**5, 10**5)
+        ),
+    )
+    options = {"busy_limit": None, "clock": lambda: 0.0, "now": lambda: NOW}
+    report = Campaign(phi, FollowedModel(JointProcess()), store, check=4, **options).run(graph)
+    assert report.checked is not None
+    assert report.checked.ops == 4
+    assert 0 <= report.checked.mean <= report.checked.worst
+    assert set(Counter((m.op.key, m.case) for m in store.measurements()).values()) == {1}
+    again = Campaign(phi, FollowedModel(JointProcess()), store, check=4, **options).run(graph)
+    assert (again.measured, again.checked) == (0, None)
+
+
+def test_a_checked_regret_is_over_the_best_measured_case():
+    cases = FOUR.cases()
+    observed = {"a": [measured(hours_old=0, seconds=s, case=c) for s, c in zip((3.0, 2.0), cases)], "b": []}
+    found = CheckedRegret.of({"a": cases[0], "b": cases[0]}, observed)
+    assert found == CheckedRegret(1, 0.5, 0.5)
+    assert CheckedRegret.of({"b": cases[0]}, observed) is None

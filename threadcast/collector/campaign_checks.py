@@ -1,0 +1,90 @@
+"""Whether stored measurements still hold, and what a campaign's choices cost on a check."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from threadcast.core import Case, Measurement
+
+PROBES, PROBE_AFTER_S = 3, 3600.0
+"""How many stored measurements are made again before the others are believed, and the age from which on. A campaign
+that goes on soon after it was stopped makes none again."""
+
+DRIFT = 1.4
+"""Factor between new and stored times from which on the machine counts as changed. A convention: times of a quiet
+machine differ by a few percent from day to day."""
+
+REPLACES = "replaces_before"
+"""Condition of measurements made after the machine had changed: ISO time before which others no longer hold."""
+
+CHECKED_CASES = 3
+"""Cases that are measured of each checked op, the chosen one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRegret:
+    """What the choices for `ops` randomly drawn ops cost: the time at the chosen case over the shortest time at all
+    measured cases, less one. Cases that were not measured may be faster still."""
+
+    ops: int
+    mean: float
+    worst: float
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Case], observed: Mapping[str, Sequence[Measurement]]) -> CheckedRegret | None:
+        """From the chosen cases of checked ops, by op key; None where none of these cases was measured."""
+        found = []
+        for key, case in chosen.items():
+            at_case = [m.seconds for m in observed[key] if m.case == case]
+            if at_case:
+                found.append(at_case[-1] / min(m.seconds for m in observed[key]) - 1)
+        return cls(len(found), statistics.fmean(found), max(found)) if found else None
+
+
+def made_at(found: Measurement) -> datetime | None:
+    """When the measurement was made; None where it does not say."""
+    try:
+        time = datetime.fromisoformat(str(found.conditions.get("time")))
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def holding(found: Sequence[Measurement], *, now: datetime, max_age_days: float | None) -> list[Measurement]:
+    """The measurements that are not too old and that no later one declared void, the newest of each op and case. Those
+    that do not say when they were made are kept."""
+    valid_from = [str(m.conditions[REPLACES]) for m in found if REPLACES in m.conditions]
+    limits = [datetime.fromisoformat(time) for time in valid_from]
+    if max_age_days is not None:
+        limits.append(now - timedelta(days=max_age_days))
+    newest: dict[tuple[str, Case], Measurement] = {}
+    for one in found:  # in the order of time
+        time = made_at(one)
+        if time is None or all(time >= limit for limit in limits):
+            newest[one.op.key, one.case] = one
+    return list(newest.values())
+
+
+def probes(observed: Mapping[str, Sequence[Measurement]], *, now: datetime) -> list[Measurement]:
+    """The stored measurements to make again first: the newest of the ops that take longest; none if any is new."""
+    times = [time for known in observed.values() for m in known if (time := made_at(m)) is not None]
+    if not times or (now - max(times)).total_seconds() < PROBE_AFTER_S:
+        return []
+    newest = [known[-1] for known in observed.values() if known]
+    return sorted(newest, key=lambda m: -m.seconds)[:PROBES]
+
+
+def drift_factor(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
+    """The typical factor, at least 1, between stored and new times; 1 without any."""
+    logs = [math.log(new.seconds / old.seconds) for old, new in pairs]
+    return math.exp(abs(statistics.median(logs))) if logs else 1.0
+
+
+def drawn(keys: Sequence[str], count: int) -> list[str]:
+    """`count` of the keys, or all, at random; the same each time."""
+    return random.Random(0).sample(list(keys), min(count, len(keys)))
