@@ -188,7 +188,7 @@ def test_progress_reaches_the_total():
     ("make", "other"),
     [
         (lambda samples: LearnedCurve(samples=samples, trees=10), LearnedCurve(trees=11)),
-        (lambda samples: JointProcess(samples=samples or 2, enough=0.0), JointProcess(prior=False)),
+        (lambda samples: JointProcess(samples=samples or 2, enough=0.0), JointProcess(prior=True)),
     ],
 )
 def test_models_of_several_numbers_of_samples_share_a_fit_and_score_as_if_each_had_its_own(make, other):
