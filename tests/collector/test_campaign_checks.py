@@ -12,12 +12,14 @@ import pytest
 
 from tests.collector.test_campaign import FOUR, Scripted, graph_of
 from threadcast.collector.campaign import Campaign
-from threadcast.collector.campaign_checks import DRIFT, REPLACES, CheckedRegret, drift_factor, holding, probes
+from threadcast.collector.campaign_checks import DRIFT, CheckedRegret, drift_factor, holding, probes
 from threadcast.collector.proposers import EveryCase
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Case, Measurement, Op, OpGraph, Sample, TensorSpec
+from threadcast.core.measurement_time import REPLACES
 from threadcast.models.following import FollowedModel
 from threadcast.models.joint_process import JointProcess
+from threadcast.models.measured import by_case
 from threadcast.store import Store
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -103,11 +105,13 @@ def test_a_busy_machine_is_refused_before_old_measurements_are_made_again(store,
 def test_what_holds_is_the_newest_of_each_case_that_is_neither_too_old_nor_void():
     old, new = measured(hours_old=50), measured(hours_old=1, seconds=2.0)
     unknown = measured(hours_old=None, case=FOUR.cases()[1])
-    assert holding([old, unknown, new], now=NOW, max_age_days=None) == [new, unknown]
+    assert holding([old, unknown, new], now=NOW, max_age_days=None) == [unknown, new]
     assert holding([old, unknown], now=NOW, max_age_days=2.0) == [unknown]
     void = measured(hours_old=0, case=FOUR.cases()[2], **{REPLACES: (NOW - timedelta(hours=1.5)).isoformat()})
     other = measured(hours_old=2, case=FOUR.cases()[3])
     assert holding([other, new, void], now=NOW, max_age_days=None) == [new, void]
+    assert by_case([other, new, void]) == {new.case: new, void.case: void}
+    assert by_case([old, new])[old.case].samples == (*old.samples, *new.samples)
 
 
 def test_probes_are_of_the_longest_ops_and_none_where_something_is_new():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from threadcast.core.errors import ArtefactError, FormatError
 from threadcast.models.intervals import LONE_SAMPLE_SPREAD, TAIL, median_interval, residual_bounds
-from threadcast.models.novelty import NoveltyWidth
+from threadcast.models.novelty import MOST_SLOPE, NoveltyWidth
 
 ROUNDS = 4000
 SLACK = 4 * math.sqrt(0.9 * 0.1 / ROUNDS)  # four standard errors of a share of 90 %
@@ -79,3 +79,17 @@ def test_intervals_are_wider_the_less_an_op_is_like_the_known_ones():
     for wrong in ({"slopes": [0.0]}, {"slopes": [-1.0, 0.0, 0.0]}, {"least": 9.0}, {"centre": "far"}):
         with pytest.raises((ArtefactError, FormatError)):
             NoveltyWidth.from_json({**width.to_json(), **wrong}, 2)
+
+
+def test_novelties_that_are_equal_but_for_rounding_tell_nothing():
+    random = np.random.default_rng(1)
+    novelty = np.log(2.0) + 1e-15 * random.standard_normal(40)
+    width = NoveltyWidth.of(novelty, 0).learned(
+        0, novelty, random.standard_normal((40, 5)) * random.uniform(1, 9, (40, 1))
+    )
+    assert width.slopes.tolist() == [0.0]
+    spread = random.uniform(0, 1, 400)
+    steep = NoveltyWidth.of(spread, 0).learned(
+        0, spread, random.standard_normal((400, 5)) * np.exp(9 * spread)[:, None]
+    )
+    assert steep.slopes.tolist() == [MOST_SLOPE]

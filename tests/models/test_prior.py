@@ -113,3 +113,20 @@ def test_untrained_it_learns_from_the_store_once_an_op_must_be_forecast():
     np.testing.assert_allclose(again.predict(HELD_OUT[1], [], cases, machine=NEW).seconds, found.seconds[1], rtol=1e-9)
     alone = UntrainedModel(list).predict(HELD_OUT[1], [], (Case(1),), machine=NEW)
     assert alone.seconds[0] > 0
+
+
+def test_ops_of_one_name_that_do_different_work_have_different_forecasts(prior):
+    small, large = (Op("gemm", cost=(flops, 0.0)) for flops in (1e6, 1e12))
+    assert small.key == large.key
+    together = prior.log_seconds([small, large], NEW, NEW.cases())
+    assert together[0, 0] + 5 < together[1, 0]
+    np.testing.assert_allclose(prior.log_seconds([large], NEW, NEW.cases())[0], together[1], rtol=1e-12)
+
+
+def test_with_few_measured_ops_the_prior_forecasts_all(monkeypatch):
+    few = measure_all(TRAIN[:3], machine=NEW)
+    model, cases = UntrainedModel(lambda: few), NEW.cases()
+    sampled = measure_all(HELD_OUT[:1], machine=NEW)[:1]
+    expected = JointProcess(prior=True).fit(few).predict(HELD_OUT[0], sampled, cases, machine=NEW)
+    found = model.predict(HELD_OUT[0], sampled, cases, machine=NEW)
+    np.testing.assert_allclose(found.seconds, expected.seconds, rtol=1e-9)

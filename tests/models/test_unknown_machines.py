@@ -15,7 +15,9 @@ from threadcast.core.errors import ArtefactError
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.machine_limits import UNKNOWN_S, MachineLimits, work_per_thread
 from threadcast.models.machine_transfer import MachineTransfer, Sampled
+from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import group
+from threadcast.models.point_trees import Points, Shape
 from threadcast.models.static_regressor import StaticRegressor
 
 KNOWN, NEW = Machine.uniform("twelve", 12, group_size=12), Machine.uniform("sixteen", 16, group_size=16)
@@ -168,3 +170,24 @@ def test_simulated_servers_gain_from_threads_up_to_a_point():
         measured = server.measured(large, cases)
         assert [one.seconds for one in measured] == pytest.approx(most.tolist())
         assert all(one.conditions["simulated"] for one in measured)
+
+
+def test_machines_of_one_family_are_left_out_together():
+    slow, one, other = (Machine.uniform(name, 8, group_size=8) for name in ("slow", "one", "other"))
+    found = [
+        replace(m, samples=tuple(replace(s, seconds=5 * s.seconds) for s in m.samples))
+        for m in measure_all(TRAIN, machine=slow)
+    ]
+    alike = [m for machine in (one, other) for m in measure_all(TRAIN, machine=machine)]
+
+    def level(measurements):
+        entries = group(measurements)
+        left_out = list(machines_left_out(entries, Points.of(entries), Shape(trees=30), jobs=1))
+        assert [errors.shape for _, errors in left_out] == [(40, len(slow.cases()))] * 3
+        return [float(np.nanmean(errors)) for _, errors in left_out]
+
+    alone = level([*found, *alike])
+    together = level([*found, *(replace(m, conditions={"family": "alike"}) for m in alike)])
+    assert together[1] < alone[1] - 0.3  # forecasts from the slow machine only are too long
+    assert together[0] == pytest.approx(alone[0])
+    assert list(machines_left_out(group(found), Points.of(group(found)), Shape(trees=5), jobs=1)) == []

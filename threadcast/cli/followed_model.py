@@ -42,16 +42,17 @@ def followed_model(named: str | None, settings: Settings, store: Store, *, witho
     from threadcast.models.registry import ModelRegistry
 
     registry = ModelRegistry(settings["models"])
-    known = [found for found in store.measurements() if found.op.key not in without]
+    every = store.measurements()
+    known = [found for found in every if found.op.key not in without]
     remark = ""
     if named is not None and named not in registry_of_kinds.names():
         try:
-            return _registered(registry, named, known)
+            return _registered(registry, named, known, stored=len(every))
         except NotFound as error:
             raise NotFound(f"{error}; kinds of models are {', '.join(registry_of_kinds.names())}") from error
     if named is None and CHAMPION in registry.aliases():
         try:
-            return _registered(registry, CHAMPION, known)
+            return _registered(registry, CHAMPION, known, stored=len(every))
         except ArtefactError as error:
             remark = f"the champion cannot be loaded, {LEARNING_KIND} is followed in its place: {error}"
     kind = named or LEARNING_KIND
@@ -60,10 +61,10 @@ def followed_model(named: str | None, settings: Settings, store: Store, *, witho
     return Followed(proposer, kind, remark)
 
 
-def _registered(registry: ModelRegistry, name: str, known: list[Measurement]) -> Followed:
+def _registered(registry: ModelRegistry, name: str, known: list[Measurement], *, stored: int) -> Followed:
     """A registered model. It is fitted again as the campaign goes on if the store has what it learned from."""
     from threadcast.models.following import FollowedModel
 
     manifest = registry.manifest(name)
-    fits = len(known) >= float(manifest.trained_on.get("measurements", float("inf")))
+    fits = stored >= float(manifest.trained_on.get("measurements", float("inf")))
     return Followed(FollowedModel(registry.load(manifest.version), known, fits=fits), manifest.version)

@@ -47,7 +47,7 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.command()
 @network_options()
 @setting("cores", "--cores")
-@click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
+@click.option("--machine", help="Fingerprint of a machine in the store, or a machine's file.")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
 @click.option("--option", "options", type=OptionType(), multiple=True, help="NAME=VALUE for the policy, as inter=2.")
 @click.option("--robust", is_flag=True, help="Plan for the 90th percentile of what the forecasts' intervals allow.")
@@ -59,7 +59,10 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @click.option("--seed", type=click.IntRange(0), help="Of the search's random numbers. [default: 0]")
 @click.option("--explain", is_flag=True, help="Say what scheduling can gain at most, why not more, and what holds it.")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
-@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else what was measured].")
+@click.option(
+    "--model",
+    help="Registered model, its alias, or a kind [default: the champion, else joint_process].",
+)
 @click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down.")
 @setting("corun", "--corun-dir")
 @predictor_options

@@ -62,8 +62,9 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
             table = predictor.curves(graph.ops)
         except ModelError as error:
             raise ModelError(f"{error}; `threadcast profile {network.spec}` measures its ops") from error
+        profiling = None if network.spec.endswith(".json") else f"threadcast profile {network.spec}"
         return Problem(graph, table, machine), [
-            *remote_remarks(predictor), *unmeasured_remarks(graph.ops, table, f"threadcast profile {network.spec}")
+            *remote_remarks(predictor), *unmeasured_remarks(graph.ops, table, profiling)
         ]  # fmt: skip
 
 
@@ -86,10 +87,15 @@ def _described_machine(named: str | None, cores: int | None) -> Machine:
 def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
     """The machine that measurements and predictions are for, and the part of it that is planned for.
 
+    `named` is the fingerprint of a machine in the store, or a file that describes one.
+
     If `--cores` limits the machine, and the store has measurements of the limited machine, both are the limited
     machine.
     """
     cores = settings["cores"]
+    if named is not None and named.endswith(".json"):
+        described = read_json(Path(named), Machine.from_json)
+        return described, _limited(described, cores)
     if named is not None:
         known = {machine.fingerprint: machine for machine in chosen_store(settings, open_stores).machines()}
         if named not in known:
@@ -152,6 +158,9 @@ def _model(
     if "@" in wanted or wanted in registry.aliases():
         version = wanted if "@" in wanted else registry.resolve(wanted)
         return registry.load(version), version
+    if named is None and settings.origins.get("service.model", "default") != "default":
+        registered = ", ".join(registry.versions()) or "none"
+        raise NotFound(f"no model is called {wanted!r} (service.model); registered are {registered}")
     if named is not None and named not in registry_of_kinds.names():
         raise NotFound(
             f"no model is called {named!r}; registered are {', '.join(registry.versions()) or 'none'}, "
@@ -185,8 +194,9 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
     return []
 
 
-def unmeasured_remarks(ops: Sequence[Op], table: CurveTable, profiling: str) -> list[str]:
-    """A warning for the user if nothing was measured of some ops, and the command `profiling` that measures them."""
+def unmeasured_remarks(ops: Sequence[Op], table: CurveTable, profiling: str | None) -> list[str]:
+    """A warning for the user if nothing was measured of some ops, and the command that measures them, if there is
+    one."""
     measured = (table.source == list(Source).index(Source.MEASURED)).any(axis=1)
     every = {op.key for op in ops}
     unmeasured = every - {op.key for op, known in zip(ops, measured, strict=True) if known}
@@ -194,7 +204,7 @@ def unmeasured_remarks(ops: Sequence[Op], table: CurveTable, profiling: str) -> 
         return []
     return [
         f"nothing was measured on this machine of {len(unmeasured)} of {len(every)} different ops: their times are "
-        f"rough forecasts, with wide intervals; `{profiling}` measures some of them"
+        "rough forecasts, with wide intervals" + (f"; `{profiling}` measures some of them" if profiling else "")
     ]
 
 

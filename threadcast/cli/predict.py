@@ -31,8 +31,11 @@ _OP_KEY = re.compile(r".+-[0-9a-f]{16}")
 
 @click.command()
 @network_options(metavar="NETWORK|GRAPH.json|OP-KEY")
-@click.option("--machine", help="Fingerprint of a machine in the store; for a graph with curves, a machine's file.")
-@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else what was measured].")
+@click.option("--machine", help="Fingerprint of a machine in the store, or a machine's file.")
+@click.option(
+    "--model",
+    help="Registered model, its alias, or a kind [default: the champion, else joint_process].",
+)
 @click.option("--curves", "every_curve", is_flag=True, help="Show every op's whole curve, not only its best case.")
 @setting("cores", "--cores")
 @predictor_options

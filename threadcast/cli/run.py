@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks, unmeasured_remarks
 from threadcast.core import Case, Machine, OpGraph, Plan, Trace, timeline
-from threadcast.core.errors import ModelError, PlanError
+from threadcast.core.errors import ModelError, NoStore, PlanError
 from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
 from threadcast.core.settings import Settings
@@ -48,7 +48,10 @@ disturbed steps."""
 @click.option(
     "--steps", type=click.IntRange(3, 100_000), default=30, show_default=True, help="Steps timed of each kind."
 )
-@click.option("--model", help="Registered model, its alias, or a kind [default: the champion, else what was measured].")
+@click.option(
+    "--model",
+    help="Registered model, its alias, or a kind [default: the champion, else joint_process].",
+)
 @click.option(
     "--gains", is_flag=True, help="Time plain PyTorch too: freed memory kept, channels last, thread counts, each alone."
 )
@@ -69,12 +72,12 @@ def command(
 ) -> None:  # fmt: skip
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
-    Its ops must have been measured (threadcast profile), unless --plan gives a plan. Default is eager PyTorch with all
-    threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard keeps the plan where it
-    is clearly faster in these turns. Pairs of ops that were much slower side by side than alone are stored, and later
-    plans keep them apart. --gains shows what plain PyTorch would gain by settings that need no plan, in processes of
-    their own: the network is in memory about five times then. The plan and its trace are stored with the measurements,
-    for the pages of `threadcast serve`.
+    Times of ops that were not measured (threadcast profile) are rough forecasts, unless --plan gives a plan. Default is
+    eager PyTorch with all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard
+    keeps the plan where it is clearly faster in these turns. Pairs of ops that were much slower side by side than alone
+    are stored, and later plans keep them apart. --gains shows what plain PyTorch would gain by settings that need no
+    plan, in processes of their own: the network is in memory about five times then. The plan and its trace are stored
+    with the measurements, for the pages of `threadcast serve`.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
@@ -144,11 +147,11 @@ def _problem(
 
 
 def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
-    """Store the run for the service's pages, if the store has the graph."""
+    """Store the run for the service's pages, if there is a store and it has the graph."""
     from threadcast.store import Store
 
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    with Store.open(settings["store"], create=False) as store:
+    with suppress(NoStore), Store.open(settings["store"], create=False) as store:
         if graph in store.graphs():
             store.add_run(graph, machine, plan=planned, trace=trace, time=now)
 

@@ -16,7 +16,6 @@ from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_
 from threadcast.collector.campaign_checks import (
     CHECKED_CASES,
     DRIFT,
-    REPLACES,
     CheckedRegret,
     drawn,
     drift_factor,
@@ -29,6 +28,7 @@ from threadcast.collector.rounds import ExpectedRegret, RegretRounds
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph
 from threadcast.core.errors import BusyMachine, MeasurementError
+from threadcast.core.measurement_time import REPLACES
 
 if TYPE_CHECKING:
     from threadcast.store.store import Store
@@ -174,8 +174,11 @@ class Campaign:
         """
         state = _State(graph.distinct_ops(), Counter(op.key for op in graph.ops), self._known(graph))
         started_s = self._clock()
-        self._probe(state)
-        state.reused = sum(len(self._cases_used(known)) for known in state.observed.values()) - state.measured
+        probed = self._probe(state)
+        state.reused = sum(
+            len(self._cases_used([m for m in known if m.case != probed.get(key)]))
+            for key, known in state.observed.items()
+        )
         if isinstance(self._proposer, LearningProposer):
             state.rounds = RegretRounds(self._proposer, enough=self._enough, clock=self._clock)
         self._measure_all(state)
@@ -202,20 +205,24 @@ class Campaign:
         if not state.watching:
             state.watching, state.watch = True, self._watch_load()
 
-    def _probe(self, state: _State) -> None:
-        """Make a few old measurements again; where their times have changed, forget all others."""
+    def _probe(self, state: _State) -> Mapping[str, Case]:
+        """Make a few old measurements again; where their times have changed, forget all others. Returns what was made
+        again: for each op key the case. On a machine that others keep busy meanwhile, times tell nothing."""
         old = {m.op.key: m for m in probes(state.observed, now=self._now())}
         if not old:
-            return
-        before = self._now().isoformat()
+            return {}
+        before = self._now().replace(microsecond=0).isoformat()  # times of measurements have whole seconds
         self._measure_again(state, {key: m.case for key, m in old.items()})
         new = {key: state.observed[key][-1] for key in old if key not in state.failed}
         for key in new:
             state.observed[key] = [m for m in state.observed[key] if m is not old[key]]
-        state.drift = drift_factor([(old[key], m) for key, m in new.items()])
-        if state.drift > DRIFT:
-            state.observed = {key: [new[key]] if key in new else [] for key in state.ops}
-            state.replaces_before = before
+        load = state.watch.recent() if state.watch else None
+        if load is None or load.share <= LIMIT:
+            state.drift = drift_factor([(old[key], m) for key, m in new.items()])
+            if state.drift > DRIFT:
+                state.observed = {key: [new[key]] if key in new else [] for key in state.ops}
+                state.replaces_before = before
+        return {key: m.case for key, m in new.items()}
 
     def _checked(self, state: _State) -> CheckedRegret | None:
         """Measure chosen cases and their rivals of some ops, then go on where that raised the expected regret. Nothing

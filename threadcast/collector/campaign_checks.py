@@ -7,9 +7,10 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from threadcast.core import Case, Measurement
+from threadcast.core.measurement_time import made_at, not_void
 
 PROBES, PROBE_AFTER_S = 3, 3600.0
 """How many stored measurements are made again before the others are believed, and the age from which on. A campaign
@@ -18,9 +19,6 @@ that goes on soon after it was stopped makes none again."""
 DRIFT = 1.4
 """Factor between new and stored times from which on the machine counts as changed. A convention: times of a quiet
 machine differ by a few percent from day to day."""
-
-REPLACES = "replaces_before"
-"""Condition of measurements made after the machine had changed: ISO time before which others no longer hold."""
 
 CHECKED_CASES = 3
 """Cases that are measured of each checked op, the chosen one first."""
@@ -46,26 +44,15 @@ class CheckedRegret:
         return cls(len(found), statistics.fmean(found), max(found)) if found else None
 
 
-def made_at(found: Measurement) -> datetime | None:
-    """When the measurement was made; None where it does not say."""
-    try:
-        time = datetime.fromisoformat(str(found.conditions.get("time")))
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
 def holding(found: Sequence[Measurement], *, now: datetime, max_age_days: float | None) -> list[Measurement]:
     """The measurements that are not too old and that no later one declared void, the newest of each op and case. Those
     that do not say when they were made are kept."""
-    valid_from = [str(m.conditions[REPLACES]) for m in found if REPLACES in m.conditions]
-    limits = [datetime.fromisoformat(time) for time in valid_from]
-    if max_age_days is not None:
-        limits.append(now - timedelta(days=max_age_days))
+    oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
     newest: dict[tuple[str, Case], Measurement] = {}
-    for one in found:  # in the order of time
+    for one in not_void(found):  # in the order of time
         time = made_at(one)
-        if time is None or all(time >= limit for limit in limits):
+        if time is None or oldest is None or time >= oldest:
+            newest.pop((one.op.key, one.case), None)
             newest[one.op.key, one.case] = one
     return list(newest.values())
 

@@ -57,7 +57,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("profile.check", int, 5, "Ops whose chosen case is checked by up to three more measurements each, when "
                 "a profile that follows a model ends.", minimum=0, maximum=10_000),
         Setting("profile.max_age_days", float, 30.0, "Age from which on stored measurements are made again.",
-                "days", minimum=0.0),
+                "days", minimum=0.0, maximum=36_500),
         Setting(
             "profile.confidence", float, 0.95, "Confidence of the interval around each median.", minimum=0.5,
             maximum=0.999,

@@ -54,8 +54,9 @@ class FollowedModel:
         """Fit the model to these measurements and those known before; where that fails, it stays as it is."""
         every = [*self._known, *measurements]
         with one_blas_thread(), suppress(ModelError):
-            if self._fits and isinstance(self.model, JointProcess):
-                self.model.learn(every, tune=tune)
+            if self._fits and isinstance(self.model, JointProcess):  # which learns nothing from other machines
+                here = {measured.machine.fingerprint for measured in measurements}
+                self.model.learn([m for m in every if m.machine.fingerprint in here], tune=tune)
             elif self._fits and tune:
                 self.model = copy.deepcopy(self.model).fit(every)
 

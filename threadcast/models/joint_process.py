@@ -32,6 +32,7 @@ from threadcast.models.joint_kernel import (
 )
 from threadcast.models.machine_limits import has_tensors_or_work
 from threadcast.models.measured import by_case, group, usable
+from threadcast.models.nominal_roofline import CALL_S
 from threadcast.models.parallel import one_blas_thread
 from threadcast.models.prior import SERIAL, Prior, shipped
 from threadcast.models.static_features import work
@@ -149,7 +150,8 @@ class JointProcess(BatchModel):
         found = []
         for row, (logs, variances) in enumerate(self._posteriors(ops, observed, cases, machine)):
             measured_at = by_case(observed[row])
-            allowed = np.array([case not in measured_at for case in cases])
+            complete = len(measured_at) >= self.samples
+            allowed = np.array([not complete and case not in measured_at for case in cases])
             found.append(outlook(logs, variances, allowed, NOISE, seed=self.seed))
         return found
 
@@ -215,7 +217,7 @@ class JointProcess(BatchModel):
         if self.prior is not None:
             return self.prior.log_seconds(ops, machine, cases)
         threads = np.array([case.threads for case in cases], dtype=np.float64)
-        found: Floats = np.log(1e-10 * work(ops))[:, None] + np.log(SERIAL + (1 - SERIAL) / threads)
+        found: Floats = np.log(1e-10 * work(ops) + CALL_S)[:, None] + np.log(SERIAL + (1 - SERIAL) / threads)
         return found
 
     def to_files(self) -> dict[str, bytes]:

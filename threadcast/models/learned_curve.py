@@ -263,7 +263,8 @@ class LearnedCurve(BatchModel):
         log_threads = np.log([case.threads for case in every])
         position = {case: i for i, case in enumerate(every)}
         sampled = []
-        some = [row for row, measured_at in enumerate(known) if measured_at]
+        once = {op.key: row for row, op in enumerate(ops)}
+        some = [row for row in once.values() if known[row]]
         if some:
             base = self._trees.log_seconds(self._op_features.translated([ops[row] for row in some]), machine, every)
             for row, forecast in zip(some, base, strict=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
+from threadcast.core.measurement_time import not_void
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """Seconds that an op can take: from less than a clock cycle to thirty years. Times outside come from a broken clock or
@@ -46,11 +47,12 @@ def defect_of(measurement: Measurement) -> str | None:
 def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
     """One measurement for each case, in order of first appearance; samples of repeated measurements are joined.
 
-    Models forecast ops in a step. So of a case's measurements only those are used in which the caches were most as they
-    are in a step: rotated, else warm, else cold.
+    Those that a later measurement of the op declared void are left out (`measurement_time`). Models forecast ops in a
+    step. So of a case's measurements only those are used in which the caches were most as they are in a step: rotated,
+    else warm, else cold.
     """
     found: dict[Case, Measurement] = {}
-    for measurement in measurements:
+    for measurement in not_void(list(measurements)):
         before = found.get(measurement.case)
         if before is None or _unlikeness(measurement) < _unlikeness(before):
             found[measurement.case] = measurement

@@ -14,6 +14,9 @@ from threadcast.core.json_reading import finite, member
 LEAST_OPS, PRIOR_OPS = 20, 5.0
 """Fewest ops from which it is learned, and the weight, in ops, of the assumption that novelty does not matter."""
 
+LEAST_SPREAD, MOST_SLOPE = 0.1, 2.0
+"""Novelties that differ less tell nothing; intervals grow at most with this power of the distance. Conventions."""
+
 BEYOND = float(np.log(2.0))
 """How far beyond the most novel of the known ops a relation is believed, in log distance. A convention."""
 
@@ -57,9 +60,10 @@ class NoveltyWidth:
         x = np.clip(novelty[some], self.least, self.most) - self.centre
         logs = np.log(typical[some])
         x, logs = x - x.mean(), np.clip(logs - np.median(logs), -3.0, 3.0)
-        slope = float(x @ logs / (x @ x + PRIOR_OPS * x.var())) if x.var() > 0 else 0.0
+        if x.std() < LEAST_SPREAD:
+            return self
         slopes = self.slopes.copy()
-        slopes[count] = max(slope, 0.0)
+        slopes[count] = min(max(float(x @ logs / (x @ x + PRIOR_OPS * x.var())), 0.0), MOST_SLOPE)
         return replace(self, slopes=slopes)
 
     def same_as_before(self, count: int) -> Self:
@@ -91,6 +95,10 @@ class NoveltyWidth:
         centre, least, most = (
             finite(document[name], pointer=f"/novelty/{name}") for name in ("centre", "least", "most")
         )
-        if len(slopes) != samples + 1 or not 0 <= min(slopes) <= max(slopes) < 10 or not least <= centre <= most:
+        if (
+            len(slopes) != samples + 1
+            or not 0 <= min(slopes) <= max(slopes) <= MOST_SLOPE
+            or not least <= centre <= most
+        ):
             raise ArtefactError("a machine has widths by novelty that are none")
         return cls(np.array(slopes), centre, least, most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,7 @@ class Prior:
 
     def __init__(self, trees: PointTrees, features: int, transfer: MachineTransfer) -> None:
         self._trees, self._features, self.transfer = trees, features, transfer
-        self._kept: dict[tuple[str, str], Floats] = {}
+        self._kept: dict[tuple[Hashable, ...], Floats] = {}
 
     @classmethod
     def learned(cls, measurements: Sequence[Measurement], *, shape: Shape, jobs: int = 1) -> Self:
@@ -65,15 +65,19 @@ class Prior:
 
     def _factors(self, ops: Sequence[Op], machine: Machine, fitted: Sequence[Case], powers: Floats) -> Floats:
         """(n_ops, _DEGREE + 1) factors of the polynomials."""
-        keys = [(machine.fingerprint, op.key) for op in ops]
-        new = {key: op for key, op in zip(keys, ops, strict=True) if key not in self._kept}
+        # keys of ops that other programs describe leave out their work
+        keys: list[tuple[Hashable, ...]] = [
+            (machine.fingerprint, op.key, op.flops, op.bytes_moved, tuple(spec.shape for spec in op.outputs))
+            for op in ops
+        ]
+        kept = self._kept  # threads may put another one in its place meanwhile
+        found = {key: kept[key] for key in keys if key in kept}
+        new = {key: op for key, op in zip(keys, ops, strict=True) if key not in found}
         if new:
-            if len(self._kept) > _MOST_KEPT:
-                self._kept = {}
-                new = dict(zip(keys, ops, strict=True))
             logs = self._trees.log_seconds(list(new.values()), machine, fitted)
-            self._kept |= dict(zip(new, np.linalg.lstsq(powers, logs.T, rcond=None)[0].T, strict=True))
-        return np.array([self._kept[key] for key in keys])
+            found |= dict(zip(new, np.linalg.lstsq(powers, logs.T, rcond=None)[0].T, strict=True))
+            self._kept = {**kept, **found} if len(kept) <= _MOST_KEPT else found
+        return np.array([found[key] for key in keys])
 
     def __deepcopy__(self, memo: object) -> Prior:
         """This object: what it forecasts never changes."""

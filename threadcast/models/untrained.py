@@ -15,16 +15,21 @@ from threadcast.models.base import BatchModel
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.measured import by_case
 
+FEW_OPS = 30
+"""With so many measured ops the joint process chooses better without the prior (docs/new-machine-tables.md)."""
+
 
 class UntrainedModel(BatchModel):
     """Forecasts by a `JointProcess` that learns from `known()`, measurements of the machine, as soon as an op is asked
-    for that was not measured in every case. Ops that were not measured at all are forecast with the shipped prior."""
+    for that was not measured in every case. Ops that were not measured at all are forecast with the shipped prior; all
+    are, as long as fewer than `FEW_OPS` were measured on the machine."""
 
     name = "joint_process"
 
     def __init__(self, known: Callable[[], Sequence[Measurement]]) -> None:
         self._known, self._lock = known, Lock()
         self._by_prior: dict[bool, JointProcess] = {}
+        self._measured: Sequence[Measurement] | None = None
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -34,10 +39,10 @@ class UntrainedModel(BatchModel):
         known = [by_case(measured) for measured in observed]
         if all(case in measured_at for measured_at in known for case in cases):
             return JointProcess().predict_many(ops, observed, cases, machine=machine)
-        tables, order = [], []
+        few, tables, order = self._few(), [], []
         for rows, prior in (
-            ([i for i, measured_at in enumerate(known) if measured_at], False),
-            ([i for i, measured_at in enumerate(known) if not measured_at], True),
+            ([i for i, measured_at in enumerate(known) if measured_at and not few], False),
+            ([i for i, measured_at in enumerate(known) if few or not measured_at], True),
         ):
             if rows:
                 some = [ops[i] for i in rows], [observed[i] for i in rows]
@@ -45,12 +50,18 @@ class UntrainedModel(BatchModel):
                 order += rows
         return CurveTable.concat(tables).take(np.argsort(order).tolist())
 
+    def _few(self) -> bool:
+        with self._lock:
+            if self._measured is None:
+                self._measured = self._known()
+        return len({m.op.key for m in self._measured}) < FEW_OPS
+
     def _learned(self, prior: bool) -> JointProcess:
         with self._lock:
             if prior not in self._by_prior:
                 process = JointProcess(prior=prior)
                 with suppress(ModelError):  # too few measurements
-                    process.fit(self._known())
+                    process.fit(self._measured or [])
                 self._by_prior[prior] = process
             return self._by_prior[prior]
 
