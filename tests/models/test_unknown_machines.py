@@ -172,22 +172,29 @@ def test_simulated_servers_gain_from_threads_up_to_a_point():
         assert all(one.conditions["simulated"] for one in measured)
 
 
-def test_machines_of_one_family_are_left_out_together():
-    slow, one, other = (Machine.uniform(name, 8, group_size=8) for name in ("slow", "one", "other"))
-    found = [
-        replace(m, samples=tuple(replace(s, seconds=5 * s.seconds) for s in m.samples))
-        for m in measure_all(TRAIN, machine=slow)
+def test_machines_of_one_family_are_left_out_together(monkeypatch):
+    alone, one, other = (Machine.uniform(name, 8, group_size=8) for name in ("alone", "one", "other"))
+    measured = [
+        *measure_all(TRAIN, machine=alone),
+        *(
+            replace(m, conditions={"family": "alike"})
+            for twin in (one, other)
+            for m in measure_all(TRAIN, machine=twin)
+        ),
     ]
-    alike = [m for machine in (one, other) for m in measure_all(TRAIN, machine=machine)]
+    entries = group(measured)
+    points, learned_from = Points.of(entries), []
+    grow = Points.trees
 
-    def level(measurements):
-        entries = group(measurements)
-        left_out = list(machines_left_out(entries, Points.of(entries), Shape(trees=30), jobs=1))
-        assert [errors.shape for _, errors in left_out] == [(40, len(slow.cases()))] * 3
-        return [float(np.nanmean(errors)) for _, errors in left_out]
+    def watched(self, library, shape, rows, *, jobs):
+        learned_from.append(
+            {e.machine.name for e, of_op in zip(entries, points.of_op, strict=True) if rows[of_op].all()}
+        )
+        return grow(self, library, shape, rows, jobs=jobs)
 
-    alone = level([*found, *alike])
-    together = level([*found, *(replace(m, conditions={"family": "alike"}) for m in alike)])
-    assert together[1] < alone[1] - 0.3  # forecasts from the slow machine only are too long
-    assert together[0] == pytest.approx(alone[0])
-    assert list(machines_left_out(group(found), Points.of(group(found)), Shape(trees=5), jobs=1)) == []
+    monkeypatch.setattr(Points, "trees", watched)
+    found = list(machines_left_out(entries, points, Shape(trees=5), jobs=1))
+    assert [errors.shape for _, errors in found] == [(40, len(alone.cases()))] * 3
+    assert learned_from == [{"one", "other"}, {"alone"}]
+    single = group(measure_all(TRAIN, machine=alone))
+    assert list(machines_left_out(single, Points.of(single), Shape(trees=5), jobs=1)) == []
