@@ -9,8 +9,9 @@ import pytest
 
 from tests.cli.commands import invoke
 from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
-from threadcast.core import Case, Machine, OpGraph, Sample
+from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
 from threadcast.models.registry import ModelRegistry
+from threadcast.service.model_shelf import ModelShelf
 from threadcast.store import Store
 from threadcast.store.long_form import write_long_form
 
@@ -369,3 +370,15 @@ def test_a_damaged_version_does_not_hide_the_others(folder):
     assert [model["version"] for model in json.loads(listed.stdout)["models"]] == ["roofline@1"]
     assert "hill_climb@1 is damaged" in listed.stderr
     assert "is not JSON" in refused("models", "show", "hill_climb@1")
+
+
+def test_the_shipped_prior_serves_before_a_model_was_trained(folder):
+    assert document("models", "add-prior") == {"alias": "champion", "version": "joint_process@1"}
+    found = document("predict", "first/forward", "--machine", MACHINE.fingerprint, "--model", "champion")
+    assert found["model"] == "joint_process@1"
+    served = ModelShelf(folder / "threadcast" / "models", default="champion").get()
+    unmeasured = Op("mm", (TensorSpec((99, 99)), TensorSpec((99, 99))), {}, (TensorSpec((99, 99)),))
+    curve = served[0].predict(unmeasured, [], MACHINE.cases(), machine=MACHINE)
+    assert (curve.low < 0.7 * curve.seconds).all()
+    assert "champion stands for joint_process@1 already" in refused("models", "add-prior")
+    assert document("models", "add-prior", "--alias", "first")["version"] == "joint_process@2"
