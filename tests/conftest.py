@@ -55,6 +55,7 @@ SLOW = frozenset(
         "runtime/test_optimize.py",
         "runtime/test_optimizer_numbers.py",
         "runtime/test_plain_gains.py",
+        "runtime/test_resize.py",
         "runtime/test_settled_optimizers.py",
         "runtime/test_stale_weights.py",
         "runtime/verification/test_optimised_results.py",

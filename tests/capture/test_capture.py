@@ -29,14 +29,6 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def worst_error(found: Any, expected: Any) -> float:
     """Largest absolute error over largest absolute value, over all tensors of two equal structures."""
     worst = 0.0
