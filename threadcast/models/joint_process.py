@@ -217,7 +217,7 @@ class JointProcess(BatchModel):
         if self.prior is not None:
             return self.prior.log_seconds(ops, machine, cases)
         threads = np.array([case.threads for case in cases], dtype=np.float64)
-        found: Floats = np.log(1e-10 * work(ops) + CALL_S)[:, None] + np.log(SERIAL + (1 - SERIAL) / threads)
+        found: Floats = np.log(np.outer(1e-10 * work(ops), SERIAL + (1 - SERIAL) / threads) + CALL_S)
         return found
 
     def to_files(self) -> dict[str, bytes]:
