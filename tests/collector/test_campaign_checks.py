@@ -13,6 +13,7 @@ import pytest
 from tests.collector.test_campaign import FOUR, Scripted, graph_of
 from threadcast.collector.campaign import Campaign
 from threadcast.collector.campaign_checks import DRIFT, CheckedRegret, drift_factor, holding, probes
+from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.proposers import EveryCase
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Case, Measurement, Op, OpGraph, Sample, TensorSpec
@@ -143,6 +144,11 @@ def test_choices_are_checked_against_more_measured_cases(store):
     assert set(Counter((m.op.key, m.case) for m in store.measurements()).values()) == {1}
     again = Campaign(phi, FollowedModel(JointProcess()), store, check=4, **options).run(graph)
     assert (again.measured, again.checked) == (0, None)
+    with Store.open(Path(store.name.removeprefix("sqlite:///")).with_name("yesterday.db")) as yesterday:
+        time = (NOW - timedelta(days=1)).isoformat()
+        yesterday.add([replace(m, conditions={**m.conditions, "time": time}) for m in store.measurements()])
+        later = Campaign(phi, FollowedModel(JointProcess()), yesterday, check=4, **options).run(graph)
+    assert (later.measured, later.checked) == (3, None)  # three are made again, and nothing else was to be measured
 
 
 def test_a_checked_regret_is_over_the_best_measured_case():
@@ -151,3 +157,15 @@ def test_a_checked_regret_is_over_the_best_measured_case():
     found = CheckedRegret.of({"a": cases[0], "b": cases[0]}, observed)
     assert found == CheckedRegret(1, 0.5, 0.5)
     assert CheckedRegret.of({"b": cases[0]}, observed) is None
+
+
+def test_a_newer_measurement_without_counters_does_not_hide_one_that_has_them(store):
+    class Wanting(OpCounters):
+        def lacking(self, measurement: Measurement) -> frozenset[str]:
+            return frozenset() if measurement.samples[0].counters else frozenset({"instructions"})
+
+    cases, op = FOUR.cases(), graph_of(2).ops[0]
+    for counters in ({"instructions": 1.0}, {}):
+        store.add([Measurement(op, FOUR, case, (Sample(1.0, counters),), {"cache": "warm"}) for case in cases])
+    report = campaign(Scripted(), store, counters=Wanting()).run(graph_of(2))
+    assert (report.measured, report.reused) == (0, len(cases))

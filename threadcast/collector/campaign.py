@@ -28,7 +28,7 @@ from threadcast.collector.rounds import ExpectedRegret, RegretRounds
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph
 from threadcast.core.errors import BusyMachine, MeasurementError
-from threadcast.core.measurement_time import REPLACES
+from threadcast.core.measurement_time import REPLACES, not_void
 
 if TYPE_CHECKING:
     from threadcast.store.store import Store
@@ -182,7 +182,7 @@ class Campaign:
         if isinstance(self._proposer, LearningProposer):
             state.rounds = RegretRounds(self._proposer, enough=self._enough, clock=self._clock)
         self._measure_all(state)
-        checked = self._checked(state)
+        checked = self._checked(state) if state.measured > len(probed) else None
         observed = {key: tuple(found) for key, found in state.observed.items()}
         load = state.watch.overall() if state.watch else None
         return CampaignReport(
@@ -225,26 +225,27 @@ class Campaign:
         return {key: m.case for key, m in new.items()}
 
     def _checked(self, state: _State) -> CheckedRegret | None:
-        """Measure chosen cases and their rivals of some ops, then go on where that raised the expected regret. Nothing
-        where this campaign had nothing to measure."""
-        if not (self._check and state.measured and state.rounds and isinstance(self._proposer, LearningProposer)):
+        """Measure chosen cases and their rivals of some ops, then go on where that raised the expected regret."""
+        if not (self._check and state.rounds and isinstance(self._proposer, LearningProposer)):
             return None
         keys = drawn([key for key in state.rounds.choices if key not in state.failed], self._check)
         chosen = {key: state.rounds.choices[key].case for key in keys}
         asked = {key: case for key, case in chosen.items() if all(m.case != case for m in state.observed[key])}
-        for _ in range(CHECKED_CASES):
-            if asked:
-                self._measure_again(state, asked)
+        self._measure_again(state, asked)
+        for _ in range(CHECKED_CASES - 1):
             keys = [key for key in keys if key not in state.failed]
             known = [state.observed[key] for key in keys]
             found = self._proposer.choices([state.ops[key] for key in keys], known, self._machine) if keys else []
-            asked = {key: one.next_case for key, one in zip(keys, found, strict=True) if one.next_case is not None}
-        checked = CheckedRegret.of({key: chosen[key] for key in keys}, state.observed)
+            rivals = {key: one.next_case for key, one in zip(keys, found, strict=True) if one.next_case is not None}
+            self._measure_again(state, rivals)
+        checked = CheckedRegret.of({key: chosen[key] for key in keys if key not in state.failed}, state.observed)
         self._measure_all(state)
         return checked
 
     def _measure_again(self, state: _State, cases: Mapping[str, Case]) -> None:
         """Measure these ops, by key, in one case each."""
+        if not cases:
+            return
         self._watch(state)
         work: dict[Case, list[Op]] = defaultdict(list)
         for key, case in cases.items():
@@ -261,9 +262,9 @@ class Campaign:
             for found in self._store.measurements(machine=self._machine.fingerprint, keys=known)
             if all(found.conditions.get(name) == value for name, value in wanted.items())
         ]
-        for found in holding(comparable, now=self._now(), max_age_days=self._max_age_days):
-            if not self._counters.lacking(found):
-                known[found.op.key].append(found)
+        complete = [found for found in not_void(comparable) if not self._counters.lacking(found)]
+        for found in holding(complete, now=self._now(), max_age_days=self._max_age_days):
+            known[found.op.key].append(found)
         return known
 
     def _watch_load(self) -> LoadWatch | None:
