@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from threadcast.core import Case
 from threadcast.core.curve import Floats
+from threadcast.models.intervals import NORMAL_95
 
 DRAWS = 128
 """Curves that are drawn at random for an estimate."""
@@ -28,9 +29,6 @@ class Outlook(NamedTuple):
     expected_regret: float
     ask: int | None
 
-
-NORMAL_95 = 1.645
-"""95th percentile of the standard normal distribution."""
 
 ALIKE_WITHIN = 1.0
 """Difference of log threads over which the correlation of a forecast's errors falls to 1/e, where a model says no more

@@ -12,14 +12,11 @@ from threadcast.core import Case
 from threadcast.core.curve import Floats
 from threadcast.models.case_gaussian import CaseGaussian
 from threadcast.models.correction import Correction, Forecast
-from threadcast.models.intervals import PRIOR_OPS, residual_bounds
+from threadcast.models.intervals import NORMAL_95, PRIOR_OPS, residual_bounds
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.novelty import NoveltyWidth
 from threadcast.models.sample_noise import SampleNoise
-
-NORMAL_95 = 1.645
-"""95th percentile of the standard normal distribution."""
 
 PARTS = 5
 """Number of parts into which the ops are divided; each part is forecast by a Gaussian of the other parts."""

@@ -23,6 +23,9 @@ a quiet machine lie within 9 % of the median of nine in 95 % of cases."""
 PRIOR_OPS = 4.0
 """Weight, in ops of a kind, of the assumption that the kind's errors are as large as those of all kinds."""
 
+NORMAL_95 = 1.645
+"""95th percentile of the standard normal distribution."""
+
 _T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
 """95th percentile of Student's t with n - 1 degrees of freedom, by number of samples n."""
 

@@ -19,6 +19,7 @@ from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_n
 from threadcast.models.base import BatchModel
 from threadcast.models.choosing import Outlook, outlook
 from threadcast.models.interpolation import knots_of, refuse_defect, with_measured
+from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_kernel import (
     OP_NUMBERS,
     OpNumbers,
@@ -47,9 +48,6 @@ MANY = 10
 
 NOISE = 0.01**2
 """Variance of the log of a median where its samples do not tell it. A convention: campaigns stop at 2 % either way."""
-
-NORMAL_95 = 1.645
-"""95th percentile of the standard normal distribution."""
 
 _LEARNED = list(Source).index(Source.LEARNED)
 

@@ -21,8 +21,8 @@ from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import LEAST_VARIANCE, CaseGaussian, expected_regret
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, NOISE, learn, some_of_each_machine
-from threadcast.models.held_out_ops import NORMAL_95
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
+from threadcast.models.intervals import NORMAL_95
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.machine_transfer import MachineTransfer, Sampled

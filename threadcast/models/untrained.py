@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
-from threadcast.core.errors import ModelError
+from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.base import BatchModel
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.measured import by_case
@@ -66,10 +66,9 @@ class UntrainedModel(BatchModel):
             return self._by_prior[prior]
 
     def to_files(self) -> dict[str, bytes]:
-        """The files of the joint process with the prior."""
-        return self._learned(True).to_files()
+        """ArtefactError: what is registered is trained, or the prior alone (`threadcast models add-prior`)."""
+        raise ArtefactError("an untrained model is not stored: train one, or register the prior")
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load what `to_files` returned, for all ops; ArtefactError for anything else."""
-        self._by_prior = dict.fromkeys((False, True), JointProcess().from_files(files))
-        return self
+        """ArtefactError, as no files are of an untrained model."""
+        raise ArtefactError("no files are of an untrained model")
