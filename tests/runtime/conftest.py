@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,13 @@ def every_fifth_step_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "5")
 
 
+@pytest.fixture(autouse=True)
+def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are captured at once, however short they are, and learning may take as long as all the rest."""
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
+
+
 @pytest.fixture(scope="session")
 def machine() -> Machine:
     """At most two cores of this machine: the more teams, the longer the tests."""
@@ -72,7 +80,7 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def ask(self, problem: Problem) -> None:
+    def ask(self, problem: Problem, *, options: Mapping[str, Any]) -> None:
         """Begin with another problem."""
         self._problem, self._looks = problem, 0
 

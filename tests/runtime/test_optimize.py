@@ -31,7 +31,10 @@ def test_every_step_from_the_first_to_the_settled_trains_as_eager_does(trained: 
 
     run_until_settled(step, train)
     assert step.reports[0].plan is not None
-    assert set(step.reports[0].predicted_s) == {"as given", "channels last"}
+    predicted = set(step.reports[0].predicted_s)
+    assert {"as given"} <= predicted <= {"as given", "channels last"}, (
+        "where the first look is far slower, none is made"
+    )
     same_state(mine, eager)
     assert [id(parameter) for parameter in mine.parameters()] == names
     step.close()

@@ -42,6 +42,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             default_text="plans in the user's cache directory",
         ),
         Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators."),
+        Setting("engine.tuning_share", float, 0.05, "Share of the time since the first call that learning may lose "
+                "against the best way known, and a second at the start; 1 is any time.", minimum=0, maximum=1),
+        Setting("engine.least_step_us", float, 100.0, "Calls that take less time in PyTorch are left alone.",
+                "microseconds", minimum=0),
         Setting("engine.verify_every", int, 0, "Optimised steps from one that is also run by PyTorch, on copies of the "
                 "same state, and compared with it to the next; 0 is never.", "steps", minimum=0),
         Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling the native engine may take.",

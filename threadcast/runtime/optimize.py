@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,14 @@ from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
+
+EXAMPLE_S = 2.0
+"""Seconds for which `optimize` learns from an example before it returns. A convention."""
 
 
 class _OptimizedModel:
@@ -62,8 +68,8 @@ class _OptimizedModel:
 class OptimizedCall(_OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
 
-    The first calls measure (about 20 calls for each memory format and pair of thread counts). `reports` say what runs
-    the calls.
+    The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
+    `reports` say what runs the calls.
     """
 
     def __init__(
@@ -104,6 +110,21 @@ class OptimizedCall(_OptimizedModel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
+
+    def learn(self, *args: Any, at_most_s: float = math.inf, **kwargs: Any) -> Self:
+        """Call with these arguments until nothing is left to learn about such calls, or for `at_most_s` seconds.
+
+        Learning is not limited to `engine.tuning_share` meanwhile. Returns this object. InvalidInput for no time.
+        """
+        if not at_most_s > 0:
+            raise InvalidInput(f"at_most_s={at_most_s!r} must be above 0")
+        end_s = time.monotonic() + at_most_s
+        for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
+            self(*args, **kwargs)
+        with self._optimized.hurry():
+            while self._optimized.learning and time.monotonic() < end_s:
+                self(*args, **kwargs)
+        return self
 
 
 class OptimizedStep(_OptimizedModel):
@@ -154,12 +175,13 @@ def optimize(
 ) -> OptimizedCall:
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
-    It is for inference: results carry no gradients. With `example` arguments, measuring and planning happen before this
-    returns, in calls with them; without, in the caller's first calls. `cores` is the number of cores to use (None: all
-    that this process may use).
+    It is for inference: results carry no gradients. The calls themselves measure and plan, and lose no more time by it
+    than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls with them for
+    some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use
+    (None: all that this process may use).
 
-    A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`; building
-    these can take a minute. The fastest of all is kept. `backends=False` leaves the three out. They work on copies of
+    A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`. The fastest
+    of all is kept. `backends=False` leaves the three out. They work on copies of
     the weights, which are renewed after writes to the weights. Write under `torch.no_grad()`: a write by way of `.data`
     or NumPy that changes few elements may be missed.
 
@@ -168,10 +190,7 @@ def optimize(
     """
     call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
-        for _ in range(2):  # the first call may fill caches of the model's
-            call(*example)
-        while any(report.measuring for report in call.reports):
-            call(*example)
+        call.learn(*example, at_most_s=EXAMPLE_S)
     return call
 
 

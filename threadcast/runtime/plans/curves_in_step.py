@@ -8,29 +8,54 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Source, Trace
 from threadcast.core.errors import InvalidInput
 
-WARM_UP = 2
-"""Steps at each case that are not timed; they fill memory and kernel caches and start thread teams."""
-STEPS = 5
-"""Timed steps at each case."""
+WARM_UP = 1
+"""Steps of each look and trial that are not timed: they start thread teams, and fill memory and kernel caches."""
+TRIAL_STEPS = 3
+"""Timed steps of a trial of a plan."""
+MOST_STEPS = 5
+"""Most timed steps of a look."""
+LOOK_CALLS = 12
+"""Most calls that looks at one graph may take, whatever the machine."""
+UNIFORM = 4
+"""Most thread counts at which looks time all operators; on larger machines forecasts say at which to look."""
 
-_FULL_UP_TO = 4
-"""Thread count up to which every count is tried; above, each count is one and a half times the one before."""
 
+@dataclass(frozen=True, slots=True)
+class LookSchedule:
+    """The looks at a graph's operators: the cases of the first ones, from all cores downwards, each for all operators.
 
-def probe_cases(machine: Machine) -> tuple[Case, ...]:
-    """Return the cases to time: 1 to 4 threads, then counts that grow by a half, and all cores."""
-    counts, largest = {len(machine)}, 1
-    while largest <= len(machine):
-        counts.add(largest)
-        largest = max(largest + 1, largest * 3 // 2) if largest >= _FULL_UP_TO else largest + 1
-    return tuple(case for case in machine.cases() if case.threads in counts)
+    `steps` is the number of timed steps of a look.
+    """
+
+    cases: tuple[Case, ...]
+    steps: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        """Return the schedule for this machine: all its cases where they are few, else some of them."""
+        cases = sorted(machine.cases(), key=lambda case: -case.threads)
+        if len(cases) > UNIFORM:
+            wanted = [len(machine) / 2**i for i in range(UNIFORM - 1)] + [1]
+            cases = [min(cases, key=lambda case: abs(case.threads - count)) for count in wanted]
+        steps = min(MOST_STEPS, LOOK_CALLS // len(cases) - WARM_UP)
+        return cls(tuple(dict.fromkeys(cases)), steps)
+
+    @property
+    def uniform(self) -> int:
+        """Number of looks."""
+        return len(self.cases)
+
+    def slowdown(self, number: int) -> float:
+        """Ratio of a look's time to that of the first where operators use all the threads that they are given."""
+        return self.cases[0].threads / self.cases[number].threads
 
 
 def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> CurveTable:

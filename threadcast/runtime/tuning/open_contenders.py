@@ -27,6 +27,8 @@ class OpenContenders:
     ) -> None:
         self._default, self._format, self._machine = default, model_format, machine
         self._backends = iter(backends)
+        self.more_backends = True
+        """Whether there may be backends that were not opened."""
         self._contenders: dict[ContenderId, Contender] = {}
         self.engines: dict[VariantPlan, Engine] = {}
         """The engines of the plans that are ready to run."""
@@ -58,6 +60,7 @@ class OpenContenders:
         """Make the next backend ready to run, and return its id; None where there are no more."""
         found = next(self._backends, None)
         if found is None:
+            self.more_backends = False
             return None
         self._contenders[found.id] = found
         return found.id

@@ -19,7 +19,7 @@ from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
-from threadcast.runtime.plans.curves_in_step import probe_cases
+from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -32,11 +32,12 @@ from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.open_contenders import OpenContenders
-from threadcast.runtime.tuning.plan_maker import PlanMaker
+from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
 from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 from threadcast.threads.this_process import this_process
 
@@ -53,7 +54,8 @@ class Tuning:
 
     `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
-    Without it nothing is checked. A graph that draws random numbers runs in the format as given only.
+    Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
+    how much time learning may lose; without it, any.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -71,38 +73,50 @@ class Tuning:
         backends: Iterable[Contender] = (),
         fuse: bool = True,
         checked: Shadowed | None = None,
+        warm_up: WarmUp | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._began_s: float | None = clock()
+        """When this object was begun: its making belongs to the first call."""
         self._graphs = VariantGraphs(capture, plans.formats_first(call, formats))
-        self.report = Report()
+        self._warm_up = warm_up or WarmUp()
+        self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
         self._contenders = OpenContenders(default, model_format, machine, backends)
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
+        self._planner = Planner()
         self._makers: dict[Variant, PlanMaker] = {}
         self._plans: dict[Variant, VariantPlan] = {}
         self._first_steps = FirstSteps(checked)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._states = TuningMachine(self._graphs.formats, probe_cases(machine), fuse=fuse)
+        self._states = TuningMachine(self._graphs.formats, LookSchedule.of(machine), fuse=fuse, warm_up=self._warm_up)
         self._instructions: Instructions = ()
 
     def __call__(self, *arguments: Any) -> Any:
+        began_s = self._clock() if self._began_s is None else self._began_s
+        self._began_s = None
         runner = self._prepare()
         if isinstance(runner, ContenderStep) and runner.rest:
             self._contenders.rest()
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
-        self._observe(timed, difference)
+        self._observe(timed, self._clock() - began_s, difference)
         return result
 
     @property
     def captured(self) -> Captured:
         """The graph of a call, as it was captured first."""
         return self._graphs.first
+
+    @property
+    def learning(self) -> bool:
+        """Whether it is still being learned what runs fastest; also while backends have not been tried."""
+        return self.report.measuring or (self._states.state is State.SETTLED and self._contenders.more_backends)
 
     @property
     def ran(self) -> Ran | None:
@@ -139,6 +153,7 @@ class Tuning:
                 self._instructions = self._start()
             self._carry_out(self._instructions)
             self._look()
+            self._carry_out(self._states.due())
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
                 self._makers[runner.variant].prepare(runner.step)
@@ -154,21 +169,25 @@ class Tuning:
         run = self._contenders[runner.contender].run
         return lambda *arguments: (run(*arguments), None)
 
-    def _observe(self, timed: TimedRun, difference: str | None) -> None:
+    def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
         all_cores = self._follower.all_cores
         try:
             self._instructions = self._states.observe(
-                timed.seconds, started_s=timed.started_s, difference=difference, all_cores=all_cores
+                timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
             )
         except ThreadcastError as error:  # the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
 
     def _look(self) -> None:
-        """Report to the state machine what has happened since the last step: finished plans, stale contenders."""
+        """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
         if self._states.state is State.PLANNING:
             for maker in self._makers.values():
                 if (plan := maker.poll()) is not None:
                     self._carry_out(self._states.planned(plan.makespan_s))
+        elif self._states.state is State.SETTLED and self._contenders.more_backends:
+            return_free_memory()
+            if (backend := self._contenders.open_backend()) is not None:
+                self._carry_out(self._states.found_backend(backend))
         while stale := [one for one in self._states.contenders if not self._contenders[one].holds()]:
             self._carry_out(self._states.stale(stale[0]))
 
@@ -187,20 +206,16 @@ class Tuning:
                 return () if self._makers[variant].start_planning() else self._states.nothing_to_correct()
             case do.UsePlan(variant, plan):
                 self._use(variant, plan)
-            case do.Searched(variants):
-                self.report.predicted_s = {str(one): self._plans[one].plan.makespan_s for one in variants}
-                self._report_plan(self._plans[variants[0]])
+            case do.LeaveOut(variant):
+                self._makers.pop(variant).close()
             case do.Open(contender):
                 return_free_memory()
                 self._open(contender)
                 return self._states.opened(contender)
-            case do.OpenBackend():
-                return_free_memory()
-                backend = self._contenders.open_backend()
-                return self._states.no_backend() if backend is None else self._states.opened(backend)
             case do.Compared(contender, verdict):
                 self.report.verdicts[str(contender)] = verdict
                 _logger.info("%s over the best before it: %.2f", contender, verdict.gain)
+                self._contenders.close_all_but(self._states.best, self._plan_of(self._states.best))
             case do.Refuse(contender, difference):
                 self._refuse(contender, difference)
             case do.Settle(contender):
@@ -229,12 +244,15 @@ class Tuning:
         return self._states.start(stored=variant_plan.variant, step_s=step_s)
 
     def _capture(self, variant: Variant) -> Instructions:
+        self._planner.start()
+        if not self._graphs.compiled(variant):
+            return self._states.later()
         captured = self._graphs.find(variant)
         if captured is None:
             return self._states.not_captured()
         self._first_steps.forget(variant, search=True)
         before = partial(self._format.set, variant.memory_format)
-        self._makers[variant] = PlanMaker(captured, self._machine, before=before)
+        self._makers[variant] = PlanMaker(captured, self._machine, planner=self._planner, before=before)
         return self._states.captured()
 
     def _use(self, variant: Variant, number: int) -> None:
@@ -244,6 +262,8 @@ class Tuning:
         self._plans[variant] = VariantPlan(
             variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem
         )
+        self.report.predicted_s[str(variant)] = planned.plan.makespan_s
+        self._report_plan(self._plans[self._states.variants[0]])
 
     def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
@@ -263,6 +283,7 @@ class Tuning:
             self._stored.drop(self._graphs.unfused(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
+        self._planner.close()
         variant_plan = self._plan_of(contender)
         if variant_plan is None:
             self._stored.drop(self.captured)
@@ -282,7 +303,7 @@ class Tuning:
         self.report.contender = None
         if forget:
             self._contenders.close_all_but(DEFAULT)
-            self.report = Report()
+            self.report = Report(warm_up=self._warm_up)
 
     def _give_up(self, reason: str) -> None:
         _logger.warning("this step runs as before: %s", reason)
@@ -313,6 +334,7 @@ class Tuning:
         return None if contender.variant is None else self._plans.get(contender.variant)
 
     def _release_all(self) -> None:
+        self._planner.close()
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()

@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import CaptureError, ThreadcastError
+from threadcast.runtime.engines.native.library import is_being_compiled
 from threadcast.runtime.engines.open_engine import has_native_engine
-from threadcast.runtime.fusion.fuse import fused
+from threadcast.runtime.fusion.fuse import fused, loops_of
+from threadcast.runtime.fusion.kernels import Kernel
+from threadcast.runtime.fusion.library import are_being_compiled
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 
@@ -30,10 +33,21 @@ class VariantGraphs:
         self.first = captured if self.formats[0] is formats[0] else capture(self.formats[0])
         """The graph that was captured first, in the first of `formats`."""
         self._graphs = {Variant(self.formats[0]): self.first}
+        self._loops: dict[Variant, list[Kernel]] = {}
 
     def unfused(self, variant: Variant) -> Captured:
         """Return the graph of a captured variant, without fused operators."""
         return self._graphs[Variant(variant.memory_format)]
+
+    def compiled(self, variant: Variant) -> bool:
+        """Return whether all that `variant` needs is compiled. If not, a thread compiles it, and `find` has to wait."""
+        if is_being_compiled():
+            return False
+        if not variant.fused or variant in self._graphs or not has_native_engine():
+            return True
+        if variant not in self._loops:
+            self._loops[variant] = loops_of(self.unfused(variant))
+        return not are_being_compiled(self._loops[variant])
 
     def find(self, variant: Variant) -> Captured | None:
         """Return the graph of `variant`.
