@@ -40,7 +40,8 @@ def eager(work: Workload, inference: bool) -> Callable[[], object]:
         return call
     optimizer, loss = _optimizer(work), work.loss
     target = work.target
-    assert loss is not None and target is not None
+    assert loss is not None
+    assert target is not None
 
     def step() -> object:
         optimizer.zero_grad()
