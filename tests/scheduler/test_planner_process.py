@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,32 @@ def test_it_ends_with_a_caller_that_is_killed() -> None:
     poll.register(planning, planner_process.select.POLLIN)
     assert poll.poll(LONG_S * 1e3)
     os.close(planning)
+
+
+def test_it_loads_its_libraries_before_it_is_asked() -> None:
+    program = (
+        f"import sys, {planner_process.__name__} as p; assert 'numba' not in sys.modules; steps = len(list(p._load()));"
+        "print(steps, *({'numba', 'scipy.optimize', 'ortools'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    installed = {name for name in ("numba", "scipy", "ortools") if find_spec(name)}
+    assert {name.partition(".")[0] for name in loaded.stdout.split()[1:]} == installed
+
+
+def test_a_question_ends_the_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    asked = os.dup(0)
+    try:
+        os.dup2(reads, 0)
+        os.write(writes, b"?")
+        steps = iter(range(3))
+        monkeypatch.setattr(planner_process, "_load", lambda: steps)
+        planner_process._load_until_asked()
+    finally:
+        os.dup2(asked, 0)
+        for file in (reads, writes, asked):
+            os.close(file)
+    assert list(steps) == [1, 2]

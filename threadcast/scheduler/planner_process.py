@@ -2,7 +2,7 @@
 
 A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The planner's
 libraries (Numba's compiler, HiGHS, OR-Tools) take about 250 MB of memory and some seconds to start, so one process
-makes many plans.
+makes many plans. Until it is first asked it loads them, so that a process that was started early answers quickly.
 
 `PlannerProcess` is the caller's end; this module, run as a script, is the other end. Problem and plan are passed in an
 in-memory file that both have open. A byte on the script's standard input means that there is a problem, a byte on its
@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -45,6 +45,9 @@ class PlannerProcess:
     The process ends when the thread that created it ends, so create it in a thread that lives long enough.
     `background`: the process has the lowest priority, and uses CPU time that no other process wants. `stderr` is where
     its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error.
+
+    A process that is started some seconds before the first `ask` has loaded its libraries by then. One that is asked at
+    once loads what that plan needs.
     """
 
     def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
@@ -66,7 +69,10 @@ class PlannerProcess:
         return self._process.pid
 
     def ask(self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None) -> None:
-        """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once."""
+        """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once.
+
+        For a first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
+        """
         _write(self._message, _problem_bytes(problem, policy, options or {}))
         with suppress(BrokenPipeError):  # the process has ended, as `result` says
             os.write(self._questions.fileno(), b"?")
@@ -146,9 +152,33 @@ def _answer(message: bytes) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
+def _load() -> Iterator[None]:
+    """Load what plans need, in steps: modules, the machine code of loops, then what only some plans use."""
+    from threadcast.scheduler.compile_planner import compile_planner, problem_for_solvers
+    from threadcast.scheduler.planner import plan
+
+    yield
+    compile_planner()
+    yield
+    plan(problem_for_solvers())  # with HiGHS and OR-Tools, where they are installed
+    yield
+
+
+def _load_until_asked() -> None:
+    questions = select.poll()
+    questions.register(0, select.POLLIN)
+    try:
+        for _ in _load():
+            if questions.poll(0):
+                return
+    except Exception:  # noqa: BLE001 - each answer will say what cannot be loaded
+        traceback.print_exc()
+
+
 def _serve(message: int) -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
+    _load_until_asked()
     while os.read(0, 1):
         _write(message, json.dumps(_answer(_read(message))).encode())
         os.write(answers, b"!")
