@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup record clean
 
 setup: $(READY)
 
@@ -62,6 +62,10 @@ bench: $(READY)
 # The planner against CP-SAT, its baselines and its bounds: docs/planner-tables.md. CURVES=folder takes other curves.
 bench-planner: $(READY)
 	CURVES=$(CURVES) $(BIN)/python benchmarks/planner.py --write
+
+# Time and memory of plans for up to 5,000 operators on 128 cores: docs/planner-scale-tables.md. Two minutes.
+bench-planner-scale: $(READY)
+	$(BIN)/python benchmarks/planner_scale.py --write
 
 # Optimised steps against eager PyTorch at every setting, torch.compile and other backends: docs/engine-tables.md. Hours.
 # Then what each part of the engine adds (docs/engine-contributions.md), and a first step by a kept plan.
