@@ -30,8 +30,8 @@ _SHAPES = """
 ## Shapes
 
 {run}. Calls whose shapes change, cold, from the first call on; eager PyTorch runs the same calls in a process of its
-own, by turns. *left to eager*: calls that threadcast did not plan but left to PyTorch, with a warning. *within*: never more
-than 5 % or 2 s behind.
+own, by turns. *left to eager*: calls that threadcast did not plan but left to PyTorch, with a warning. *within*: never
+more than 5 % or 2 s behind.
 
 | calls | number | eager, s | ours, s | ahead at the end, s | worst lag, s | within | left to eager | kinds | warning |
 |---|---|---|---|---|---|---|---|---|---|
