@@ -1,0 +1,101 @@
+"""`timeline` shows the plan that runs and a step that ran, and leaves everything as it was; `repr` says what runs."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threadcast
+from tests.runtime.small_training import batch, run_until_settled, same_state, train_eagerly
+from threadcast.core.errors import ExecutionError
+
+usual = pytest.mark.usefixtures("plans_win")
+
+
+@usual
+def test_a_timeline_shows_all_operators_twice_and_needs_no_other_file(trained: Any, tmp_path: Path) -> None:
+    step, *_ = trained
+    run_until_settled(step, lambda seed: step(*batch(seed)))
+    step.timeline(tmp_path / "step.html")
+    text = (tmp_path / "step.html").read_text()
+    assert text.startswith("<!doctype html>")
+    assert not re.findall(r"(?:src|href)=|url\(|@import", text)
+    plan, trace = re.findall(r'<svg class="timeline".*?</svg>', text)
+    ops = {op.id for op in step.reports[0].plan.ops}
+    for picture in (plan, trace):
+        assert {title.split(" (")[0] for title in re.findall(r"<title>([^<]+)", picture)} == ops
+    assert [path.name for path in tmp_path.iterdir()] == ["step.html"]
+
+
+@usual
+def test_training_goes_on_after_a_timeline_as_if_there_had_been_none(trained: Any, tmp_path: Path) -> None:
+    step, mine, my_optimizer, eager, eager_optimizer = trained
+
+    def train(seed: int) -> None:
+        step(*batch(seed))
+        train_eagerly(eager, eager_optimizer, *batch(seed))
+
+    run_until_settled(step, train)
+    gradient = torch.ones_like(mine.out.bias)
+    mine.out.bias.grad = gradient
+    random = torch.get_rng_state()
+    step.timeline(tmp_path / "step.html")
+    assert mine.out.bias.grad is gradient
+    assert torch.equal(torch.get_rng_state(), random)
+    assert step.reports[0].runs == "plan"
+    train(1)
+    same_state(mine, eager)
+    for one, other in zip(my_optimizer.state.values(), eager_optimizer.state.values(), strict=True):
+        torch.testing.assert_close(one["momentum_buffer"], other["momentum_buffer"], rtol=1e-8, atol=1e-10)
+
+
+@usual
+def test_a_timeline_of_a_model_with_running_state_leaves_it(tmp_path: Path) -> None:
+    class Counting(nn.Module):
+        total: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.total.add_(x.sum(0))
+            return x * self.total
+
+    model = Counting()
+    with closing(threadcast.optimize(model, backends=False)) as call:
+        run_until_settled(call, lambda _: call(torch.ones(2, 3)))
+        before = model.total.clone()
+        call.timeline(tmp_path / "call.html")
+        assert torch.equal(model.total, before)
+
+
+def test_without_a_plan_a_timeline_is_refused_with_the_reason_and_nothing_is_written(tmp_path: Path) -> None:
+    def branching(x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+    with closing(threadcast.optimize(branching)) as call:
+        with pytest.raises(ExecutionError, match="called"):
+            call.timeline(tmp_path / "call.html")
+        with pytest.warns(UserWarning, match="as PyTorch does"):
+            call(torch.ones(2))
+        with pytest.raises(ExecutionError, match=re.escape(call.reports[0].reason)):
+            call.timeline(tmp_path / "call.html")
+    assert not list(tmp_path.iterdir())
+
+
+@usual
+def test_repr_says_what_is_optimised_and_what_runs_it(trained: Any) -> None:
+    step, *_ = trained
+    assert repr(step) == "OptimizedStep(training of Net by SGD: not called yet)"
+    step(*batch(0))
+    assert repr(step) == "OptimizedStep(training of Net by SGD: measuring)"
+    run_until_settled(step, lambda seed: step(*batch(seed)))
+    assert repr(step) == "OptimizedStep(training of Net by SGD: plan)"
+    assert repr(threadcast.optimize(torch.relu)).startswith("OptimizedCall(inference of relu: ")
