@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from threadcast.core import Machine, Op, OpGraph
@@ -54,6 +56,25 @@ def test_one_process_makes_one_plan_after_the_other(process: PlannerProcess, pro
         plan = process.result(LONG_S)
         assert plan is not None
         assert plan.policy == policy
+
+
+def test_a_question_has_equal_ops_once_and_loses_nothing_that_plans_need(problem: Problem) -> None:
+    graph, curves = problem.graph, problem.curves
+    costly = Op("relu", cost=(7.0, 8.0))  # another cost than its equals have
+    graph = OpGraph(
+        ("a", "b", "c", "d"), (Op("mm"), Op("relu"), costly, Op("mm")), (Edge(0, 2), Edge(1, 2, True), Edge(2, 3))
+    )
+    asked = Problem(graph, curves.take([0, 1, 2, 0]), problem.machine)
+    message = planner_process._problem_bytes(asked, "auto", {"budget_s": 1.5})
+    assert message.count(b'"mm"') == 1
+    found, policy, options = planner_process._problem_of(message)
+    assert (policy, options) == ("auto", {"budget_s": 1.5})
+    assert (found.graph.ids, found.graph.ops, found.graph.edges) == (graph.ids, graph.ops, graph.edges)
+    assert [(op.flops, op.bytes_moved) for op in found.graph.ops] == [(op.flops, op.bytes_moved) for op in graph.ops]
+    assert found.machine == asked.machine
+    assert found.curves.cases == asked.curves.cases
+    for name in ("seconds", "low", "high", "source"):
+        assert np.array_equal(getattr(found.curves, name), getattr(asked.curves, name))
 
 
 def test_options_that_a_policy_does_not_have_are_refused(process: PlannerProcess, problem: Problem) -> None:
@@ -103,3 +124,32 @@ def test_it_ends_with_a_caller_that_is_killed() -> None:
     poll.register(planning, planner_process.select.POLLIN)
     assert poll.poll(LONG_S * 1e3)
     os.close(planning)
+
+
+def test_it_loads_its_libraries_before_it_is_asked() -> None:
+    program = (
+        f"import sys, {planner_process.__name__} as p; assert 'numba' not in sys.modules; steps = len(list(p._load()));"
+        "print(steps, *({'numba', 'scipy.optimize', 'ortools'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    installed = {name for name in ("numba", "scipy", "ortools") if find_spec(name)}
+    assert {name.partition(".")[0] for name in loaded.stdout.split()[1:]} == installed
+
+
+def test_a_question_ends_the_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    asked = os.dup(0)
+    try:
+        os.dup2(reads, 0)
+        os.write(writes, b"?")
+        steps = iter(range(3))
+        monkeypatch.setattr(planner_process, "_load", lambda: steps)
+        planner_process._load_until_asked()
+    finally:
+        os.dup2(asked, 0)
+        for file in (reads, writes, asked):
+            os.close(file)
+    assert list(steps) == [1, 2]

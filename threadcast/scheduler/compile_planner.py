@@ -28,6 +28,8 @@ def compile_planner() -> None:
 
     if not COMPILED:
         return
+    from threadcast.scheduler.bounds.envelopes import Envelopes
+    from threadcast.scheduler.bounds.flow_dual import best_flow
     from threadcast.scheduler.kernels.instance import Instance
     from threadcast.scheduler.policies.cpa import Cpa
     from threadcast.scheduler.search.core_layout import CoreLayout
@@ -36,6 +38,7 @@ def compile_planner() -> None:
 
     problem = _tiny_problem()
     instance = Instance.of(problem)
+    best_flow(problem, Envelopes.of(problem.times))
     Cpa(problem)
     solution = Search(instance, bound_s=0.0).run()[0]
     layout = CoreLayout(problem)
@@ -44,10 +47,21 @@ def compile_planner() -> None:
     Replay.of(problem.graph, layout.placements(sequence)).run(instance.times(solution.choice))
 
 
+def problem_for_solvers() -> Problem:
+    """Return a problem of four ops on three cores for which a plan needs HiGHS and OR-Tools, where they are installed.
+
+    A short critical path takes more work, and the search's first plan is above the bound.
+    """
+    return _problem({name: {1: 1.0, 2: 0.7, 3: 0.6} for name in "abcd"}, [(0, 1), (1, 2)], cores=3)
+
+
 def _tiny_problem() -> Problem:
-    curves = {name: {1: 1.0, 2: 0.6} for name in "abc"}
-    graph = OpGraph(tuple(curves), (Op("mm"),) * 3, (Edge(0, 2), Edge(1, 2)), curves)
-    machine = Machine.uniform("two", 2)
+    return _problem({name: {1: 1.0, 2: 0.6} for name in "abc"}, [(0, 2), (1, 2)], cores=2)
+
+
+def _problem(curves: dict[str, dict[int, float]], edges: list[tuple[int, int]], *, cores: int) -> Problem:
+    graph = OpGraph(tuple(curves), (Op("mm"),) * len(curves), tuple(Edge(*edge) for edge in edges), curves)
+    machine = Machine.uniform("some", cores)
     return Problem(graph, curves_of(graph, machine), machine)
 
 

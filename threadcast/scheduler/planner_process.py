@@ -2,7 +2,7 @@
 
 A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The planner's
 libraries (Numba's compiler, HiGHS, OR-Tools) take about 250 MB of memory and some seconds to start, so one process
-makes many plans.
+makes many plans. Until it is first asked it loads them, so that a process that was started early answers quickly.
 
 `PlannerProcess` is the caller's end; this module, run as a script, is the other end. Problem and plan are passed in an
 in-memory file that both have open. A byte on the script's standard input means that there is a problem, a byte on its
@@ -18,11 +18,11 @@ import select
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from threadcast.core import Machine, OpGraph, Plan
+from threadcast.core import Edge, Machine, Op, OpGraph, Plan
 from threadcast.core.curve_codec import from_bytes, to_bytes
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.parent_process import end_with_parent
@@ -45,6 +45,9 @@ class PlannerProcess:
     The process ends when the thread that created it ends, so create it in a thread that lives long enough.
     `background`: the process has the lowest priority, and uses CPU time that no other process wants. `stderr` is where
     its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error.
+
+    A process that is started some seconds before the first `ask` has loaded its libraries by then. One that is asked at
+    once loads what that plan needs.
     """
 
     def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
@@ -66,7 +69,10 @@ class PlannerProcess:
         return self._process.pid
 
     def ask(self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None) -> None:
-        """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once."""
+        """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once.
+
+        For a first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
+        """
         _write(self._message, _problem_bytes(problem, policy, options or {}))
         with suppress(BrokenPipeError):  # the process has ended, as `result` says
             os.write(self._questions.fileno(), b"?")
@@ -117,9 +123,14 @@ def _read(file: int) -> bytes:
 
 
 def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) -> bytes:
+    """The question as a message: JSON, in which equal ops of the graph are written once, and the curves' arrays."""
+    graph = problem.graph
+    number: dict[Any, int] = {}
+    ops = [number.setdefault((op.key, op.flops, op.bytes_moved, op.outputs), len(number)) for op in graph.ops]
+    distinct = dict(zip(ops, graph.ops))
     head = json.dumps({
-        "graph": problem.graph.to_json(), "machine": problem.machine.to_json(), "policy": policy,
-        "options": dict(options),
+        "ids": graph.ids, "ops": ops, "distinct": [distinct[i].to_json() for i in range(len(distinct))],
+        "edges": graph.edges, "machine": problem.machine.to_json(), "policy": policy, "options": dict(options),
     }).encode()  # fmt: skip
     return len(head).to_bytes(_LENGTH_BYTES, "big") + head + to_bytes(problem.curves)
 
@@ -127,7 +138,9 @@ def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) ->
 def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
     end = _LENGTH_BYTES + int.from_bytes(message[:_LENGTH_BYTES], "big")
     asked = json.loads(message[_LENGTH_BYTES:end])
-    graph, machine = OpGraph.from_json(asked["graph"]), Machine.from_json(asked["machine"])
+    distinct = [Op.from_json(op, pointer="") for op in asked["distinct"]]
+    ops, edges = (distinct[number] for number in asked["ops"]), (Edge(*edge) for edge in asked["edges"])
+    graph, machine = OpGraph(tuple(asked["ids"]), tuple(ops), tuple(edges)), Machine.from_json(asked["machine"])
     return Problem(graph, from_bytes(memoryview(message)[end:]), machine), asked["policy"], asked["options"]
 
 
@@ -146,9 +159,33 @@ def _answer(message: bytes) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
+def _load() -> Iterator[None]:
+    """Load what plans need, in steps: modules, the machine code of loops, then what only some plans use."""
+    from threadcast.scheduler.compile_planner import compile_planner, problem_for_solvers
+    from threadcast.scheduler.planner import plan
+
+    yield
+    compile_planner()
+    yield
+    plan(problem_for_solvers())  # with HiGHS and OR-Tools, where they are installed
+    yield
+
+
+def _load_until_asked() -> None:
+    questions = select.poll()
+    questions.register(0, select.POLLIN)
+    try:
+        for _ in _load():
+            if questions.poll(0):
+                return
+    except Exception:  # noqa: BLE001 - each answer will say what cannot be loaded
+        traceback.print_exc()
+
+
 def _serve(message: int) -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
+    _load_until_asked()
     while os.read(0, 1):
         _write(message, json.dumps(_answer(_read(message))).encode())
         os.write(answers, b"!")
