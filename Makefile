@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup record clean
 
 setup: $(READY)
 
@@ -62,6 +62,10 @@ bench: $(READY)
 # The planner against CP-SAT, its baselines and its bounds: docs/planner-tables.md. CURVES=folder takes other curves.
 bench-planner: $(READY)
 	CURVES=$(CURVES) $(BIN)/python benchmarks/planner.py --write
+
+# Time and memory of plans for up to 5,000 operators on 128 cores: docs/planner-scale-tables.md. Two minutes.
+bench-planner-scale: $(READY)
+	$(BIN)/python benchmarks/planner_scale.py --write
 
 # Optimised steps against eager PyTorch at every setting, torch.compile and other backends: docs/engine-tables.md. Hours.
 # Then what each part of the engine adds (docs/engine-contributions.md), and a first step by a kept plan.
@@ -127,6 +131,14 @@ else
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py
 	$(BIN)/python benchmarks/dashboard.py $(if $(OPS),--ops $(OPS) --store build/dashboard-$(OPS).db,--store build/dashboard.db)
 endif
+
+# How optimised steps begin: cumulative time against eager from the first call on, of ten networks: docs/warmup-tables.md
+# and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle, ONLY=networks, small (functions
+# of microseconds) or shapes. LONG=1 first measures how fast they become when settling may take ten minutes:
+# data/studies/long_measurement.csv.
+bench-warmup: $(READY)
+	$(if $(LONG),$(BIN)/python benchmarks/warmup.py --long --seconds 600 $(if $(NETWORKS),--networks "$(NETWORKS)"))
+	$(BIN)/python benchmarks/warmup.py --write $(if $(SECONDS),--seconds $(SECONDS)) $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(STATES),--states $(STATES)) $(if $(ONLY),--only $(ONLY))
 
 # Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
 SET ?= $(shell uname -m)-$(shell nproc)c

@@ -11,6 +11,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from threadcast.core import Machine, Op, OpGraph
@@ -55,6 +56,25 @@ def test_one_process_makes_one_plan_after_the_other(process: PlannerProcess, pro
         plan = process.result(LONG_S)
         assert plan is not None
         assert plan.policy == policy
+
+
+def test_a_question_has_equal_ops_once_and_loses_nothing_that_plans_need(problem: Problem) -> None:
+    graph, curves = problem.graph, problem.curves
+    costly = Op("relu", cost=(7.0, 8.0))  # another cost than its equals have
+    graph = OpGraph(
+        ("a", "b", "c", "d"), (Op("mm"), Op("relu"), costly, Op("mm")), (Edge(0, 2), Edge(1, 2, True), Edge(2, 3))
+    )
+    asked = Problem(graph, curves.take([0, 1, 2, 0]), problem.machine)
+    message = planner_process._problem_bytes(asked, "auto", {"budget_s": 1.5})
+    assert message.count(b'"mm"') == 1
+    found, policy, options = planner_process._problem_of(message)
+    assert (policy, options) == ("auto", {"budget_s": 1.5})
+    assert (found.graph.ids, found.graph.ops, found.graph.edges) == (graph.ids, graph.ops, graph.edges)
+    assert [(op.flops, op.bytes_moved) for op in found.graph.ops] == [(op.flops, op.bytes_moved) for op in graph.ops]
+    assert found.machine == asked.machine
+    assert found.curves.cases == asked.curves.cases
+    for name in ("seconds", "low", "high", "source"):
+        assert np.array_equal(getattr(found.curves, name), getattr(asked.curves, name))
 
 
 def test_options_that_a_policy_does_not_have_are_refused(process: PlannerProcess, problem: Problem) -> None:

@@ -7,8 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import bars, lines
-from threadcast.cli.html_page import html_page, html_table
 from threadcast.core.figures import significant
+from threadcast.core.html_page import html_page, html_table
 
 if TYPE_CHECKING:
     from threadcast.models.evaluation import Evaluation

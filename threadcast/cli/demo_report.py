@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from threadcast.cli.charts import CurvePlot, colours_of, curve_plot, timeline
+from threadcast.cli.charts import CurvePlot, curve_plot
 from threadcast.cli.comparison_page import models_html
 from threadcast.cli.demo_many_core import ManyCoreReport
-from threadcast.cli.html_page import html_page, html_table
 from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.figures import duration
+from threadcast.core.html_page import html_page, html_table
+from threadcast.core.timeline_svg import colours_by_time, timeline
 
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
@@ -96,7 +97,7 @@ def _section(name: str, body: Sequence[str]) -> list[str]:
 
 
 def _many_core_section(report: ManyCoreReport) -> list[str]:
-    colours, legend = _colours_of_kinds(report.plan, report.graph)
+    colours, legend = colours_by_time(report.plan, report.graph)
     columns = (
         "step", "cases measured", "expected regret", "regret", "regret of all cores", "default", "planned", "gain",
         "predicted",
@@ -135,23 +136,8 @@ def _many_core_section(report: ManyCoreReport) -> list[str]:
     ]
 
 
-def _colours_of_kinds(plan: Plan, graph: OpGraph) -> tuple[dict[str, str], str]:
-    """A colour for each kind of op, those that take most time first, and their legend as HTML."""
-    by_kind: dict[str, float] = {}
-    kinds = dict(zip(graph.ids, (op.kind for op in graph.ops)))
-    for placed in plan.ops:
-        by_kind[kinds[placed.id]] = by_kind.get(kinds[placed.id], 0.0) + placed.duration_s
-    ordered = sorted(by_kind, key=by_kind.__getitem__, reverse=True)
-    colours = colours_of(ordered)
-    legend = "".join(
-        f'<span class=key><span class=swatch style="background:{colours[kind]}"></span>{escape(kind)}</span> '
-        for kind in ordered[:10]
-    )
-    return colours, f"<p>{legend}</p>"
-
-
 def _run_section(run: RunReport) -> list[str]:
-    colours, legend = _colours_of_kinds(run.plan, run.graph)
+    colours, legend = colours_by_time(run.plan, run.graph)
     span_s = max(run.plan.makespan_s, run.trace.makespan_s)
     return [
         f"<h2>{escape(run.name)}</h2>",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn, Self, SupportsIndex
 
 import torch
@@ -14,12 +15,14 @@ from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine, read_machine
+from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
+from threadcast.runtime.traced_step import timeline_page
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
@@ -33,6 +36,13 @@ class _OptimizedModel:
     """What optimised calls and training steps have in common: reports, the choice of cores, and `close`."""
 
     _optimized: Optimized
+    _title: str
+    """What is run, for people: "training of Net by SGD"."""
+
+    def __repr__(self) -> str:
+        """Return what is run and how, one state for each kind of arguments."""
+        states = "; ".join(_state(report) for report in self.reports) or "not called yet"
+        return f"{type(self).__name__}({self._title}: {states})"
 
     @property
     def reports(self) -> list[Report]:
@@ -52,6 +62,17 @@ class _OptimizedModel:
         InvalidInput for no core, and for cores that this process may not use.
         """
         return tuple(core.cpus for core in self._optimized.cores.resize(cores))
+
+    def timeline(self, path: Path | str) -> None:
+        """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
+
+        For that, three more steps run on the arguments with which the call was captured; model, optimizer, gradients
+        and random state are then restored. ExecutionError while no plan runs, and where memory is too small to
+        restore.
+        """
+        step = self._optimized.traced_step()
+        with replacing(Path(path)) as draft:
+            draft.write_text(timeline_page(f"threadcast: {self._title}", step), encoding="utf-8")
 
     def close(self) -> None:
         """End the threads that run the model; a later call measures anew."""
@@ -93,6 +114,7 @@ class OptimizedCall(_OptimizedModel):
             with torch.no_grad():
                 function(*args, **kwargs) if model is None else _Formatted(model, model_format)(args, kwargs)
 
+        self._title = f"inference of {_short_name(function)}"
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
         shadowed = Shadowed(default, trace, model, None, leaves)
@@ -157,6 +179,7 @@ class OptimizedStep(_OptimizedModel):
             torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
 
         shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
+        self._title = f"training of {_short_name(model)} by {type(optimizer).__name__}"
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
         self._optimized = Optimized(
             shadowed, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
@@ -219,6 +242,16 @@ def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
 def _machine(cores: int | None) -> Machine:
     keep_freed_memory()
     return read_machine(cores=cores)
+
+
+def _short_name(function: Callable[..., Any]) -> str:
+    """The name of a function, or of a model's class."""
+    return type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", repr(function))
+
+
+def _state(report: Report) -> str:
+    """What runs the calls of one kind; of the default, also why nothing else does."""
+    return f"{report.runs}, {report.reason}" if report.runs == "default" and report.reason else report.runs
 
 
 def _described(function: Callable[..., Any]) -> str:

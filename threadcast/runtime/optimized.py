@@ -20,7 +20,7 @@ from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
 from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
-from threadcast.core.errors import CaptureError
+from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import MAX_SIGNATURES, CallTable
@@ -30,6 +30,7 @@ from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import ShortCalls
+from threadcast.runtime.traced_step import TracedStep, traced_step
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
@@ -94,6 +95,8 @@ class Optimized:
         """Kinds of arguments that could not be captured before their first call, and have been called since."""
         self._awaited: Hashable | None = None
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
+        self._last: Tuning | Fallback | FirstCall | None = None
+        """What ran the last call."""
         self._steps = this_process().steps
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
@@ -101,7 +104,7 @@ class Optimized:
 
     def __call__(self, *arguments: Any) -> Any:
         with self._lock, self._steps.step():
-            found = self._found(arguments)
+            found = self._last = self._found(arguments)
             if self._timed is not None:
                 return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
@@ -181,6 +184,19 @@ class Optimized:
         finally:
             for warm_up, share in before:
                 warm_up.share = share
+    def traced_step(self) -> TracedStep:
+        """Run a traced step by the plan that ran the last call, and restore all that it changes.
+
+        ExecutionError where the last call was not run by a plan; its message says what ran the call.
+        """
+        with self._lock:
+            if not isinstance(self._last, Tuning):
+                why = self._last.reason if isinstance(self._last, Fallback) else "it must be called before"
+                raise ExecutionError(f"no plan runs: {why}")
+            ran = self._last.ran
+            if ran is None:
+                raise ExecutionError(f"no plan ran the last call, but: {self._last.report.runs}")
+            return traced_step(self._shadowed, ran)
 
     def close(self) -> None:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""

@@ -28,6 +28,8 @@ def compile_planner() -> None:
 
     if not COMPILED:
         return
+    from threadcast.scheduler.bounds.envelopes import Envelopes
+    from threadcast.scheduler.bounds.flow_dual import best_flow
     from threadcast.scheduler.kernels.instance import Instance
     from threadcast.scheduler.policies.cpa import Cpa
     from threadcast.scheduler.search.core_layout import CoreLayout
@@ -36,6 +38,7 @@ def compile_planner() -> None:
 
     problem = _tiny_problem()
     instance = Instance.of(problem)
+    best_flow(problem, Envelopes.of(problem.times))
     Cpa(problem)
     solution = Search(instance, bound_s=0.0).run()[0]
     layout = CoreLayout(problem)

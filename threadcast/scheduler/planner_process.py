@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from threadcast.core import Machine, OpGraph, Plan
+from threadcast.core import Edge, Machine, Op, OpGraph, Plan
 from threadcast.core.curve_codec import from_bytes, to_bytes
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.parent_process import end_with_parent
@@ -50,10 +50,13 @@ class PlannerProcess:
     once loads what that plan needs.
     """
 
+    module = __name__
+    """The module that the process runs as a script. A subclass names its own, which calls `serve`."""
+
     def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
-        command = [sys.executable, "-P", "-m", __name__, str(self._message), str(os.getpid()), str(int(background))]
+        command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -123,9 +126,14 @@ def _read(file: int) -> bytes:
 
 
 def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) -> bytes:
+    """The question as a message: JSON, in which equal ops of the graph are written once, and the curves' arrays."""
+    graph = problem.graph
+    number: dict[Any, int] = {}
+    ops = [number.setdefault((op.key, op.flops, op.bytes_moved, op.outputs), len(number)) for op in graph.ops]
+    distinct = dict(zip(ops, graph.ops))
     head = json.dumps({
-        "graph": problem.graph.to_json(), "machine": problem.machine.to_json(), "policy": policy,
-        "options": dict(options),
+        "ids": graph.ids, "ops": ops, "distinct": [distinct[i].to_json() for i in range(len(distinct))],
+        "edges": graph.edges, "machine": problem.machine.to_json(), "policy": policy, "options": dict(options),
     }).encode()  # fmt: skip
     return len(head).to_bytes(_LENGTH_BYTES, "big") + head + to_bytes(problem.curves)
 
@@ -133,7 +141,9 @@ def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) ->
 def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
     end = _LENGTH_BYTES + int.from_bytes(message[:_LENGTH_BYTES], "big")
     asked = json.loads(message[_LENGTH_BYTES:end])
-    graph, machine = OpGraph.from_json(asked["graph"]), Machine.from_json(asked["machine"])
+    distinct = [Op.from_json(op, pointer="") for op in asked["distinct"]]
+    ops, edges = (distinct[number] for number in asked["ops"]), (Edge(*edge) for edge in asked["edges"])
+    graph, machine = OpGraph(tuple(asked["ids"]), tuple(ops), tuple(edges)), Machine.from_json(asked["machine"])
     return Problem(graph, from_bytes(memoryview(message)[end:]), machine), asked["policy"], asked["options"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -64,10 +65,10 @@ def test_any_interleaving_keeps_order_and_cores(graph: OpGraph, seed: int, cores
         lanes = set(replay.teams[replay.team_of[op]].hardware_threads)
         assert taken.isdisjoint(lanes) if what == "start" else taken >= lanes
         taken ^= lanes
-    for first in range(len(graph)):
-        for second in range(len(graph)):
-            if replay.surely_before(first, second):
-                assert when["finish", first] <= when["finish", second]
+    for second, surely in replay.finished():
+        assert surely(second)
+        for first in filter(surely, range(len(graph))):
+            assert when["finish", first] <= when["finish", second]
     by_id = plan.by_id()
     for op, team in enumerate(replay.team_of):
         placed = by_id[graph.ids[op]]
@@ -76,6 +77,42 @@ def test_any_interleaving_keeps_order_and_cores(graph: OpGraph, seed: int, cores
 
 def chain(n: int) -> OpGraph:
     return OpGraph(tuple(f"op{i}" for i in range(n)), (Op("mul"),) * n, tuple(Edge(i, i + 1) for i in range(n - 1)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs(), st.integers(0, 2**32), st.sampled_from([(0,), (0, 1), (4, 5, 6, 7, 8)]))
+def test_it_is_certain_what_can_be_reached_by_waits_and_teams_alone(
+    graph: OpGraph, seed: int, cores: tuple[int, ...]
+) -> None:
+    replay = arrange(make_random_plan(graph, cores, seed=seed), graph)
+    reached: dict[int, set[int]] = {}
+    last: dict[int, int] = {}
+    for op in replay.order:
+        team = replay.team_of[op]
+        before = [*replay.waits[op], *([last[team]] if team in last else [])]
+        reached[op] = {op}.union(*(reached[other] for other in before))
+        last[team] = op
+    assert {op: set(filter(surely, range(len(graph)))) for op, surely in replay.finished()} == reached
+
+
+def test_a_replay_is_of_the_size_of_its_plan_and_not_of_ops_times_teams() -> None:
+    ops, cores = 4_000, tuple(range(128))
+    graph = OpGraph(
+        tuple(f"op{i}" for i in range(ops)), (Op("mul"),) * ops, tuple(Edge(i - 40, i) for i in range(40, ops))
+    )
+    plan = make_random_plan(graph, cores, seed=1)
+    tracemalloc.start()
+    try:
+        replay = arrange(plan, graph)
+        kept, peak = tracemalloc.get_traced_memory()
+        for _ in replay.finished():
+            pass
+        _, peak_after = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    matrix = 4 * ops * len(replay.teams)
+    assert kept < 2_000 * ops
+    assert max(peak, peak_after) < matrix / 8
 
 
 def test_a_chain_on_one_team_needs_no_waits() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.runtime.engines.replay import Replay
@@ -31,17 +31,29 @@ def lifetimes(touches: Sequence[Collection[int]], returned: Collection[int], rep
     for op, values in enumerate(touches):
         for value in values:
             users.setdefault(value, []).append(op)
+    final = _final_users(users, replay)
     last: list[list[int]] = [[] for _ in touches]
     counted: list[list[int]] = [[] for _ in touches]
     counts: dict[int, int] = {}
     for value, ops in users.items():
         if value in returned:
             continue
-        final = next((op for op in reversed(ops) if all(replay.surely_before(other, op) for other in ops)), None)
-        if final is not None:
-            last[final].append(value)
+        if value in final:
+            last[final[value]].append(value)
             continue
         counts[value] = len(ops)
         for op in ops:
             counted[op].append(value)
     return Lifetimes(tuple(map(tuple, last)), tuple(map(tuple, counted)), counts)
+
+
+def _final_users(users: Mapping[int, Sequence[int]], replay: Replay) -> dict[int, int]:
+    """The op that is in every run the last user of a value, for each value that has one."""
+    turn = dict(zip(replay.order, range(len(replay.order))))
+    latest: dict[int, list[int]] = {}
+    for value, ops in users.items():
+        latest.setdefault(max(ops, key=turn.__getitem__), []).append(value)
+    final: dict[int, int] = {}
+    for op, surely in replay.finished():
+        final.update((value, op) for value in latest.get(op, ()) if all(map(surely, users[value])))
+    return final

@@ -7,7 +7,10 @@ same order of start, so there is no deadlock.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -67,10 +70,6 @@ class Replay:
     waits: tuple[tuple[int, ...], ...]
     tells: tuple[tuple[int, ...], ...] = field(init=False)
     team_of: tuple[int, ...]
-    _place: tuple[int, ...]
-    """Position of each op in its team's sequence."""
-    _known: NDArray[np.int32]
-    """Shape (n_ops, n_teams): how many ops of each team have certainly finished when the op has."""
 
     def __post_init__(self) -> None:
         tells: list[list[int]] = [[] for _ in self.waits]
@@ -79,45 +78,98 @@ class Replay:
                 tells[other].append(op)
         object.__setattr__(self, "tells", tuple(map(tuple, tells)))
 
-    def surely_before(self, first: int, second: int) -> bool:
-        """Return whether in every run op `first` has finished when op `second` has."""
-        return bool(self._known[second, self.team_of[first]] > self._place[first])
+    def finished(self) -> Iterator[tuple[int, Callable[[int], bool]]]:
+        """Yield each op in order, with a function that says whether another op has finished in every run when it has.
+
+        The function is valid until the next op. It is computed anew by each call: to keep what is certain of all pairs
+        of ops would take far more memory than the plan.
+        """
+        previous = {op: before for ops in self.sequences for before, op in pairwise(ops)}
+        for op, _, surely in _clocks(self.order, previous, self.waits, _chains(self.teams, self.team_of)):
+            yield op, surely
 
 
 def arrange(plan: Plan, graph: OpGraph) -> Replay:
     """Return how to replay `plan`; PlanError where it is not a plan of `graph` or starts an op before a predecessor.
 
-    Superfluous waits are removed by vector clocks (Fidge 1988, Mattern 1989): a team that has waited for an op need not
-    wait for what had to finish before that op.
+    Superfluous waits are removed by vector clocks (`_clocks`): a team that has waited for an op need not wait for what
+    had to finish before that op.
     """
     placements = _placed(plan, graph)
     numbers: dict[Team, int] = {}
     team_of = tuple(numbers.setdefault(_team(placed), len(numbers)) for placed in placements)
     teams = tuple(numbers)
+    order = tuple(_order(placements, graph))
+    turn = dict(zip(order, range(len(order))))
     sequences: list[list[int]] = [[] for _ in teams]
-    place = [0] * len(graph)
-    waits: list[tuple[int, ...]] = [()] * len(graph)
-    known = np.zeros((len(graph), len(teams)), dtype=np.int32)
+    previous: dict[int, int] = {}
+    before: list[Sequence[int]] = [()] * len(graph)
     last_on: dict[tuple[int, int], int] = {}
-    turn: dict[int, int] = {}
-    for op in _order(placements, graph):
-        turn[op] = len(turn)
+    for op in order:
         mine = team_of[op]
-        before = {*graph.predecessors[op], *(last_on[at] for at in teams[mine].hardware_threads if at in last_on)}
-        clock = known[op]
+        hardware_threads = teams[mine].hardware_threads
+        others = {*graph.predecessors[op], *(last_on[at] for at in hardware_threads if at in last_on)}
+        before[op] = sorted(others, key=turn.__getitem__, reverse=True)
         if sequences[mine]:
-            clock[:] = known[sequences[mine][-1]]
-        awaited = []
-        for other in sorted(before, key=turn.__getitem__, reverse=True):
-            if clock[team_of[other]] <= place[other]:
-                awaited.append(other)
-                np.maximum(clock, known[other], out=clock)
-        waits[op] = tuple(awaited)
-        place[op] = len(sequences[mine])
+            previous[op] = sequences[mine][-1]
         sequences[mine].append(op)
-        clock[mine] = len(sequences[mine])
-        last_on.update(dict.fromkeys(teams[mine].hardware_threads, op))
-    return Replay(teams, tuple(turn), tuple(map(tuple, sequences)), tuple(waits), team_of, tuple(place), known)
+        last_on.update(dict.fromkeys(hardware_threads, op))
+    waits: list[tuple[int, ...]] = [()] * len(graph)
+    for op, awaited, _ in _clocks(order, previous, before, _chains(teams, team_of)):
+        waits[op] = awaited
+    return Replay(teams, order, tuple(map(tuple, sequences)), tuple(waits), team_of)
+
+
+def _chains(teams: Sequence[Team], team_of: Sequence[int]) -> list[int]:
+    """For each op the number of a chain. Ops of a chain share a hardware thread, so they run one after the other.
+
+    There are at most as many chains as hardware threads, while a plan can have a team for each op.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    chain_of_team = [numbers.setdefault((team.cores[0], team.hardware_thread), len(numbers)) for team in teams]
+    return [chain_of_team[team] for team in team_of]
+
+
+def _clocks(
+    order: Sequence[int], previous: Mapping[int, int], before: Sequence[Sequence[int]], chain_of: Sequence[int]
+) -> Iterator[tuple[int, tuple[int, ...], Callable[[int], bool]]]:
+    """Yield each op in `order`, the ops of `before[op]` that it must wait for, and what has finished when it has.
+
+    `previous[op]` is the op before it in its team, `before[op]` what else must have finished, the latest first. An op
+    need not wait for what is certain by its team's order and its other waits. The last member is a function that tells
+    whether another op has certainly finished when this one has; it is valid until the next op.
+
+    Vector clocks (Fidge 1988, Mattern 1989): an op's clock says for each chain how many of its ops have finished. It is
+    (n_chains,) int32, and is dropped after the last op that asks for it.
+    """
+    askers = Counter(previous.values())
+    for others in before:
+        askers.update(others)
+    counts = [0] * (max(chain_of, default=0) + 1)
+    place = [0] * len(chain_of)
+    clocks: dict[int, NDArray[np.int32]] = {}
+    for op in order:
+        own = previous.get(op)
+        clock = np.zeros(len(counts), dtype=np.int32) if own is None else clocks[own].copy()
+        awaited = []
+        for other in before[op]:
+            if clock[chain_of[other]] < place[other]:
+                awaited.append(other)
+                np.maximum(clock, clocks[other], out=clock)
+        for other in before[op] if own is None else (own, *before[op]):
+            askers[other] -= 1
+            if not askers[other]:
+                del clocks[other]
+        mine = chain_of[op]
+        counts[mine] += 1
+        clock[mine] = place[op] = counts[mine]
+        if askers[op]:
+            clocks[op] = clock
+
+        def surely(other: int, clock: NDArray[np.int32] = clock) -> bool:
+            return bool(0 < place[other] <= clock[chain_of[other]])
+
+        yield op, tuple(awaited), surely
 
 
 def _placed(plan: Plan, graph: OpGraph) -> list[Placement]:

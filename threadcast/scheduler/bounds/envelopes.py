@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Envelopes:
     last: Integers
 
     @classmethod
+    @lru_cache(maxsize=2)  # a bound and every rounding of it ask for the same
     def of(cls, times: Times) -> Envelopes:
         """Return the envelopes of these times. Equal rows, of which networks have many, are computed once."""
         rows: dict[bytes, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,7 @@ class Flow:
         """Return the same paths with their weights multiplied by `factor`."""
         return Flow(self.through * factor, self.value * factor)
 
-    def with_path(self, path: list[int], weight: float, *, keep: float) -> Flow:
+    def with_path(self, path: Sequence[int], weight: float, *, keep: float) -> Flow:
         """Return this flow multiplied by `keep`, with `weight` added on `path`."""
         through = self.through * keep
         through[path] += weight
@@ -68,12 +68,12 @@ def best_flow(problem: Problem, envelopes: Envelopes) -> tuple[float, Flow]:
     flow. The bound is concave in the flow, and valid after every pass. Source of the method: Frank and Wolfe 1956, here
     applied to the dual of the LP of `allotment_lp`.
     """
-    cores, level_of = len(problem.machine), _levels_of(problem.graph)
+    cores, longest_path = len(problem.machine), _longest_path_of(problem.graph)
     flow = Flow(np.zeros(len(envelopes)), 0.0)
     best_s, best = flow.bound_s(envelopes, cores), flow
     passes = min(max(PASSES_TIMES_OPS // len(envelopes), PASSES[0]), PASSES[1])
     for i in range(passes):
-        path = longest_path(problem.graph, level_of(answer_s(envelopes, flow.through)))
+        path = longest_path(answer_s(envelopes, flow.through))
         step = 1 / (i + 3)  # 2 / (i + 2) is for smooth functions; half of it went further here
         usual = (flow.value or cores / 2) * step
         tried = [flow.with_path(path, usual * more, keep=1 - step) for more in TRIED]
@@ -110,11 +110,29 @@ def answer_s(envelopes: Envelopes, second_price: Floats) -> Floats:
     return np.asarray(np.where(here < last, here_s - share * fall, past_s))
 
 
-def longest_path(graph: OpGraph, level: Floats) -> list[int]:
-    """Return the ops of the longest path in order; among equals those of lowest position.
+def _longest_path_of(graph: OpGraph) -> Callable[[Floats], Sequence[int]]:
+    """A function from (n_ops,) seconds to the ops of the longest path in order; among equals those of lowest position.
 
-    `level`: (n_ops,) each op's longest path to the end, as `levels` returns it.
+    Compiled where numba is installed, ten times as fast then.
     """
+    from threadcast.scheduler.kernels.compiled import COMPILED  # numba is imported only where so much is to be done
+
+    if not COMPILED:
+        return lambda seconds: _followed(graph, levels(graph, seconds))
+    from threadcast.scheduler.kernels.longest_path import fill_longest_path
+
+    order = np.asarray(graph.topological_order, dtype=np.int64)
+    successors = CompressedRows.of(graph.successors)
+    path = np.empty(len(order), dtype=np.int64)
+
+    def longest_path(seconds: Floats) -> Sequence[int]:
+        found: Sequence[int] = path[: fill_longest_path(order, successors, seconds, path)].tolist()
+        return found
+
+    return longest_path
+
+
+def _followed(graph: OpGraph, level: Floats) -> list[int]:
     known = level.tolist()
     op = int(level.argmax())
     path = [op]
@@ -122,22 +140,3 @@ def longest_path(graph: OpGraph, level: Floats) -> list[int]:
         op = max(graph.successors[op], key=known.__getitem__)
         path.append(op)
     return path
-
-
-def _levels_of(graph: OpGraph) -> Callable[[Floats], Floats]:
-    """`levels` of one graph for many (n_ops,) seconds; compiled where numba is installed, ten times as fast then."""
-    from threadcast.scheduler.kernels.compiled import COMPILED  # numba is imported only where so much is to be done
-
-    if not COMPILED:
-        return lambda seconds: levels(graph, seconds)
-    from threadcast.scheduler.kernels.insertion import fill_levels
-
-    order = np.asarray(graph.topological_order, dtype=np.int64)
-    successors = CompressedRows.of(graph.successors)
-
-    def compiled(seconds: Floats) -> Floats:
-        level = np.empty(len(order))
-        fill_levels(order, successors, seconds, level)
-        return level
-
-    return compiled

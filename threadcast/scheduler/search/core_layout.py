@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -88,8 +89,8 @@ class CoreLayout:
         np.cumsum(self._counts[position], out=indptr[1:])
         cores_of = CompressedRows(indptr, np.empty(indptr[-1], dtype=np.int64))
         assign_cores(self._graph, order, self._allotment(position), np.inf, _room(len(order)), cores_of)
-        own = np.split(np.asarray(self._ids)[cores_of.indices], indptr[1:-1])
-        return timed(self._problem, order, [tuple(cores.tolist()) for cores in own])
+        cores = np.asarray(self._ids)[cores_of.indices].tolist()
+        return timed(self._problem, order, [tuple(cores[begin:end]) for begin, end in pairwise(indptr.tolist())])
 
     def annealed(
         self, sequence: CoreSequence, *, seed: int, enough_s: float, deadline_s: float, clock: Callable[[], float]

@@ -23,6 +23,8 @@ FIRST_ENDS, NEXT_END = 0.45, (0.6, 0.75)
 with other times of the ops. In the rest of the time the best schedule is annealed on real cores."""
 SIMULATED = 2
 """Number of schedules yielded if ops slow each other down: makespans are known then, and simulating takes time."""
+CPA_OPS = 2_000
+"""Most ops for which CPA's allotments are made: for 3,000 ops on 128 cores they took 1.5 s of the 2 s of a search."""
 ROUNDINGS = (0.0, RHO, 1.0)
 """Ways to round the relaxation's widths for large graphs: with all of them, recurrent networks of 5,400 and 14,000 ops
 on 16 to 128 cores took 1.18 of the lower bound, with RHO alone 1.19, with none 1.24."""
@@ -39,10 +41,11 @@ def shortest(
     """
     layout, begun_s = CoreLayout(problem, slowdowns=slowdowns), time.monotonic()
     large = len(problem.graph) > ANNEALED_OPS
+    allotments = list(_allotments(problem))
 
     def searched(seconds: Floats, least_s: float, part: float) -> list[CoreSequence]:
         instance = Instance.of(problem, seconds)
-        given = [instance.choice(allotment) for allotment in _allotments(problem, large=large)]
+        given = [instance.choice(allotment) for allotment in allotments]
         until_s = begun_s + part * (deadline_s - begun_s)
         search = Search(instance, bound_s=least_s, given=given, seed=seed, deadline_s=until_s)
         # On real cores a longer one can turn out shorter; on large graphs finding out takes longer than it is worth.
@@ -67,9 +70,9 @@ def shortest(
         yield layout.placements(sequence)
 
 
-def _allotments(problem: Problem, *, large: bool) -> Iterator[Integers]:
+def _allotments(problem: Problem) -> Iterator[Integers]:
     """Allotments of policies, to start from: the relaxation's widths and, as there is time for them, CPA's."""
-    if not large:
+    if len(problem.graph) <= CPA_OPS:
         yield from (kind(problem).allotment for kind in (Cpa, Mcpa, LpRounding))
         return
     for rho in ROUNDINGS:
