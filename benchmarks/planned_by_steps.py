@@ -21,7 +21,11 @@ def planned_by_steps(captured: Captured, machine: Machine) -> SolvedProblem:
                 if not maker.start_planning():
                     search.nothing_to_correct()
                     continue
-                while (plan := maker.poll()) is None:
+                while (answer := maker.poll()) is None:
                     time.sleep(0.01)
-                search.planned(plan.makespan_s)
+                if answer.plan is None:
+                    search.look_again()
+                    continue
+                maker.accept(answer)
+                search.planned(answer.plan.makespan_s)
     return maker.plans[search.best]

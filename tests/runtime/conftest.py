@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,11 +21,11 @@ from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
+from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuning import plan_maker, tuning
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.machine import TuningMachine
-from threadcast.scheduler.policies import Problem
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,8 @@ def every_fifth_step_verified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are captured at once, however short they are, and learning may take as long as all the rest."""
+    """Calls are captured at once, however short they are, and learning may take any time and stores nothing."""
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
 
@@ -80,16 +80,19 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def ask(self, problem: Problem, *, options: Mapping[str, Any]) -> None:
+    def ask_forecast(self, question: Question) -> None:
         """Begin with another problem."""
-        self._problem, self._looks = problem, 0
+        self._question, self._looks = question, 0
 
-    def result(self) -> Plan | None:
+    def forecast(self) -> Answer | None:
         """The plan, from the second look on."""
         self._looks += 1
         if self._looks < 2:
             return None
-        return sequential(self._problem.graph, self._problem.machine, self._problem.curves.cases[0])
+        graph, machine, curves = self._question.graph, self._question.machine, self._question.curves
+        assert curves is not None
+        plan = sequential(graph, machine, curves.cases[0])
+        return Answer(plan, curves, plan.makespan_s)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -98,7 +101,7 @@ class SequentialPlanner:
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come without another process, so that nothing depends on how fast the machine is."""
-    monkeypatch.setattr(plan_maker, "PlannerProcess", SequentialPlanner)
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
 
 
 class PlansWin(TuningMachine):

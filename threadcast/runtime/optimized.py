@@ -82,6 +82,8 @@ class Optimized:
         settings = Settings.read()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._share: float = settings["engine.tuning_share"]
+        feedback: str = settings["engine.feedback"]
+        self._feedback = {"off": None, "local": settings["store"]}.get(feedback, feedback)
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
@@ -184,6 +186,7 @@ class Optimized:
         finally:
             for warm_up, share in before:
                 warm_up.share = share
+
     def traced_step(self) -> TracedStep:
         """Run a traced step by the plan that ran the last call, and restore all that it changes.
 
@@ -244,6 +247,7 @@ class Optimized:
                 backends=self._backends(arguments, len(self.machine)),
                 fuse=self._fuse,
                 checked=self._shadowed,
+                store=self._feedback,
                 warm_up=WarmUp(self._share, eager_s=self._short.take(kind)),
             )
         except FirstStepMissing:

@@ -58,13 +58,14 @@ def test_where_no_op_ran_so_all_ops_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "counts", "steps"),
-    [(1, [1], 5), (2, [2, 1], 5), (3, [3, 2, 1], 3), (4, [4, 3, 2, 1], 2), (16, [16, 8, 4, 1], 2),
-     (128, [128, 64, 32, 1], 2), (256, [256, 128, 64, 1], 2)],
+    ("cores", "counts", "most", "steps"),
+    [(1, [1], 1, 5), (2, [2, 1], 2, 5), (3, [3, 2, 1], 3, 3), (4, [4, 3, 2, 1], 4, 2), (16, [16], 4, 2),
+     (256, [256], 4, 2)],
 )  # fmt: skip
-def test_looks_go_from_all_cores_downwards_and_take_few_calls(cores: int, counts: list[int], steps: int) -> None:
+def test_looks_begin_with_all_cores_and_take_few_calls(cores: int, counts: list[int], most: int, steps: int) -> None:
     looks = LookSchedule.of(Machine.uniform("m", cores))
     assert [case.threads for case in looks.cases] == counts
-    assert looks.steps == steps
-    assert looks.uniform * (WARM_UP + looks.steps) <= LOOK_CALLS
-    assert looks.slowdown(looks.uniform - 1) == cores
+    assert (looks.most, looks.steps) == (most, steps)
+    assert looks.most * (WARM_UP + looks.steps) <= LOOK_CALLS
+    assert [looks.slowdown(i) for i in range(looks.uniform)] == [cores / count for count in counts]
+    assert looks.slowdown(looks.uniform) == 1.0

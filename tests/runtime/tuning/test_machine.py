@@ -36,7 +36,7 @@ from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
 from threadcast.runtime.tuning.warm_up import START_S, WarmUp
 
-LOOKS = LookSchedule((Case(2), Case(1)), 5)
+LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 AS_GIVEN, CHANNELS_LAST = Variant(MemoryFormat.AS_GIVEN), Variant(MemoryFormat.CHANNELS_LAST)
 
 
@@ -336,15 +336,16 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(
         formats=st.permutations(list(MemoryFormat)), both=st.booleans(), fuse=st.booleans(),
-        backends=st.integers(0, 2), stored=st.none() | st.floats(0.01, 10.0), other_format=st.booleans(),
+        backends=st.integers(0, 2), known=st.booleans(), stored=st.none() | st.floats(0.01, 10.0),
+        other_format=st.booleans(),
         can_fuse=st.booleans(),
     )  # fmt: skip
     def begin(
-        self, formats: list[MemoryFormat], both: bool, fuse: bool, backends: int, stored: float | None,
+        self, formats: list[MemoryFormat], both: bool, fuse: bool, backends: int, known: bool, stored: float | None,
         other_format: bool, can_fuse: bool,
     ) -> None:  # fmt: skip
         formats = formats[: 1 + both]
-        self.machine = TuningMachine(formats, LOOKS, fuse=fuse)
+        self.machine = TuningMachine(formats, LOOKS, fuse=fuse, known=known)
         variants = [*map(Variant, formats)]
         self.shell = Shell(
             self.machine, backends=backends,
@@ -382,6 +383,14 @@ class AnyOrder(RuleBasedStateMachine):
     def plan_comes(self, predicted_s: float) -> None:
         self.shell.planning = None
         self.shell.carry_out(self.machine.planned(predicted_s))
+
+    @precondition(lambda self: self._running() and self.machine.state is State.PLANNING and self.shell.planning)
+    @rule()
+    def look_again(self) -> None:
+        search = self.machine._search
+        if search is not None and len(search.look_s) < 5:
+            self.shell.planning = None
+            self.shell.carry_out(self.machine.look_again())
 
     @precondition(lambda self: self.machine.state is State.PLANNING and self.shell.planning)
     @rule()

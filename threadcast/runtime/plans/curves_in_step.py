@@ -32,30 +32,33 @@ UNIFORM = 4
 class LookSchedule:
     """The looks at a graph's operators: the cases of the first ones, from all cores downwards, each for all operators.
 
-    `steps` is the number of timed steps of a look.
+    `most` is the largest number of looks: for those after the first ones, forecasts say which operator is looked at
+    with how many threads. `steps` is the number of timed steps of a look.
     """
 
     cases: tuple[Case, ...]
+    most: int
     steps: int
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """Return the schedule for this machine: all its cases where they are few, else some of them."""
+        """Return the schedule for this machine: looks with all its cases where they are few, else with all cores."""
         cases = sorted(machine.cases(), key=lambda case: -case.threads)
-        if len(cases) > UNIFORM:
-            wanted = [len(machine) / 2**i for i in range(UNIFORM - 1)] + [1]
-            cases = [min(cases, key=lambda case: abs(case.threads - count)) for count in wanted]
-        steps = min(MOST_STEPS, LOOK_CALLS // len(cases) - WARM_UP)
-        return cls(tuple(dict.fromkeys(cases)), steps)
+        few = len(cases) <= UNIFORM
+        most = len(cases) if few else UNIFORM
+        return cls(tuple(cases if few else cases[:1]), most, min(MOST_STEPS, LOOK_CALLS // most - WARM_UP))
 
     @property
     def uniform(self) -> int:
-        """Number of looks."""
+        """Number of the first looks, which time all operators with the same number of threads."""
         return len(self.cases)
 
     def slowdown(self, number: int) -> float:
-        """Ratio of a look's time to that of the first where operators use all the threads that they are given."""
-        return self.cases[0].threads / self.cases[number].threads
+        """Longest expected ratio of a look's time to the first's: where operators use all threads that they get.
+
+        A look that forecasts propose mostly runs operators near their best thread count.
+        """
+        return self.cases[0].threads / self.cases[number].threads if number < self.uniform else 1.0
 
 
 def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> CurveTable:
@@ -67,13 +70,19 @@ def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> Cu
         raise InvalidInput("every case needs a trace or more")
     times = np.array(
         [
-            np.quantile([_seconds(graph, trace) for trace in of_case], (0.25, 0.5, 0.75), axis=0)
+            np.quantile([seconds_in_step(graph, trace) for trace in of_case], (0.25, 0.5, 0.75), axis=0)
             for of_case in traces.values()
         ]
     )  # (cases, 3, ops)
-    low, middle, high = np.maximum(times, _LEAST_S).transpose(1, 2, 0)
+    low, middle, high = np.maximum(times, LEAST_S).transpose(1, 2, 0)
     source = np.full(middle.shape, list(Source).index(Source.MEASURED), dtype=np.int8)
     return CurveTable(tuple(traces), middle, low, high, source, "in-step")
+
+
+def seconds_in_step(graph: OpGraph, trace: Trace) -> list[float]:
+    """Return the seconds of each op in the trace, in the graph's order; at least `LEAST_S`."""
+    ran = trace.by_id()
+    return [max(ran[op_id].finish_s - ran[op_id].start_s, LEAST_S) for op_id in graph.ids]
 
 
 def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
@@ -91,7 +100,7 @@ def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trac
     took: defaultdict[tuple[bool, str], float] = defaultdict(float)
     expected: defaultdict[tuple[bool, str], float] = defaultdict(float)
     ran = traces[0].by_id()
-    seconds = np.median([_seconds(graph, trace) for trace in traces], axis=0)
+    seconds = np.median([seconds_in_step(graph, trace) for trace in traces], axis=0)
     for i, (op_id, op) in enumerate(zip(graph.ids, graph.ops, strict=True)):
         threads = ran[op_id].threads
         if threads not in column:
@@ -110,17 +119,11 @@ def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trac
 
     by_case = [[factor(op.kind, case.threads == cores) for case in alone.cases] for op in graph.ops]
     scale = np.array(by_case).reshape(alone.seconds.shape)
-    scaled = {name: np.maximum(getattr(alone, name) * scale, _LEAST_S) for name in ("seconds", "low", "high")}
+    scaled = {name: np.maximum(getattr(alone, name) * scale, LEAST_S) for name in ("seconds", "low", "high")}
     return replace(alone, **scaled)
 
 
-_LEAST_S = 1e-9
+LEAST_S = 1e-9
 """Fewest seconds of an op: clocks cannot measure less."""
 _ANY = ""
 """Stands for all kinds of ops together."""
-
-
-def _seconds(graph: OpGraph, trace: Trace) -> list[float]:
-    """Seconds of each op in the trace, in the graph's order."""
-    ran = trace.by_id()
-    return [ran[op_id].finish_s - ran[op_id].start_s for op_id in graph.ids]

@@ -35,7 +35,8 @@ class TuningMachine:
     """Decides what runs each step of one kind of call.
 
     `formats` are the memory formats to try, in this order; `looks` says at which thread counts operators are timed.
-    With `fuse` the fastest variant is also tried with fused operators. `warm_up` counts what learning costs, and says
+    With `fuse` the fastest variant is also tried with fused operators. With `known` something is known of operators on
+    this machine, so that a plan is made before any look. `warm_up` counts what learning costs, and says
     how much it may cost; without it, anything.
 
     Call `start` first. Then, for each step: carry out all instructions, and those that their answers return; call
@@ -45,8 +46,9 @@ class TuningMachine:
     """
 
     def __init__(
-        self, formats: Sequence[MemoryFormat], looks: LookSchedule, *, fuse: bool, warm_up: WarmUp | None = None
-    ) -> None:
+        self, formats: Sequence[MemoryFormat], looks: LookSchedule, *, fuse: bool, known: bool = False,
+        warm_up: WarmUp | None = None,
+    ) -> None:  # fmt: skip
         self.moves = Moves()
         self.warm_up = WarmUp() if warm_up is None else warm_up
         self.best: ContenderId = DEFAULT
@@ -61,7 +63,7 @@ class TuningMachine:
         """Seconds that the caller's steps took in each state."""
         self.awaited: Instruction | None = None
         """The instruction that must be answered before the next step; None where there is none."""
-        self._formats, self._looks = tuple(formats), looks
+        self._formats, self._looks, self._known = tuple(formats), looks, known
         self._queue = VariantQueue(formats, fuse=fuse)
         self._variant = Variant(formats[0])
         """The variant that is being captured or searched."""
@@ -165,8 +167,12 @@ class TuningMachine:
     def captured(self) -> Instructions:
         """Answer to `Capture`: the graph was captured."""
         self._answer("captured", do.Capture)
-        self._search = PlanSearch(self._looks.uniform, self.moves, look_steps=self._looks.steps)
+        self._search = PlanSearch(
+            self._looks.uniform, self.moves, look_steps=self._looks.steps, known=self._known
+        )  # fmt: skip
         self._unchecked = True
+        if self._known:
+            self._pending = do.MakePlan(self._variant)
         return ()
 
     def not_captured(self) -> Instructions:
@@ -179,6 +185,14 @@ class TuningMachine:
         self._pending = self.awaited
         self._answer("later", do.Capture)
         return ()
+
+    def accepts(self, pessimistic_s: float) -> bool:
+        """Return whether a plan that has been made is to be tried, rather than operators to be looked at before.
+
+        A plan from forecasts alone is, if its pessimistic forecast of `pessimistic_s` seconds beats the best way known.
+        """
+        search, best_s = self._searching("a plan"), self.best_s
+        return bool(search.look_s) or best_s is None or pessimistic_s < best_s
 
     def planned(self, predicted_s: float) -> Instructions:
         """Answer to `MakePlan`: the plan is made, and predicts `predicted_s` seconds for a step."""

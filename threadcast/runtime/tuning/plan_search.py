@@ -48,12 +48,13 @@ class Meanwhile:
 class PlanSearch:
     """Decides what runs each step of the search, and when a plan has to be made.
 
-    The first `looks` looks follow each other without a question, unless the first shows that the graph is hopeless;
+    With `known` the search begins with a plan from what is known, and takes looks only where that does not hold. The
+    first `looks` looks follow each other without a question, unless the first shows that the graph is hopeless;
     `look_steps` is the number of timed steps of each. `best` is the number of the best plan, None until it is known.
     Looks and plans are numbered from 0 in the order in which they were taken and made.
     """
 
-    def __init__(self, looks: int, moves: Moves | None = None, *, look_steps: int) -> None:
+    def __init__(self, looks: int, moves: Moves | None = None, *, look_steps: int, known: bool = False) -> None:
         self.moves = moves or Moves(State.WAITING)
         self.best: int | None = None
         self.predicted_s: list[float] = []
@@ -65,7 +66,10 @@ class PlanSearch:
         self._looks, self._look_steps = looks, look_steps
         self._seconds: list[float] = []
         """Seconds of each step of the current look or trial so far."""
-        self.moves.to(State.PROBING, f"{looks} looks to take")
+        if known:
+            self.moves.to(State.PLANNING, "operators may be known")
+        else:
+            self.moves.to(State.PROBING, f"{looks} looks to take")
 
     @property
     def at_start(self) -> bool:
@@ -104,9 +108,9 @@ class PlanSearch:
         return len(self.look_s) == 1 and self.look_s[0] > HOPELESS * best_s
 
     def look_again(self) -> None:
-        """Record that one more look has to be taken before a plan can be made."""
+        """Record that looks have to be taken before a plan can be made: the first ones, or one more."""
         self.moves.to(State.PROBING, "the plan depends on operators that are not known well enough")
-        self._looks += 1
+        self._looks = max(self._looks, len(self.look_s) + 1)
 
     def planned(self, predicted_s: float) -> None:
         """Record that a plan was made, which predicts `predicted_s` seconds for a step."""
@@ -128,8 +132,12 @@ class PlanSearch:
     def _tried(self, step_s: float) -> bool:
         self.step_s.append(step_s)
         predicted_s = self.predicted_s[-1]
-        if abs(step_s - predicted_s) <= CLOSE * step_s or len(self.step_s) >= MOST_PLANS:
+        close = abs(step_s - predicted_s) <= CLOSE * step_s
+        if close or (self.look_s and len(self.step_s) >= MOST_PLANS):
             self._choose()
+            return False
+        if not self.look_s:
+            self.look_again()
             return False
         self.moves.to(State.PLANNING, f"a plan takes {step_s:.3g} s, not {predicted_s:.3g} s")
         return True

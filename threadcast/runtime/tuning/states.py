@@ -44,10 +44,10 @@ _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RESUMED, State.WAITING}) | _ENDS,
     State.RESUMED: frozenset({State.WAITING}) | _ENDS,
-    State.WAITING: frozenset({State.PROBING, State.SETTLED}) | _ENDS,
+    State.WAITING: frozenset({State.PROBING, State.PLANNING, State.SETTLED}) | _ENDS,
     State.PROBING: frozenset({State.PLANNING, State.WAITING}) | _ENDS,
     State.PLANNING: frozenset({State.TRYING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,
-    State.TRYING: frozenset({State.PLANNING, State.WAITING, State.COMPARING}) | _ENDS,
+    State.TRYING: frozenset({State.PLANNING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,
     State.COMPARING: frozenset({State.WAITING, State.SETTLED, State.COMPARING}) | _ENDS,
     State.SETTLED: frozenset({State.COMPARING}) | _ENDS,
     State.GIVEN_UP: frozenset({State.CLOSED}),

@@ -22,6 +22,7 @@ from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.step_forecasts import Answer, is_there
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
@@ -55,7 +56,8 @@ class Tuning:
     `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
-    how much time learning may lose; without it, any.
+    how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
+    this machine, which looks add to.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -74,6 +76,7 @@ class Tuning:
         fuse: bool = True,
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
+        store: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -93,7 +96,10 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._states = TuningMachine(self._graphs.formats, LookSchedule.of(machine), fuse=fuse, warm_up=self._warm_up)
+        self._store = store
+        self._states = TuningMachine(
+            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up
+        )
         self._instructions: Instructions = ()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -182,8 +188,8 @@ class Tuning:
         """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
         if self._states.state is State.PLANNING:
             for maker in self._makers.values():
-                if (plan := maker.poll()) is not None:
-                    self._carry_out(self._states.planned(plan.makespan_s))
+                if (answer := maker.poll()) is not None:
+                    self._carry_out(self._answered(maker, answer))
         elif self._states.state is State.SETTLED and self._contenders.more_backends:
             return_free_memory()
             if (backend := self._contenders.open_backend()) is not None:
@@ -228,6 +234,13 @@ class Tuning:
                 self._give_up(reason)
         return ()
 
+    def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
+        """Pass the answer of the planning process on to the state machine."""
+        if answer.plan is None or answer.pessimistic_s is None or not self._states.accepts(answer.pessimistic_s):
+            return self._states.look_again()
+        maker.accept(answer)
+        return self._states.planned(answer.plan.makespan_s)
+
     def _start(self) -> Instructions:
         """Begin with the plan that an earlier process stored, where it can run."""
         try:
@@ -252,7 +265,9 @@ class Tuning:
             return self._states.not_captured()
         self._first_steps.forget(variant, search=True)
         before = partial(self._format.set, variant.memory_format)
-        self._makers[variant] = PlanMaker(captured, self._machine, planner=self._planner, before=before)
+        self._makers[variant] = PlanMaker(
+            captured, self._machine, planner=self._planner, store=self._store, before=before
+        )
         return self._states.captured()
 
     def _use(self, variant: Variant, number: int) -> None:
