@@ -14,7 +14,7 @@ def planned_by_steps(captured: Captured, machine: Machine) -> SolvedProblem:
     """The plan, from steps that are run here."""
     looks = LookSchedule.of(machine)
     search = PlanSearch(looks.uniform, look_steps=looks.steps)
-    with closing(Planner()) as planner, closing(PlanMaker(captured, machine, planner=planner)) as maker:
+    with closing(Planner(machine)) as planner, closing(PlanMaker(captured, machine, planner=planner)) as maker:
         while search.best is None:
             _, makespan_s = maker.run(search.next_runner())
             if makespan_s is not None and search.observe(makespan_s):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -79,6 +79,9 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
+
+    def __init__(self, *, cpus: Collection[int]) -> None:
+        """Nothing to start."""
 
     def ask_forecast(self, question: Question) -> None:
         """Begin with another problem."""

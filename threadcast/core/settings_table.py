@@ -45,7 +45,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("engine.feedback", str, "local", "Where optimised steps store how long operators took, to plan others "
                 "from it: local (the setting store), off, or the SQLAlchemy URL of another store."),
         Setting("engine.tuning_share", float, 0.05, "Share of the time since the first call that learning may lose "
-                "against the best way known, and a second at the start; 1 is any time.", minimum=0, maximum=1),
+                "against the best way known, and 1.5 seconds at the start; 1 is any time.", minimum=0, maximum=1),
         Setting("engine.least_step_us", float, 100.0, "Calls that take less time in PyTorch are left alone.",
                 "microseconds", minimum=0),
         Setting("engine.verify_every", int, 0, "Optimised steps from one that is also run by PyTorch, on copies of the "

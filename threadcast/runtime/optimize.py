@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured, capture_forward, capture_training
+from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.core import Machine, read_machine
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
@@ -241,6 +242,7 @@ def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
 
 def _machine(cores: int | None) -> Machine:
     keep_freed_memory()
+    load_fake_tensors()
     return read_machine(cores=cores)
 
 

@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -43,7 +43,8 @@ class PlannerProcess:
     """A process that makes one plan at a time. Use it from one thread at a time, and `close` it in the end.
 
     The process ends when the thread that created it ends, so create it in a thread that lives long enough.
-    `background`: the process has the lowest priority, and uses CPU time that no other process wants. `stderr` is where
+    `background`: the process has the lowest priority, and uses CPU time that no other process wants. `cpus` are the
+    numbers of the only CPUs that it runs on, None for all. `stderr` is where
     its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error.
 
     A process that is started some seconds before the first `ask` has loaded its libraries by then. One that is asked at
@@ -53,7 +54,10 @@ class PlannerProcess:
     module = __name__
     """The module that the process runs as a script. A subclass names its own, which calls `serve`."""
 
-    def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
+    def __init__(
+        self, *, background: bool = False, cpus: Collection[int] | None = None,
+        stderr: int | None = subprocess.DEVNULL,
+    ) -> None:  # fmt: skip
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
         command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
@@ -65,6 +69,9 @@ class PlannerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        if cpus is not None:
+            with suppress(OSError):  # the process has ended, as `result` says, or the CPUs were taken away
+                os.sched_setaffinity(self._process.pid, cpus)
 
     @property
     def pid(self) -> int:

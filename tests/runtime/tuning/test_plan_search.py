@@ -28,17 +28,6 @@ def probed(seconds: tuple[float, float] = (1.0, 2.0)) -> PlanSearch:
     return search
 
 
-@pytest.mark.parametrize("seconds", [(1.0, 2.0), (2.0, 1.0)])
-def test_the_fastest_look_or_plan_is_known(seconds: tuple[float, float]) -> None:
-    search = probed(seconds)
-    assert search.moves.state is State.PLANNING
-    assert search.fastest == (Look(seconds.index(1.0)), 1.0)
-    search.planned(0.5)
-    assert search.next_runner() == Try(0)
-    take(search, 0.5)
-    assert search.fastest == (Try(0), 0.5)
-
-
 def test_one_more_look_is_taken_where_it_is_asked_for() -> None:
     search = probed()
     search.look_again()

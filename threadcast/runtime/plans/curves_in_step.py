@@ -53,6 +53,15 @@ class LookSchedule:
         """Number of the first looks, which time all operators with the same number of threads."""
         return len(self.cases)
 
+    @property
+    def calls(self) -> int:
+        """Number of steps of the first looks."""
+        return self.uniform * (WARM_UP + self.steps)
+
+    def leaves_core(self, number: int) -> bool:
+        """Return whether a look, one of the first, leaves a core idle."""
+        return number < self.uniform and self.cases[number].threads < self.cases[0].threads
+
     def slowdown(self, number: int) -> float:
         """Longest expected ratio of a look's time to the first's: where operators use all threads that they get.
 

@@ -27,6 +27,9 @@ CHECK_STEPS = 2.5
 UNKNOWN = 0.5
 """Share by which a step is expected to be slower than the best way known where nothing is known of it."""
 _RECENT = 15
+FORECAST_S = 1.0
+"""Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
+as long."""
 PLANNING_S = 0.2
 """Seconds that making a plan is expected to cost steps, by the cores that it uses. A convention."""
 
@@ -167,11 +170,11 @@ class TuningMachine:
     def captured(self) -> Instructions:
         """Answer to `Capture`: the graph was captured."""
         self._answer("captured", do.Capture)
-        self._search = PlanSearch(
-            self._looks.uniform, self.moves, look_steps=self._looks.steps, known=self._known
-        )  # fmt: skip
+        looks_s = self._looks.calls * (self.warm_up.eager_s or 0.0)
+        known = self._known and looks_s > FORECAST_S
+        self._search = PlanSearch(self._looks.uniform, self.moves, look_steps=self._looks.steps, known=known)
         self._unchecked = True
-        if self._known:
+        if known:
             self._pending = do.MakePlan(self._variant)
         return ()
 
@@ -287,23 +290,23 @@ class TuningMachine:
         return self._settle()
 
     def _next_of_search(self, search: PlanSearch) -> Runner:
-        if self.state is State.PLANNING:
-            fastest, best_s = search.fastest, self.best_s
-            if fastest is not None and (best_s is None or fastest[1] < best_s):
-                return SearchStep(self._variant, Meanwhile(fastest[0]))
+        if self.state is State.PLANNING and self._pending is not None:
             return ContenderStep(self.best)
+        if self.state is State.PLANNING:
+            # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
+            beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
+            return SearchStep(self._variant, Meanwhile(Look(min(beside)[1]))) if beside else ContenderStep(self.best)
         if search.at_start and not self.warm_up.allows(self._search_s(search)):
             return ContenderStep(self.best)
         return SearchStep(self._variant, search.next_runner())
 
     def _count(self, runner: Runner, seconds: float, call_s: float) -> None:
         """Record a call for `warm_up`. What the best way takes longer than before is not lost, the machine is slower;
-        only what came before and after its step is."""
+        only what came before and after its step is. While a plan is being made it may run with fewer cores."""
         by_best = isinstance(runner, ContenderStep) and runner.contender == self.best
-        meanwhile = isinstance(runner, SearchStep) and isinstance(runner.step, Meanwhile)
-        best_s = seconds if by_best or meanwhile else self.best_s
+        best_s = seconds if by_best and self.state is not State.PLANNING else self.best_s
         self.warm_up.ran(call_s, lost_s=0.0 if best_s is None else call_s - best_s)
-        if by_best and self.state is not State.PLANNING:  # which takes cores away
+        if by_best and self.state is not State.PLANNING:
             if self.best is DEFAULT:
                 self.warm_up.ran_eager(seconds)
             else:

@@ -28,7 +28,7 @@ from threadcast.runtime.plans.step_forecasts import Answer, Observed, Question
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
 from threadcast.scheduler.policies import Problem
 
-PLANNING_S = 0.5
+PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
 
 _logger = logging.getLogger("threadcast")
@@ -43,23 +43,19 @@ class SolvedProblem:
 
 
 class Planner:
-    """One planning process for all graphs of a call. It starts when `start` or `ask` is first called."""
+    """One planning process for all graphs of a call, on the last core of `machine`; it starts at the first question."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self._cpus = machine.cores[-1].cpus
         self._process: ForecastingPlanner | None = None
         self._asked = False
-
-    def start(self) -> None:
-        """Start the process, if it does not run: it loads its libraries while there is nothing to plan."""
-        if self._process is None:
-            self._process = ForecastingPlanner()
 
     def ask(self, question: Question) -> None:
         """Begin a plan. One that was not fetched is given up."""
         if self._asked:
             self.close()
-        self.start()
-        assert self._process is not None
+        if self._process is None:
+            self._process = ForecastingPlanner(cpus=self._cpus)
         self._process.ask_forecast(question)
         self._asked = True
 

@@ -77,13 +77,6 @@ class PlanSearch:
         return not self._seconds and self.moves.state is not State.PLANNING
 
     @property
-    def fastest(self) -> tuple[Look | Try, float] | None:
-        """The fastest look or plan so far and its seconds; None before the first."""
-        known: list[tuple[Look | Try, float]] = [(Look(i), seconds) for i, seconds in enumerate(self.look_s)]
-        known += [(Try(i), seconds) for i, seconds in enumerate(self.step_s)]
-        return min(known, key=lambda one: one[1], default=None)
-
-    @property
     def steps(self) -> int:
         """Number of steps of the current look or trial."""
         return WARM_UP + (TRIAL_STEPS if self.moves.state is State.TRYING else self._look_steps)

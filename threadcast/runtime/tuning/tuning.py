@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
@@ -89,7 +91,7 @@ class Tuning:
         self._contenders = OpenContenders(default, model_format, machine, backends)
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
-        self._planner = Planner()
+        self._planner = Planner(machine)
         self._makers: dict[Variant, PlanMaker] = {}
         self._plans: dict[Variant, VariantPlan] = {}
         self._first_steps = FirstSteps(checked)
@@ -173,6 +175,8 @@ class Tuning:
         if isinstance(runner, SearchStep):
             return partial(self._makers[runner.variant].run, runner.step)
         run = self._contenders[runner.contender].run
+        if runner.contender is DEFAULT and self._states.state is State.PLANNING:
+            run = partial(_beside_planner, run, max(1, len(self._machine) - 1))
         return lambda *arguments: (run(*arguments), None)
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
@@ -257,7 +261,6 @@ class Tuning:
         return self._states.start(stored=variant_plan.variant, step_s=step_s)
 
     def _capture(self, variant: Variant) -> Instructions:
-        self._planner.start()
         if not self._graphs.compiled(variant):
             return self._states.later()
         captured = self._graphs.find(variant)
@@ -354,3 +357,14 @@ class Tuning:
             maker.close()
         self._makers.clear()
         self._contenders.close_all_but(DEFAULT)
+
+
+def _beside_planner(run: Run, threads: int, *arguments: Any) -> Any:
+    """Run a step of PyTorch's with at most so many threads: the planning process has one core, and all threads would
+    wait for the one that shares it with that, at the end of every operator."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(threads, before))
+    try:
+        return run(*arguments)
+    finally:
+        torch.set_num_threads(before)

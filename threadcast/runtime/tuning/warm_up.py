@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-START_S = 1.0
+START_S = 1.5
 """Seconds that learning may lose at once, before any share of the time, beside the capture of the first graph."""
 EAGER_STEPS = 2
 """Timed steps of eager PyTorch, after the first call's, after which it is known how long one takes."""
