@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-
 QUIET = 0.1
 """Part of all cores' time that others may use while something is measured."""
 
