@@ -133,11 +133,12 @@ else
 endif
 
 # How optimised steps begin: cumulative time against eager from the first call on, of ten networks: docs/warmup-tables.md
-# and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle. LONG=1 first measures how fast
-# they become when settling may take ten minutes: data/studies/long_measurement.csv.
+# and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle, ONLY=networks, small (functions
+# of microseconds) or shapes. LONG=1 first measures how fast they become when settling may take ten minutes:
+# data/studies/long_measurement.csv.
 bench-warmup: $(READY)
 	$(if $(LONG),$(BIN)/python benchmarks/warmup.py --long --seconds 600 $(if $(NETWORKS),--networks "$(NETWORKS)"))
-	$(BIN)/python benchmarks/warmup.py --write $(if $(SECONDS),--seconds $(SECONDS)) $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(STATES),--states $(STATES))
+	$(BIN)/python benchmarks/warmup.py --write $(if $(SECONDS),--seconds $(SECONDS)) $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(STATES),--states $(STATES)) $(if $(ONLY),--only $(ONLY))
 
 # Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
 SET ?= $(shell uname -m)-$(shell nproc)c

@@ -40,6 +40,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "profiling-tables.md"
 SAMPLES = 5
 """Samples behind a measurement of a recorded op. Campaigns time at least six batches."""
 
+CHECK = 5
+"""Ops whose choices are checked at the end, as `threadcast profile` does by default."""
+
 NETWORKS = (*paper_networks.LIU, "phased_lstm_medium", "pathnet_medium", "googlenet_medium")
 ADSALA = {"sgemm": "sgemm_mkl_cascadelake.csv.gz", "sdot": "sdot_mkl_cascadelake.csv.gz"}
 
@@ -156,12 +159,14 @@ def rivals() -> list[Rival]:
     return [*followed, *spread, *climbs, Rival("all cases", lambda enough: EveryCase(), _interpolated)]
 
 
-def campaign(workload: Workload, rival: Rival, *, seed: int, enough: float) -> dict[str, float | None]:
+def campaign(
+    workload: Workload, rival: Rival, *, seed: int, enough: float, check: int = CHECK
+) -> dict[str, float | None]:
     """The figures of one campaign."""
-    replay, started_s = workload.replay(seed), time.perf_counter()
+    replay, started_s, proposer = workload.replay(seed), time.perf_counter(), rival.proposer(enough)
     with TemporaryDirectory() as folder, Store.open(Path(folder) / "store.db") as store:
         report = Campaign(
-            replay, rival.proposer(enough), store, enough=enough, busy_limit=None,
+            replay, proposer, store, enough=enough, check=check, busy_limit=None,
             measure_load=_no_load, read_cpu_times=_no_load, clock=replay.clock,
         ).run(workload.graph)  # fmt: skip
     cases = workload.machine.cases()
@@ -174,6 +179,8 @@ def campaign(workload: Workload, rival: Rival, *, seed: int, enough: float) -> d
         "measured_share": report.measured / workload.truth.size, "cases_an_op": report.measured / len(chosen),
         "expected_regret": report.expected.mean if report.expected else None,
         "expected_step_regret": report.expected.step if report.expected else None,
+        "checked_regret": report.checked.mean if report.checked else None,
+        "widened": proposer.widened if isinstance(proposer, FollowedModel) else None,
         "regret_mean": float(found.mean()), "regret_p95": float(np.quantile(found, 0.95)),
         "step_regret": float(weights @ found), "learning_s": time.perf_counter() - started_s,
         "campaign_s": report.elapsed_s,

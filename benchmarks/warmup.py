@@ -1,7 +1,7 @@
 """How optimised steps begin: cumulative time against eager PyTorch from the first call on; `make bench-warmup`.
 
     python benchmarks/warmup.py [--networks "U-Net;LSTM"] [--states cold,store,bundle] [--seconds 60] [--reuse]
-                                [--long] [--write]
+                                [--only networks|small|shapes] [--long] [--write]
 
 Each case runs in fresh processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes;
 `--write` makes the page of all that are there. `--long` measures settled speed in place of it, with `--seconds` for
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 
 from run_facts import ROOT, Runs
 from warmup_figures import figures
 from warmup_long import LONG, measure_long
+from warmup_more import measure_shapes, measure_small, sections
 from warmup_networks import CASES, Case
 from warmup_page import draw, read_long, summary, table
 from warmup_states import STATES, environment
@@ -39,6 +41,7 @@ cumulative time at a call is the sum of its steps as they were measured around e
   cumulative time at that call. *within*: never more than 5 % or 2 s behind, whichever is larger.
 - *settled*: from which call on no report said "measuring". *step then*, *eager / ours*: of the last 10 s.
   *long measurement*: eager / ours of the table at the end. *at the end*: seconds ahead (+) or behind (-).
+  *others*: the part of all cores' time that other processes used meanwhile.
 - *cold*: no plans and no measurements on the machine; the native engine was compiled before. *store*: a store that
   knows the other five networks. *bundle*: what an earlier process of the same network stored.
 - A dash: not within the calls that ran.
@@ -53,8 +56,8 @@ _LONG = """
 
 {source}. Each case ran until it had settled, then by turns with eager PyTorch; *quartiles* are of the turns' ratios.
 
-| network | mode | eager, ms | ours, ms | eager / ours | quartiles | settled, calls | settled, s | runs |
-|---|---|---|---|---|---|---|---|---|
+| network | mode | eager, ms | ours, ms | eager / ours | quartiles | settled, calls | settled, s | others | runs |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -81,13 +84,14 @@ def page(records: list[Record]) -> str:
         if of_state:
             ratios = {title: float(row["ratio"]) for title, row in long.items()}
             parts.append(f"\n## {state.capitalize()}\n\n{table(of_state, modes, ratios)}\n")
+    parts.append(sections(FOLDER))
     if long:
         source = LONG.read_text().splitlines()[0].removeprefix("# ").rstrip(".")
         parts.append(_LONG.format(source=source))
         parts += [
             f"| {title} | {row['mode']} | {float(row['eager_s']) * 1e3:.3g} | {float(row['ours_s']) * 1e3:.3g} | "
             f"{float(row['ratio']):.2f} | {float(row['low']):.2f} to {float(row['high']):.2f} | "
-            f"{row['settled_calls']} | {row['settled_s']} | {row['runs']} |\n"
+            f"{row['settled_calls']} | {row['settled_s']} | {float(row['others']):.0%} | {row['runs']} |\n"
             for title, row in long.items()
         ]
     return "".join(parts)
@@ -99,9 +103,11 @@ def main() -> None:
     parser.add_argument("--states", default=",".join(STATES))
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--long", action="store_true", help="measure settled speed, in place of how steps begin")
+    parser.add_argument("--only", choices=("networks", "small", "shapes"), help="one of the three parts")
     parser.add_argument("--write", action="store_true", help="write the page and the picture of all records")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
     cases = [case for case in CASES if not wanted or any(part in case.title.lower() for part in wanted)]
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -110,7 +116,12 @@ def main() -> None:
             if not (chosen.reuse and case.title in read_long(LONG)):
                 measure_long(case, mode(case), FOLDER, most_s=chosen.seconds)
         return
-    for state in chosen.states.split(","):
+    if chosen.only != "networks" and not wanted:
+        if chosen.only != "shapes":
+            measure_small(FOLDER)
+        if chosen.only != "small":
+            measure_shapes(FOLDER, seconds=chosen.seconds)
+    for state in chosen.states.split(",") if chosen.only in (None, "networks") else ():
         for case in cases:
             path = FOLDER / f"{case.network}-{state}.json"
             if chosen.reuse and path.exists():

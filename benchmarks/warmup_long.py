@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from run_facts import ROOT, RunFacts
 from warmup_networks import Case
+from warmup_others import OtherWork
 from warmup_page import read_long
 from warmup_states import environment
 from warmup_turns import Side
@@ -28,7 +29,8 @@ SETTLING_S = 5.0
 """Seconds of calls before it is asked again whether the step has settled."""
 
 _COLUMNS = (
-    "network", "mode", "eager_s", "ours_s", "ratio", "low", "high", "settled_calls", "settled_s", "lost_s", "runs",
+    "network", "mode", "eager_s", "ours_s", "ratio", "low", "high", "settled_calls", "settled_s", "lost_s", "others",
+    "runs",
 )  # fmt: skip
 
 
@@ -40,18 +42,20 @@ def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
         ends.callback(theirs.close)
         ends.callback(ours.close)
         eager_before = float(np.median(theirs.turn(1.0, untimed=3)["seconds"]))
+        others = OtherWork((ours.group, theirs.group))
         seconds: list[float] = []
         settled = 0
         while sum(seconds) < most_s:
             answer = ours.turn(SETTLING_S)
             settled = max([settled, *(len(seconds) + call for call, _ in answer["changes"])])
             seconds += answer["seconds"]
-            if all(report["runs"] != "measuring" for report in answer["reports"]):
+            if answer["reports"] and all(report["runs"] != "measuring" for report in answer["reports"]):
                 break
         pairs = []
         for _ in range(ROUNDS):
             pair = [float(np.median(side.turn(ROUND_S, untimed=1)["seconds"])) for side in (theirs, ours)]
             pairs.append(pair)
+        used = others.share()
         runs = ", ".join(report["runs"] for report in ours.turn(0.1)["reports"])
     taken = np.array(pairs)  # (rounds, 2) seconds: eager's step, ours
     ratios = taken[:, 0] / taken[:, 1]
@@ -62,7 +66,8 @@ def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
         "network": case.title, "mode": mode, "eager_s": f"{eager_s:.6g}", "ours_s": f"{ours_s:.6g}",
         "ratio": f"{middle:.4g}", "low": f"{low:.4g}", "high": f"{high:.4g}", "settled_calls": settled if done else "",
         "settled_s": f"{sum(seconds[:settled]):.4g}" if done else "",
-        "lost_s": f"{sum(seconds[:settled]) - settled * eager_before:.4g}", "runs": runs,
+        "lost_s": f"{sum(seconds[:settled]) - settled * eager_before:.4g}",
+        "others": f"{used:.3f}", "runs": runs,
     }  # fmt: skip
     print(row, file=sys.stderr, flush=True)
     _write({**read_long(LONG), case.title: row})

@@ -19,7 +19,7 @@ POINTS = 400
 _COLUMNS = (
     "network", "mode", "eager, ms", "break-even, calls", "break-even, s", "worst lag, s", "worst lag, %", "within",
     "longest call, s", "settled, calls", "settled, s", "step then, ms", "eager / ours", "long measurement",
-    "at the end", "runs",
+    "at the end", "runs", "others",
 )  # fmt: skip
 
 
@@ -28,18 +28,19 @@ def table(records: Sequence[Record], modes: Mapping[str, str], long_ratios: Mapp
     runs = Runs(record.run for record in records)
     lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     for record in records:
-        cells = _cells(figures(record), long_ratios.get(record.title))
+        cells = _cells(figures(record), long_ratios.get(record.title), record.others)
         lines.append(f"| {record.title}{runs.mark(record.run)} | {modes[record.title]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cells(found: Figures, long_ratio: float | None) -> list[str]:
+def _cells(found: Figures, long_ratio: float | None, others: float) -> list[str]:
     return [
         f"{found.eager_s * 1e3:.3g} (±{found.eager_spread / 2:.0%})", _or_dash(found.break_even_call, ",d"),
         _or_dash(found.break_even_s, ".3g"), f"{found.worst_lag_s:.3g}", f"{found.worst_lag_share:.0%}",
         "yes" if found.within else "no", f"{found.longest_call_s:.3g}", _or_dash(found.settled_call, ",d"),
         _or_dash(found.settled_s, ".3g"), f"{found.step_s * 1e3:.3g}", f"{found.ratio:.2f}",
         _or_dash(long_ratio, ".2f"), f"{-found.end_lag_s:+.3g} s after {found.calls:,} calls", found.runs,
+        f"{others:.0%}",
     ]  # fmt: skip
 
 

@@ -20,10 +20,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import warmup_networks
+from warmup_networks import CASES
+from warmup_shapes import SEQUENCES, sequence
 
 import threadcast
 from threadcast.networks import Workload
+from threadcast.runtime.optimized import Optimized
 
 LEARNING_RATE = 1e-3
 
@@ -65,12 +67,25 @@ def _optimizer(work: Workload) -> torch.optim.Optimizer:
     return torch.optim.SGD(work.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
 
 
+def count_fallbacks() -> list[str]:
+    """A list to which every call that threadcast leaves to PyTorch from now on adds why."""
+    reasons: list[str] = []
+    before = Optimized._as_before
+
+    def counted(self: Optimized, reason: str, arguments: tuple[Any, ...]) -> Any:
+        reasons.append(reason)
+        return before(self, reason, arguments)
+
+    Optimized._as_before = counted  # type: ignore[method-assign]
+    return reasons
+
+
 class Told:
     """The seconds of each call of one block, and what ran from which call on (index in the block)."""
 
     def __init__(self, call: Callable[[], object], reports: Callable[[], list[Any]]) -> None:
         self._call, self._reports = call, reports
-        self._runs = ""
+        self._runs: str | None = None
 
     def block(self, seconds: float, calls: int | None) -> dict[str, Any]:
         taken: list[float] = []
@@ -81,7 +96,7 @@ class Told:
             self._call()
             after_s = time.perf_counter()
             taken.append(after_s - before_s)
-            runs = ", ".join(report.runs for report in self._reports())
+            runs = ", ".join(report.runs for report in self._reports()) or "measuring"
             if runs != self._runs:
                 changes.append((len(taken), runs))
                 self._runs = runs
@@ -107,15 +122,19 @@ def main() -> None:
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -5)
     title, who = sys.argv[1:]
-    case = next(case for case in warmup_networks.CASES if case.title == title)
-    work = case.load()
-    step = optimised(work, case.inference) if who == "threadcast" else None
-    arguments = work.inputs if case.inference else (*work.inputs, work.target)
-    call = eager(work, case.inference) if step is None else partial(step, *arguments)
+    if title in SEQUENCES:
+        step, call = sequence(title, who)
+    else:
+        case = next(case for case in CASES if case.title == title)
+        work = case.load()
+        step = optimised(work, case.inference) if who == "threadcast" else eager(work, case.inference)
+        arguments = work.inputs if case.inference else (*work.inputs, work.target)
+        call = partial(step, *arguments) if who == "threadcast" else step
 
     def reports() -> list[Any]:
-        return [] if step is None else step.reports
+        return step.reports if who == "threadcast" else []
 
+    fallbacks = count_fallbacks()
     print(json.dumps({"pid": os.getpid()}), file=answers, flush=True)
     told = Told(call, reports)
     with warnings.catch_warnings(record=True) as caught:
@@ -126,6 +145,7 @@ def main() -> None:
                 call()
             answer = told.block(seconds, calls)
             answer |= {"reports": described(reports()), "warnings": sorted({str(one.message) for one in caught})}
+            answer["fallbacks"] = len(fallbacks)
             print(json.dumps(answer), file=answers, flush=True)
 
 

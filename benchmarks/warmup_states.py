@@ -18,6 +18,14 @@ PROFILE_S = 0.02
 """Budget of `threadcast profile` for each op, in seconds, when it fills a store."""
 
 
+def cold(name: str, folder: Path) -> dict[str, str]:
+    """The environment of a process that finds nothing but the compiled engine; `name` is that of its own folder."""
+    place = folder / f"{name}-cold"
+    _emptied(place)
+    _copy_engine(place / "native")
+    return _variables(place)
+
+
 def environment(case: Case, state: str, folder: Path) -> dict[str, str]:
     """The environment of a process that finds this state; everything that it stores lands below `folder`.
 

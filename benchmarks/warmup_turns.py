@@ -7,6 +7,7 @@ its calls must not slow the other down. The seconds of threadcast's calls are co
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from run_facts import RunFacts
+from warmup_others import OtherWork
 
 TURN_S, EAGER_S = 2.0, 0.4
 """Seconds of a turn of threadcast, and of eager PyTorch before and after it."""
@@ -46,6 +48,8 @@ class Record:
     """What ran (`Report.runs`), and from which call on it said so; calls count from 1."""
     reports: Sequence[Mapping[str, Any]]
     warnings: Sequence[str]
+    others: float
+    """Part of all cores' time that other processes used meanwhile."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object; seconds are rounded to 0.1 us."""
@@ -70,6 +74,11 @@ class Side:
         )  # fmt: skip
         self._answer()
         self._signal(signal.SIGSTOP)
+
+    @property
+    def group(self) -> int:
+        """The process group of all its processes."""
+        return self._running.pid
 
     def turn(self, seconds: float, *, calls: int | None = None, untimed: int = 0) -> dict[str, Any]:
         """Run calls for so long, or so many of them, after some that are not timed; return what the process answers."""
@@ -112,6 +121,7 @@ def recorded(title: str, state: str, environment: Mapping[str, str], *, seconds:
         ends.callback(theirs.close)
         ends.callback(ours.close)
         theirs.turn(EAGER_S, untimed=3)
+        others = OtherWork((ours.group, theirs.group))
         blocks: list[Block] = []
         changes: list[tuple[int, str]] = []
         answer: dict[str, Any] = {}
@@ -124,7 +134,33 @@ def recorded(title: str, state: str, environment: Mapping[str, str], *, seconds:
             spent_s += sum(answer["seconds"])
             calls += len(answer["seconds"])
         last = theirs.turn(EAGER_S, untimed=1)["seconds"]
-    return Record(title, state, RunFacts.now(), blocks, _rounded(last), changes, answer["reports"], answer["warnings"])
+        used = round(others.share(), 3)
+    said = answer["reports"], answer["warnings"]
+    return Record(title, state, RunFacts.now(), blocks, _rounded(last), changes, *said, used)
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """The seconds of the same calls by both sides, and what threadcast said at the end."""
+
+    ours_s: Sequence[float]
+    eager_s: Sequence[float]
+    answer: Mapping[str, Any]
+
+
+def side_by_side(title: str, environment: Mapping[str, str], *, seconds: float) -> SideBySide:
+    """Run a sequence whose calls differ, from its first call on: after each turn eager PyTorch runs the same calls."""
+    with ExitStack() as ends:
+        ours, theirs = (Side(title, who, environment) for who in ("threadcast", "eager"))
+        ends.callback(theirs.close)
+        ends.callback(ours.close)
+        ours_s: list[float] = []
+        eager_s: list[float] = []
+        while sum(ours_s) < seconds:
+            answer = ours.turn(TURN_S)
+            ours_s += answer["seconds"]
+            eager_s += theirs.turn(math.inf, calls=len(answer["seconds"]))["seconds"]
+    return SideBySide(ours_s, eager_s, answer)
 
 
 def _rounded(seconds: Sequence[float]) -> list[float]:

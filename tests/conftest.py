@@ -41,6 +41,7 @@ SLOW = frozenset(
         "models/test_tuned.py",
         "networks/test_builtin_networks.py",
         "runtime/backends/test_backends.py",
+        "runtime/backends/test_search.py",
         "runtime/engines/native/test_arena.py",
         "runtime/engines/native/test_library.py",
         "runtime/engines/native/test_native_engine.py",

@@ -16,14 +16,23 @@ from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_
 from threadcast.collector.campaign_checks import (
     CHECKED_CASES,
     DRIFT,
+    MOST_CHECKS,
     CheckedRegret,
+    checked_cases,
     drawn,
     drift_factor,
     holding,
     probes,
 )
 from threadcast.collector.counters.op_counters import OpCounters
-from threadcast.collector.proposers import Choice, FixedProposer, LearningProposer, Proposer
+from threadcast.collector.proposers import (
+    CheckedOp,
+    CheckedProposer,
+    Choice,
+    FixedProposer,
+    LearningProposer,
+    Proposer,
+)
 from threadcast.collector.rounds import ExpectedRegret, RegretRounds
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph
@@ -129,7 +138,9 @@ class Campaign:
     team of threads is started once in a round.
 
     `enough` is the expected regret at which a campaign that follows a `LearningProposer` ends; then the choices for so
-    many ops as `check` says are checked by some more measurements each.
+    many ops as `check` says are checked by some more measurements each. Where these lie further from their forecasts
+    than the forecasts said (`CheckedProposer`), choices are expected to cost more, and the campaign goes on; at the end
+    others are checked.
     Measurements of more than `max_age_days` are made again. If all are older than an hour, a few are made again first:
     where times have changed, so are all others (`campaign_checks`).
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
@@ -182,7 +193,7 @@ class Campaign:
         if isinstance(self._proposer, LearningProposer):
             state.rounds = RegretRounds(self._proposer, enough=self._enough, clock=self._clock)
         self._measure_all(state)
-        checked = self._checked(state) if state.measured > len(probed) else None
+        checked = self._check_and_go_on(state) if state.measured > len(probed) else None
         observed = {key: tuple(found) for key, found in state.observed.items()}
         load = state.watch.overall() if state.watch else None
         return CampaignReport(
@@ -224,23 +235,51 @@ class Campaign:
                 state.replaces_before = before
         return {key: m.case for key, m in new.items()}
 
-    def _checked(self, state: _State) -> CheckedRegret | None:
-        """Measure chosen cases and their rivals of some ops, then go on where that raised the expected regret."""
-        if not (self._check and state.rounds and isinstance(self._proposer, LearningProposer)):
+    def _check_and_go_on(self, state: _State) -> CheckedRegret | None:
+        """Check the choices for some ops that are not measured wholly; where forecasts prove to be less certain than
+        they said, measure on, then check others. Returns the last check."""
+        last, checked = None, dict[str, CheckedOp]()
+        proposer, rounds = self._proposer, state.rounds
+        if not rounds:
             return None
-        keys = drawn([key for key in state.rounds.choices if key not in state.failed], self._check)
-        chosen = {key: state.rounds.choices[key].case for key in keys}
-        asked = {key: case for key, case in chosen.items() if all(m.case != case for m in state.observed[key])}
-        self._measure_again(state, asked)
-        for _ in range(CHECKED_CASES - 1):
-            keys = [key for key in keys if key not in state.failed]
-            known = [state.observed[key] for key in keys]
-            found = self._proposer.choices([state.ops[key] for key in keys], known, self._machine) if keys else []
-            rivals = {key: one.next_case for key, one in zip(keys, found, strict=True) if one.next_case is not None}
-            self._measure_again(state, rivals)
-        checked = CheckedRegret.of({key: chosen[key] for key in keys if key not in state.failed}, state.observed)
-        self._measure_all(state)
-        return checked
+        for number in range(MOST_CHECKS):
+            open_ = [
+                key
+                for key, choice in rounds.choices.items()
+                if key not in state.failed and key not in checked and checked_cases(choice, state.observed[key])
+            ]
+            keys = drawn(open_, self._check, seed=number)
+            if not keys:
+                break
+            found, ops = self._checked(state, rounds, keys)
+            last, checked = found or last, checked | ops
+            if isinstance(proposer, CheckedProposer):
+                proposer.check(list(checked.values()), self._machine)
+            rounds.learn_anew()
+            before = state.measured
+            self._measure_all(state)
+            if state.measured == before:
+                break
+        return last
+
+    def _checked(
+        self, state: _State, rounds: RegretRounds, keys: Sequence[str]
+    ) -> tuple[CheckedRegret | None, dict[str, CheckedOp]]:
+        """Measure the chosen case of these ops, the one that the proposer asks for, and a rival drawn at random: what
+        the choices cost by that, and what was found, by op key."""
+        before = {key: tuple(state.observed[key]) for key in keys}
+        chosen = {key: rounds.choices[key] for key in keys}
+        asked = {key: checked_cases(choice, before[key]) for key, choice in chosen.items()}
+        for turn in range(CHECKED_CASES):
+            cases = {key: of[turn] for key, of in asked.items() if turn < len(of) and key not in state.failed}
+            self._measure_again(state, cases)
+        going = [key for key in keys if key not in state.failed]
+        found = {
+            key: CheckedOp(state.ops[key], before[key], tuple(state.observed[key][len(before[key]) :]))
+            for key in going
+            if len(state.observed[key]) > len(before[key])
+        }
+        return CheckedRegret.of({key: chosen[key].case for key in going}, state.observed), found
 
     def _measure_again(self, state: _State, cases: Mapping[str, Case]) -> None:
         """Measure these ops, by key, in one case each."""

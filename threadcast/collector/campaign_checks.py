@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from threadcast.collector.proposers import Choice
 from threadcast.core import Case, Measurement
 from threadcast.core.measurement_time import made_at, not_void
 
@@ -21,7 +22,10 @@ DRIFT = 1.4
 machine differ by a few percent from day to day."""
 
 CHECKED_CASES = 3
-"""Cases that are measured of each checked op, the chosen one first."""
+"""Most cases that are measured of each checked op, the chosen one first."""
+
+MOST_CHECKS = 5
+"""Most checks of a campaign; after each it goes on measuring if forecasts proved to be less certain than they said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,16 @@ def drift_factor(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
     return math.exp(abs(statistics.median(logs))) if logs else 1.0
 
 
-def drawn(keys: Sequence[str], count: int) -> list[str]:
+def drawn(keys: Sequence[str], count: int, *, seed: int = 0) -> list[str]:
     """`count` of the keys, or all, at random; the same each time."""
-    return random.Random(0).sample(list(keys), min(count, len(keys)))
+    return random.Random(seed).sample(list(keys), min(count, len(keys)))
+
+
+def checked_cases(choice: Choice, observed: Sequence[Measurement]) -> list[Case]:
+    """The cases to check a choice by, none of which is measured yet: the chosen one, the one whose measurement the
+    forecast expects to tell most, and, as that forecast may be wrong, a rival drawn at random."""
+    measured = {m.case for m in observed}
+    found = [case for case in (choice.case, choice.next_case) if case is not None and case not in measured]
+    others = [case for case in choice.rivals if case not in measured and case not in found]
+    random.Random(len(others)).shuffle(others)
+    return list(dict.fromkeys([*found, *others]))[:CHECKED_CASES]

@@ -30,13 +30,23 @@ class Choice:
     """The case that a forecast chooses for an op now, and the case to measure next, None where that changes nothing.
 
     `seconds` are those of `case`, forecast or measured. `expected_regret`: how much longer than the best case it is
-    expected to take, as a share of the best case's time.
+    expected to take, as a share of the best case's time. `rivals`: other cases that are forecast to be about as fast.
     """
 
     case: Case
     seconds: float
     expected_regret: float
     next_case: Case | None
+    rivals: tuple[Case, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOp:
+    """An op whose forecast was checked: what was measured `before`, and what was `found` at other cases."""
+
+    op: Op
+    before: tuple[Measurement, ...]
+    found: tuple[Measurement, ...]
 
 
 @runtime_checkable
@@ -48,6 +58,15 @@ class LearningProposer(Proposer, Protocol):
 
     def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> None:
         """Take over all of the campaign's measurements so far; learn from them at length only with `tune`."""
+
+
+@runtime_checkable
+class CheckedProposer(LearningProposer, Protocol):
+    """A proposer that learns from checks how certain its choices are."""
+
+    def check(self, checked: Sequence[CheckedOp], machine: Machine) -> None:
+        """Take over all checks so far: if forecasts were further off than they said, choices are expected to cost as
+        much more from now on."""
 
 
 class EveryCase:

@@ -92,6 +92,10 @@ class RegretRounds:
         part = 1.0 if self._spent_s > LEARNING_SHARE * self._elapsed_s() else PART
         return {key: wanting[key] for key in order[: math.ceil(part * len(order))]}
 
+    def learn_anew(self) -> None:
+        """Tune the proposer before the next round, if the time suffices."""
+        self._tuned_on = 0
+
     def _choices(
         self, ops: Mapping[str, Op], observed: Mapping[str, Sequence[Measurement]], machine: Machine
     ) -> dict[str, Choice]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
+from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
 from threadcast.models.choosing import Outlook, interval_covariance, outlook
 
@@ -49,6 +50,15 @@ class PerformanceModel(ABC):
         """Return the case to measure next, or None when enough is known. Never a case that is in `observed`."""
         return None
 
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
+        """As `propose`, where only these cases of the machine can be measured, as in a table of past measurements.
+
+        Override where the model can do with other cases; else what `propose` returns may be another one.
+        """
+        return self.propose(op, observed, machine)
+
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from measured ops of one or more machines and return self; ModelError on data that cannot be learned
         from."""
@@ -68,19 +78,34 @@ class PerformanceModel(ABC):
         ]
         return CurveTable.of(curves, model=self.name)
 
-    def outlooks(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> list[Outlook]:
-        """What choosing among the machine's cases by the forecast may cost each op; `ask` is what `propose` returns.
+    def distributions(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
+    ) -> Iterable[tuple[Floats, Floats]]:
+        """For each op the forecast log seconds (n_cases,) at the machine's cases, and their covariance (n_cases,
+        n_cases); ModelError where the model cannot predict.
 
         Errors are assumed to be as large as intervals say, and alike in neighbouring cases; override where the model
-        knows more. ModelError where it cannot predict.
+        knows more.
         """
         cases = machine.cases()
         table = self.predict_many(ops, observed, cases, machine=machine)
+        return [
+            (np.log(table.seconds[row]), interval_covariance(table.low[row], table.high[row], cases))
+            for row in range(len(ops))
+        ]
+
+    def outlooks(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine, *, widened: float = 1.0
+    ) -> list[Outlook]:
+        """What choosing among the machine's cases by the forecast may cost each op; `ask` is what `propose` returns.
+
+        The standard deviations of `distributions` are taken times `widened`. ModelError where it cannot predict.
+        """
+        cases = machine.cases()
         found = []
-        for row, op in enumerate(ops):
-            left = interval_covariance(table.low[row], table.high[row], cases)
-            asked = self.propose(op, observed[row], machine)
-            without = outlook(np.log(table.seconds[row]), left, np.zeros(len(cases), dtype=bool), 0.0)
+        for row, (logs, left) in enumerate(self.distributions(ops, observed, machine)):
+            asked = self.propose(ops[row], observed[row], machine)
+            without = outlook(logs, widened**2 * left, np.zeros(len(cases), dtype=bool), 0.0)
             found.append(without._replace(ask=None if asked is None else cases.index(asked)))
         return found
 

@@ -58,7 +58,8 @@ def asked_for(model: PerformanceModel, entry: MeasuredOp) -> tuple[list[Measurem
     """The measurements that `model` proposes up to the first case that was not recorded, and that case."""
     observed: list[Measurement] = []
     given: set[Case] = set()
-    while (case := model.propose(entry.op, tuple(observed), entry.machine)) is not None:
+    recorded = tuple(entry.by_case)
+    while (case := model.propose_among(entry.op, tuple(observed), entry.machine, recorded)) is not None:
         if case in given:
             raise ModelError(f"{model.name} proposed {case} again, which it has")
         if case not in entry.by_case:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from threadcast.collector.budget import guess_s
-from threadcast.collector.proposers import Choice
+from threadcast.collector.proposers import CheckedOp, Choice
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.joint_process import JointProcess
+from threadcast.models.overconfidence import widening
 from threadcast.models.parallel import one_blas_thread
 
 UNKNOWN_REGRET = 1.0
@@ -28,6 +29,9 @@ class FollowedModel:
 
     def __init__(self, model: PerformanceModel, known: Sequence[Measurement] = (), *, fits: bool = True) -> None:
         self.model, self._known, self._fits = model, tuple(known), fits
+        self._checked: tuple[CheckedOp, ...] = ()
+        self.widened = 1.0
+        """By what factor the model's standard deviations are taken wider, as checks have shown."""
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The model's proposal."""
@@ -38,7 +42,7 @@ class FollowedModel:
         cases = machine.cases()
         try:
             with one_blas_thread():
-                found = self.model.outlooks(ops, observed, machine)
+                found = self.model.outlooks(ops, observed, machine, widened=self.widened)
         except ModelError:
             if len(ops) > 1:  # an op that cannot be forecast must not hide the others
                 return [self.choices([op], [known], machine)[0] for op, known in zip(ops, observed, strict=True)]
@@ -46,9 +50,12 @@ class FollowedModel:
             asked, most = self.model.propose(op, known, machine), max(cases, key=lambda case: case.threads)
             return [Choice(most, guess_s(op, most, known), UNKNOWN_REGRET, asked)]
         return [
-            Choice(cases[one.best], one.seconds, one.expected_regret, None if one.ask is None else cases[one.ask])
+            Choice(
+                cases[one.best], one.seconds, one.expected_regret, None if one.ask is None else cases[one.ask],
+                tuple(cases[i] for i in one.rivals),
+            )
             for one in found
-        ]
+        ]  # fmt: skip
 
     def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> None:
         """Fit the model to these measurements and those known before; where that fails, it stays as it is."""
@@ -59,6 +66,16 @@ class FollowedModel:
                 self.model.learn([m for m in every if m.machine.fingerprint in here], tune=tune)
             elif self._fits and tune:
                 self.model = copy.deepcopy(self.model).fit(every)
+        self._widen()
+
+    def check(self, checked: Sequence[CheckedOp], machine: Machine) -> None:
+        """Take wider intervals from now on if the checked ops lay outside of the forecast ones too often."""
+        self._checked = tuple(checked)
+        self._widen()
+
+    def _widen(self) -> None:
+        with one_blas_thread(), suppress(ModelError):
+            self.widened = widening(self.model, self._checked)
 
     def curves(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> CurveTable:
         """The curves of the ops at all cases, measured points where there are any; ModelError where the model cannot

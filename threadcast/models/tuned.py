@@ -49,6 +49,12 @@ class Tuned(PerformanceModel):
         """As the model does."""
         return self.model.propose(op, observed, machine)
 
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
+        """The model's proposal among these cases."""
+        return self.model.propose_among(op, observed, machine, cases)
+
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Search, then learn; ModelError on data that cannot be learned from or are too few for a search."""
         import optuna

@@ -56,11 +56,20 @@ def _gradients(model: nn.Module | None) -> Sequence[tuple[nn.Parameter, Tensor |
 
 
 def timeline_page(title: str, step: TracedStep) -> str:
-    """An HTML page without links to other files: the plan and what ran, one track for each core, on the same scale."""
+    """An HTML page without links to other files: the plan and what ran, one track for each core, on the same scale.
+
+    While operators run one after the other to be measured there is no forecast of their times to draw.
+    """
     plan, trace = step.plan, step.trace
-    span_s = max(plan.makespan_s, trace.makespan_s)
-    colours, legend = colours_by_time(plan, step.graph)
+    forecast = plan.policy != "sequential" or plan.lower_bound_s > 0  # `sequential` without seconds counts operators
+    span_s = max(plan.makespan_s if forecast else 0.0, trace.makespan_s)
+    colours, legend = colours_by_time(trace, step.graph)
     bound = f", no schedule is below {duration(plan.lower_bound_s)}" if plan.lower_bound_s else ""
+    planned = [
+        f"<h2>The plan: {duration(plan.makespan_s)} by {escape(plan.policy)}{bound}</h2>",
+        timeline(plan, step.graph, span_s=span_s, colours=colours),
+    ]
+    measured = ["<p class=note>Operators run one after the other, to be measured: there is no forecast yet.</p>"]
     return html_page(
         title,
         [
@@ -68,8 +77,7 @@ def timeline_page(title: str, step: TracedStep) -> str:
             f"<p class=note>{len(step.graph):,} operators on {plan.cores} cores. An operator is drawn on each of its "
             "cores; pointing at it shows its name, threads and time.</p>",
             legend,
-            f"<h2>The plan: {duration(plan.makespan_s)} by {escape(plan.policy)}{bound}</h2>",
-            timeline(plan, step.graph, span_s=span_s, colours=colours),
+            *(planned if forecast else measured),
             f"<h2>What ran: {duration(trace.makespan_s)}</h2>",
             timeline(trace, step.graph, span_s=span_s, colours=colours),
         ],

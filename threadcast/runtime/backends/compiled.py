@@ -1,12 +1,14 @@
-"""`torch.compile` with the parameters as constants."""
+"""`torch.compile` with the parameters as constants: compiled in this process, or to a file by another one."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 
@@ -25,4 +27,37 @@ def compiled_call(module: FlatModule) -> TensorCall:
                 return result
 
         run(module.tensors(module.example))  # compiles
+    return run
+
+
+def write_package(program: ExportedProgram, folder: Path, cores: int) -> Path:
+    """Compile the program with Inductor, its weights as constants, for `cores` threads; return the shared library.
+
+    `package_call` runs it in any process of this machine, without a compiler.
+    """
+    options = {
+        "freezing": True,
+        "cpp.threads": cores,
+        "compile_threads": 1,  # no pool of processes, which would end later than this one
+        "cpp.vec_isa_ok": True,  # a compiler that lacks the vector instructions fails anyway
+        "cpp_cache_precompile_headers": False,  # compiling them takes longer than one use saves
+        "aot_inductor.output_path": str(folder / "compiled.so"),
+    }
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        module = program.module(check_guards=False)
+        return Path(str(torch._inductor.aot_compile(module, program.example_inputs[0], options=options)))
+
+
+def package_call(path: Path) -> TensorCall:
+    """Load what `write_package` wrote, and return its call. The file is not needed any more when this returns.
+
+    `torch._inductor.aoti_load_package` would unpack an archive first: 1.4 s for the weights of ResNet-50, not 0.06 s.
+    """
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
+
+    def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        found: Sequence[Tensor] = runner.run(list(tensors))
+        return found
+
     return run

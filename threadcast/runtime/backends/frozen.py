@@ -23,15 +23,18 @@ class FlatModule(nn.Module):
     """A module as a function from tensors to tensors; its other arguments are fixed to those of the example.
 
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
-    tensors, writes to its buffers or arguments, or draws random numbers.
+    tensors, writes to its buffers or arguments, or draws random numbers. `result` is the module's for the example, for
+    a module of which this is known not to be so; without it the module is called once.
     """
 
-    def __init__(self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def __init__(
+        self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, result: Any = None
+    ) -> None:
         super().__init__()
         self.module = module
         self.example = arguments
         self._leaves, self._structure = pytree.tree_flatten(arguments)
-        result = _tried(module, arguments)
+        result = _tried(module, arguments) if result is None else result
         self.expected, self.result_structure = pytree.tree_flatten(result)
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
             raise CaptureError("the module returns something else than tensors")

@@ -14,7 +14,7 @@ from threadcast.runtime.backends.frozen import TensorCall
 
 def requests(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
     """For each setting of OpenVINO, by name, a function that loads the model at `path` and returns its call."""
-    return {f"{threads} threads": partial(_request, path, threads) for threads in sorted({1, cores})}
+    return {f"{threads} threads": partial(_request, path, threads) for threads in sorted({1, cores}, reverse=True)}
 
 
 def _request(path: Path, threads: int) -> TensorCall:

@@ -30,16 +30,17 @@ class Way(NamedTuple):
 
 def installed() -> str:
     """Names and versions of the installed backends, as one text; `torch.compile` is not listed."""
-    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in NEEDED if _has(name))
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in NEEDED if has(name))
 
 
 def ways(module: FlatModule, cores: int, file: Path | None) -> Iterator[tuple[Way, Callable[[], TensorCall]]]:
     """Yield every way to run `module`, and a function that builds its call. `file`: the ONNX form, None without one."""
     for backend, settings in (("onnxruntime", sessions), ("openvino", requests)):
-        if file is not None and _has(backend):
+        if file is not None and has(backend):
             yield from ((Way(backend, setting), make) for setting, make in settings(file, cores).items())
     yield Way("torch.compile", ""), partial(compiled_call, module)
 
 
-def _has(name: str) -> bool:
+def has(name: str) -> bool:
+    """Return whether the libraries that the backend `name` needs are installed."""
     return all(importlib.util.find_spec(library) is not None for library in NEEDED[name])

@@ -1,0 +1,37 @@
+"""How much of the machine other processes used while something was measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+
+class OtherWork:
+    """The CPU time that processes outside of some process groups use, from when this object is made.
+
+    Source: /proc/stat and /proc/PID/stat (proc(5)), in clock ticks of 10 ms.
+    """
+
+    def __init__(self, groups: Collection[int]) -> None:
+        self._groups = set(groups)
+        self._before = self._ticks()
+
+    def share(self) -> float:
+        """Part of all cores' time that others used since; near 0 on a quiet machine, 1 where they used all cores."""
+        others, everything = (now - before for now, before in zip(self._ticks(), self._before, strict=True))
+        return max(0.0, others / everything) if everything > 0 else 0.0
+
+    def _ticks(self) -> tuple[int, int]:
+        """Ticks that others have worked, and all ticks of all cores, since the machine started."""
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        idle = fields[3] + fields[4]
+        return sum(fields) - idle - sum(map(self._own, Path("/proc").glob("[0-9]*"))), sum(fields)
+
+    def _own(self, process: Path) -> int:
+        """Ticks of a process, and of its children that have ended, if it belongs to the groups."""
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            return 0
+        return sum(map(int, fields[11:15])) if int(fields[2]) in self._groups or int(process.name) == os.getpid() else 0

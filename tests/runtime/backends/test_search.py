@@ -1,0 +1,223 @@
+"""A search returns backends that answer as the module does, takes little from its caller, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.backends.test_backends import ARGUMENTS, Two
+from tests.runtime.compiler import needs_compiler
+from threadcast.capture.capture import capture_forward
+from threadcast.runtime.backends import search as searching
+from threadcast.runtime.backends.search import BACKENDS, BackendSearch
+from threadcast.runtime.backends.search_guard import PREFIX
+from threadcast.runtime.tuning.contender import Contender
+
+LONGEST_S = 240.0
+"""Seconds within which a search must end here, whatever else the machine does."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory in which a search has its files."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:
+    captured = capture_forward(lambda args, kwargs: module(*args, **kwargs), *arguments)
+    return BackendSearch(module, arguments, captured, 1, **options)
+
+
+def found_by(search: BackendSearch) -> list[Contender]:
+    search.start()
+    return list(_polled(search))
+
+
+def _polled(search: BackendSearch) -> Iterator[Contender]:
+    end_s = time.monotonic() + LONGEST_S
+    while not search.over:
+        assert time.monotonic() < end_s
+        contender = search.poll()
+        if contender is not None:
+            yield contender
+        else:
+            search.wait(1.0)
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Return when no search has files in the folder."""
+    end_s = time.monotonic() + 30
+    while list(folder.glob(f"{PREFIX}*")):
+        assert time.monotonic() < end_s
+        with suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.fixture
+def module() -> Two:
+    torch.manual_seed(0)
+    return Two().eval()
+
+
+@needs_compiler
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, backend: str, folder: Path) -> None:
+    args, kwargs = ARGUMENTS
+    changed = ({"a": args[0]["a"] * 3, "b": args[0]["b"] - 2},)
+    (contender,) = found_by(search_for(module, ARGUMENTS, among=[backend], close=1e6))
+    assert contender.name.partition(",")[0] == backend
+    with torch.no_grad():
+        result, wanted = contender.run(changed, kwargs), module(*changed, **kwargs)
+    torch.testing.assert_close(result["y"], wanted["y"], rtol=1e-4, atol=1e-5)
+    assert contender.holds()
+    with torch.no_grad():
+        module.mix.bias.add_(1)
+    assert not contender.holds()
+    wait_until_gone(folder)
+
+
+def test_a_backend_that_is_slower_than_the_module_is_not_opened(module: Two) -> None:
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e-9)
+    assert not found_by(search)
+    assert all("the fastest so far" in reason for reason in search.left_out.values())
+    assert search.left_out
+
+
+def test_nothing_is_opened_that_would_take_too_long_from_the_caller(
+    module: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "CALLER_S", 1e-3)
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6)
+    assert not found_by(search)
+    assert all("opening it takes" in reason for reason in search.left_out.values())
+    assert search.left_out
+
+
+def test_a_search_ends_where_weights_were_written_to_before_a_backend_is_opened(module: Two) -> None:
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6)
+    search.start()
+    with torch.no_grad():
+        module.mix.weight.mul_(2)
+    assert not list(_polled(search))
+    assert "the weights were written to since they were copied" in search.left_out.values()
+
+
+def test_a_result_that_is_not_the_modules_is_refused(module: Two) -> None:
+    args, kwargs = ARGUMENTS
+    with torch.no_grad():
+        wrong = module(*args, **kwargs)
+        wrong["y"] += 0.01
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, result=wrong)
+    assert not found_by(search)
+    assert "the answers differ from the module's" in search.left_out.values()
+
+
+def test_a_module_in_training_mode_has_no_search(module: Two) -> None:
+    search = search_for(module, ARGUMENTS)
+    module.train()
+    search.start()
+    assert search.over
+    assert search.poll() is None
+    assert search.left_out == {"every backend": "the module is in training mode"}
+
+
+def test_a_search_is_over_when_its_process_ends(module: Two, folder: Path) -> None:
+    with closing(search_for(module, ARGUMENTS)) as search:
+        search.start()
+        (worker,) = processes_in(folder)
+        os.kill(worker, signal.SIGKILL)
+        assert not list(_polled(search))
+    assert search.left_out == {"every other backend": "the process that built it ended early"}
+
+
+def test_closing_ends_the_process_and_deletes_its_files(module: Two, folder: Path) -> None:
+    search = search_for(module, ARGUMENTS)
+    search.start()
+    processes_in(folder)
+    search.close()
+    search.close()
+    assert search.over
+    assert search.poll() is None
+    wait_until_gone(folder)
+
+
+def test_nothing_is_left_behind_by_a_caller_that_is_killed(folder: Path) -> None:
+    code = """
+import torch
+from tests.runtime.backends.test_search import ARGUMENTS, Two, search_for
+search_for(Two().eval(), ARGUMENTS).start()
+print("started", flush=True)
+input()
+"""
+    root = Path(__file__).parents[3]
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert caller.stdout is not None
+    assert caller.stdin is not None
+    with caller.stdin, caller.stdout:
+        assert caller.stdout.readline() == b"started\n"
+        (worker,) = processes_in(folder)
+        caller.kill()
+        caller.wait()
+    wait_until_gone(folder)
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_folders_of_killed_searches_are_deleted_by_the_next_one(module: Two, folder: Path) -> None:
+    left, new = folder / f"{PREFIX}old", folder / f"{PREFIX}new"
+    left.mkdir()
+    new.mkdir()
+    os.utime(left, (0, 0))
+    with closing(search_for(module, ARGUMENTS)) as search:
+        search.start()
+        processes_in(folder)
+        assert not left.exists()
+        assert new.exists()
+
+
+def processes_in(folder: Path) -> list[int]:
+    """The process that builds backends in this folder, as a list of one, as soon as it has begun."""
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        for place in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = place.read_bytes().split(b"\0")
+                if words[-2:-1] and words[-2].startswith(f"{folder}/{PREFIX}".encode()):
+                    return [int(place.parent.name)]
+    raise AssertionError("no process has begun")
+
+
+def test_a_class_of_a_script_has_backends(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import torch
+from tests.runtime.backends.test_search import found_by, search_for
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+found = found_by(search_for(Double().eval(), ((torch.ones(2),), {}), among=["onnxruntime"], close=1e6))
+print([contender.run((torch.ones(2),), {}).tolist() for contender in found])
+""")
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "[[2.0, 2.0]]"
+
+
+def test_polling_draws_no_random_numbers(module: Two) -> None:
+    before = torch.get_rng_state()
+    assert found_by(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,93 @@
+"""Writes out the operators that PyTorch uses for whole transformer layers, which exporters and compilers do not know.
+
+In eval mode without gradients `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator each. Other
+backends run the operators that these stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+
+def written_out(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a module that computes the same with the operators that fast paths stand for, where these are known."""
+    return _WrittenOut(module).transform()
+
+
+class _WrittenOut(fx.Transformer):
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = _REPLACEMENTS.get(target)
+        result = None if found is None else found(*args, **kwargs)
+        return super().call_function(target, args, kwargs) if result is None else result
+
+
+def _encoder_layer(
+    x: Tensor, width: int, heads: int, qkv_weight: Tensor, qkv_bias: Tensor, out_weight: Tensor, out_bias: Tensor,
+    use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor,
+    norm_bias_2: Tensor, weight_1: Tensor, bias_1: Tensor, weight_2: Tensor, bias_2: Tensor, mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor | None:  # fmt: skip
+    if mask is not None:
+        return None
+
+    def first_norm(y: Tensor) -> Tensor:
+        return F.layer_norm(y, (width,), norm_weight_1, norm_bias_1, eps)
+
+    def second_norm(y: Tensor) -> Tensor:
+        return F.layer_norm(y, (width,), norm_weight_2, norm_bias_2, eps)
+
+    def attention(y: Tensor) -> Tensor:
+        return _attention(y, width, heads, qkv_weight, qkv_bias, out_weight, out_bias)
+
+    def feed_forward(y: Tensor) -> Tensor:
+        hidden = F.linear(y, weight_1, bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), weight_2, bias_2)
+
+    if norm_first:
+        x = x + attention(first_norm(x))
+        return x + feed_forward(second_norm(x))
+    x = first_norm(x + attention(x))
+    return second_norm(x + feed_forward(x))
+
+
+def _self_attention(
+    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, qkv_weight: Tensor, qkv_bias: Tensor,
+    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Tensor, None] | None:  # fmt: skip
+    if mask is not None or need_weights or not query is key is value:
+        return None
+    return _attention(query, width, heads, qkv_weight, qkv_bias, out_weight, out_bias), None
+
+
+def _attention(
+    x: Tensor, width: int, heads: int, qkv_weight: Tensor, qkv_bias: Tensor, out_weight: Tensor, out_bias: Tensor
+) -> Tensor:
+    """Self-attention of (batch, steps, width) in `heads` heads."""
+    stacked = torch.unflatten(F.linear(x, qkv_weight, qkv_bias), -1, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(stacked[0], stacked[1], stacked[2])
+    return F.linear(mixed.transpose(1, 2).flatten(2), out_weight, out_bias)
+
+
+def _flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: Tensor | None = None, scale: float | None = None,
+) -> tuple[Tensor, None] | None:  # fmt: skip
+    if dropout_p:
+        return None
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, scale=scale), None
+
+
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._native_multi_head_attention.default: _self_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
+}
+"""For an operator, a function that computes the same, or returns None where it does not."""

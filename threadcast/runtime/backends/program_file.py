@@ -1,0 +1,205 @@
+"""Writes a captured forward pass to a file for another process: operator names, arguments and tensors, and no code.
+
+The file begins with the length of its JSON part, a big-endian integer of 8 bytes. The JSON part follows, then the
+tensors, each at a multiple of 64 bytes. Nothing in it is executed when it is read but PyTorch's own operators by name.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import operator
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+
+from threadcast.capture.argument_json import decode, encode
+from threadcast.capture.capture import Captured
+from threadcast.capture.dependencies import is_random, memories
+from threadcast.capture.program import Node
+from threadcast.capture.values import AsNumber, Ref, find_refs
+from threadcast.core.errors import CaptureError
+
+_LENGTH_BYTES = 8
+_ALIGNMENT = 64
+"""Bytes; a cache line, and the widest vector register."""
+_NAMESPACE = "aten"
+"""Operators that another process has too; a library's own operators may be missing there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFile:
+    """What `write` puts into a file: the JSON part, and the tensors, each dense in memory, with their places in it."""
+
+    head: bytes
+    tensors: tuple[Tensor, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole file."""
+        last = self.offsets[-1] + self.tensors[-1].nbytes if self.tensors else 0
+        return max(last, _LENGTH_BYTES + len(self.head))
+
+    def parts(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield what the file holds, as pairs of an offset in bytes and the content there."""
+        yield 0, memoryview(len(self.head).to_bytes(_LENGTH_BYTES, "big") + self.head)
+        for offset, tensor in zip(self.offsets, self.tensors, strict=True):
+            if tensor.numel():
+                yield offset, memoryview(_in_memory_order(tensor).reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadProgram:
+    """A module that computes the captured forward pass from the tensors among its arguments, and their example."""
+
+    module: fx.GraphModule
+    example: tuple[Tensor, ...]
+
+
+def program_file(captured: Captured) -> ProgramFile:
+    """Return the file's content for a captured forward pass, whose tensors are not copied unless they have gaps.
+
+    CaptureError where a run writes to an input or returns one, draws random numbers, or returns anything but tensors,
+    and where an operator or a tensor has no form that another process can read.
+    """
+    program = captured.program
+    _check(captured)
+    values = iter(captured.arguments)
+    tensors: list[Tensor] = []
+    numbers: dict[int, int] = {}
+    for slot, entry in enumerate(program.inputs):
+        value = next(values) if entry.role == "input" else captured.held[slot]
+        if isinstance(value, Tensor):
+            numbers[slot] = len(tensors)
+            tensors.append(dense(value))
+    offsets, described = [], []
+    positions = {ref: i for i, ref in enumerate(dict.fromkeys(_refs(program.nodes, program.outputs)))}
+    document = {
+        "inputs": [slot for slot, entry in enumerate(program.inputs) if entry.role == "input"],
+        "held": [(slot, i) for slot, i in numbers.items() if program.inputs[slot].role != "input"],
+        "first_slot": len(program.inputs),
+        "refs": [list(ref) for ref in positions],
+        "nodes": [
+            [
+                *_name(node),
+                encode(list(node.args), positions),
+                {k: encode(v, positions) for k, v in node.kwargs.items()},
+            ]
+            for node in program.nodes
+        ],
+        "outputs": [positions[output] for output in program.outputs],
+        "examples": [numbers[slot] for slot, entry in enumerate(program.inputs) if entry.role == "input"],
+    }
+    at = 0
+    for tensor in tensors:
+        offsets.append(at)
+        described.append([str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride()), at])
+        at += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+    head = json.dumps({**document, "tensors": described}).encode()
+    begin = -(-(_LENGTH_BYTES + len(head)) // _ALIGNMENT) * _ALIGNMENT
+    return ProgramFile(head, tuple(tensors), tuple(begin + offset for offset in offsets))
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor below autograd, with its strides; a contiguous copy where its elements have gaps or overlap.
+
+    CaptureError for a tensor whose values do not lie in this process's memory one by one.
+    """
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        raise CaptureError(f"a tensor is {tensor.layout}, {tensor.device}, {tensor.dtype}, which backends do not read")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return tensor if _in_memory_order(tensor).is_contiguous() else tensor.contiguous()
+
+
+def read_program(file: int) -> ReadProgram:
+    """Read the program in the open file `file`. Its tensors share the file's memory; FormatError for another file."""
+    content = mmap.mmap(file, os.fstat(file).st_size, access=mmap.ACCESS_COPY)
+    length = int.from_bytes(content[:_LENGTH_BYTES], "big")
+    document = json.loads(content[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    begin = -(-(_LENGTH_BYTES + length) // _ALIGNMENT) * _ALIGNMENT
+    tensors = [_tensor(content, begin, *described) for described in document["tensors"]]
+    return ReadProgram(_module(document, tensors), tuple(tensors[i] for i in document["examples"]))
+
+
+def _check(captured: Captured) -> None:
+    program = captured.program
+    if captured.written:
+        raise CaptureError("the module writes to its buffers or arguments, which backends do not")
+    if any(is_random(node) and not _drops_nothing(node) for node in program.nodes):
+        raise CaptureError("the module draws random numbers, and backends draw others")
+    if not all(isinstance(output, Ref) for output in program.outputs):
+        raise CaptureError("the module returns something else than tensors")
+    memory = memories(program.nodes, program.inputs)
+    if any(memory[output.slot] < len(program.inputs) for output in program.outputs):
+        raise CaptureError("the module returns an argument or a parameter itself, of which backends make copies")
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether the node is an attention without dropout, which draws no random numbers."""
+    if node.target is not torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+        return False
+    return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("dropout_p", 0.0))
+
+
+def _refs(nodes: tuple[Node, ...], outputs: tuple[Any, ...]) -> Iterator[Ref]:
+    for node in nodes:
+        yield from node.refs()
+    yield from find_refs(outputs)
+
+
+def _name(node: Node) -> list[str]:
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace != _NAMESPACE:
+        raise CaptureError(f"another process cannot be relied on to have {target}")
+    if any(isinstance(part, AsNumber) for part in (*node.args, *node.kwargs.values())):
+        raise CaptureError(f"{target} takes a number that a tensor holds")
+    return [target._schema.name.removeprefix(f"{_NAMESPACE}::"), target._overloadname]
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """A view with the dimensions ordered by stride, largest first: contiguous where the elements have no gaps."""
+    strides = tensor.stride()
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda i: (-strides[i], -tensor.shape[i])))
+
+
+def _tensor(
+    content: mmap.mmap, begin: int, dtype_name: str, shape: list[int], strides: list[int], offset: int
+) -> Tensor:
+    dtype: torch.dtype = getattr(torch, dtype_name)
+    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype, count=count, offset=begin + offset).as_strided(shape, strides)
+
+
+def _module(document: dict[str, Any], tensors: list[Tensor]) -> fx.GraphModule:
+    graph, root = fx.Graph(), nn.Module()
+    refs = [Ref(*ref) for ref in document["refs"]]
+    values: list[Any] = [None] * len(refs)  # the graph's node for each of them
+    numbers = defaultdict(list)
+    for i, ref in enumerate(refs):
+        numbers[ref.slot].append(i)
+
+    def define(slot: int, node: fx.Node) -> None:
+        for i in numbers[slot]:
+            item = refs[i].item
+            values[i] = node if item is None else graph.call_function(operator.getitem, (node, item))
+
+    for slot in document["inputs"]:
+        define(slot, graph.placeholder(f"argument_{slot}"))
+    for slot, number in document["held"]:
+        root.register_buffer(f"held_{slot}", tensors[number])
+        define(slot, graph.get_attr(f"held_{slot}"))
+    for slot, (name, overload, args, kwargs) in enumerate(document["nodes"], document["first_slot"]):
+        target = getattr(getattr(torch.ops.aten, name), overload)
+        by_name = {name: decode(arg, values) for name, arg in kwargs.items()}
+        define(slot, graph.call_function(target, tuple(decode(arg, values) for arg in args), by_name))
+    graph.output(tuple(values[i] for i in document["outputs"]))
+    return fx.GraphModule(root, graph)

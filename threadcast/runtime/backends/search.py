@@ -1,0 +1,291 @@
+"""Tries backends in a process of its own while the caller's steps go on, and opens those that are worth it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from threadcast.capture.capture import Captured
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends import search_guard
+from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.generators import generators_restored
+from threadcast.runtime.backends.likeliest import network_kind
+from threadcast.runtime.backends.program_file import ProgramFile, program_file
+from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
+from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
+from threadcast.runtime.backends.ways import NEEDED, Way, has
+from threadcast.runtime.backends.weight_versions import WeightVersions
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender_id import backend
+
+BACKENDS = ("onnxruntime", "openvino", "torch.compile")
+
+CALLER_S = 2.0
+"""Longest time in seconds that a search may take from its caller, in all calls of `start` and `poll` together."""
+TURNS_S = 0.6
+"""Longest part of it in which the caller waits while backends are timed: three turns and some more."""
+CLOSE = 1.3
+"""Ratio to the fastest way's seconds up to which another way is opened too: the seconds of the same backend at the same
+setting differ by 10 to 20 % between two processes."""
+_OVERDUE = 1.5
+"""Ratio to a turn's seconds after which the caller waits no longer for its end."""
+_PIECE_BYTES = 16 * 2**20
+"""Bytes of weights that are handed over before a look whether the search was closed."""
+_READ_BYTES = 65536
+
+_logger = logging.getLogger("threadcast")
+
+
+class BackendSearch:
+    """A search for backends that run a module faster than PyTorch: `start` it, and `poll` it before each step.
+
+    `captured` is the module's forward pass as captured for arguments of this kind, un-fused, in the memory format that
+    the module was given in. `arguments` are the example: positional arguments and keywords. `result` is what the module
+    returns for it; without it, the module is called once when the first backend is opened.
+
+    A process that runs while the caller leaves cores idle builds, checks and times `among`, the likeliest first, for
+    `cores` cores. In a caller that keeps all cores busy it gets `share` of one core's time at most. It needs 10 to 60 s
+    of CPU time. A way is opened if its call takes up to `close` times the seconds of the fastest that is known. What
+    earlier searches found is in the file `history`, one for each kind of machine; None: nothing is stored.
+
+    A module in training mode has no backends, nor has one that `program_file` refuses.
+    """
+
+    def __init__(
+        self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
+        among: Sequence[str] = BACKENDS, result: Any = None, share: float = 0.05, close: float = CLOSE,
+        history: Path | None = None,
+    ) -> None:  # fmt: skip
+        self._module, self._arguments, self._captured = module, arguments, captured
+        self._result, self._nice = result, _nice(share)
+        among = [name for name in among if name not in NEEDED or has(name)]
+        history_path = None if history is None else str(history)
+        self._options = Options(among, cores, network_kind(captured.graph), close, history_path)
+        self.caller_s = 0.0
+        """Seconds that the search has taken from its caller so far."""
+        self.left_out: dict[str, str] = {}
+        """Backends and settings that are left out, and why."""
+        self._turns_s = 0.0
+        self._over = self._all_built = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._messages: int | None = None
+        self._unread = b""
+        self._built: deque[Built] = deque()
+        self._writing: threading.Thread | None = None
+        self._flat: FlatModule | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether `poll` will return no more contenders."""
+        return self._over
+
+    def start(self) -> None:
+        """Start the search; returns after some hundredths of a second. The module's weights are read a little later."""
+        with self._counted():
+            try:
+                if any(part.training for part in self._module.modules()):
+                    raise CaptureError("the module is in training mode")
+                content = program_file(self._captured)
+                self._versions = WeightVersions(self._module)
+            except (CaptureError, RuntimeError) as error:
+                self._end("every backend", str(error))
+                return
+            self._arguments = pytree.tree_map_only(Tensor, torch.clone, self._arguments)
+            try:
+                self._start_process(content)
+            except OSError as error:
+                self._end("every backend", f"no process can be started: {error.strerror}")
+
+    def poll(self) -> Contender | None:
+        """Return a contender that is new and ready to run; None where there is none yet, which takes 2 us.
+
+        A new backend is opened and its result checked before this returns. Call it between two steps.
+        """
+        if self._over:
+            return None
+        if not self._built:
+            assert self._messages is not None
+            try:
+                found = os.read(self._messages, _READ_BYTES)
+            except BlockingIOError:
+                return None
+            with self._counted():
+                self._receive(found)
+        if self._built and not self._over:
+            with self._counted():
+                return self._open(self._built.popleft())
+        return None
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when `poll` has something to do, or after `timeout_s` seconds. For callers that have no other work."""
+        if not self._over and not self._built:
+            answered = select.poll()
+            answered.register(self._messages, select.POLLIN)  # type: ignore[arg-type]
+            answered.poll(timeout_s * 1e3)
+
+    def close(self) -> None:
+        """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
+        self._over = True
+        self._built.clear()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if self._writing is not None:
+            self._writing.join()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()  # on which the guard ends everything, and deletes the files
+        threading.Thread(target=process.wait, daemon=True).start()
+        self._result = self._flat = None
+
+    def _start_process(self, content: ProgramFile) -> None:
+        file = os.memfd_create("threadcast-program")
+        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(self._nice), str(file)]
+        command = [sys.executable, "-P", "-m", "threadcast.runtime.backends.search_worker", str(file)]
+        try:
+            self._process = subprocess.Popen(
+                [*guard, *command, json.dumps(asdict(self._options))],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[file], bufsize=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # Ctrl-C is for the caller. The session is the caller's: Linux weighs priorities within one.
+                process_group=0,
+            )  # fmt: skip
+        except OSError:
+            os.close(file)
+            raise
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._messages = self._process.stdout.fileno()
+        os.set_blocking(self._messages, False)
+        arguments = (file, content, self._process.stdin.fileno())
+        self._writing = threading.Thread(target=self._write_program, args=arguments, daemon=True)
+        self._writing.start()
+
+    def _write_program(self, file: int, content: ProgramFile, questions: int) -> None:
+        """Hand the program over, in a thread of low priority: BERT-base's 434 MB take 0.3 s."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        try:
+            for offset, part in content.parts():
+                while part and not self._over:
+                    written = os.pwrite(file, part[:_PIECE_BYTES], offset)
+                    part, offset = part[written:], offset + written
+        except OSError as error:  # memory ran out
+            _logger.warning("backends are left out: %s", error.strerror)
+            return
+        finally:
+            os.close(file)
+        with suppress(OSError):  # the process has ended
+            os.write(questions, bytes([PROGRAM_WRITTEN]))
+
+    def _receive(self, found: bytes) -> None:
+        """Take note of messages; nothing at all means that the other process has ended."""
+        if not found:
+            self._leave_out("every other backend", "the process that built it ended early")
+            self._finish()
+            return
+        *lines, self._unread = (self._unread + found).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for message in messages:
+            if "built" in message:
+                built = message["built"]
+                self._built.append(Built(**{**built, "way": Way(*built["way"])}))
+            elif "left_out" in message:
+                self._leave_out(message["left_out"], message["reason"])
+        if messages and "turn_s" in messages[-1]:
+            self._give_turn(messages[-1]["turn_s"])
+        if any("over" in message for message in messages):
+            self._finish()
+
+    def _finish(self) -> None:
+        """No further way will be built."""
+        self._all_built = True
+        if not self._built:
+            self.close()
+
+    def _give_turn(self, turn_s: float) -> None:
+        """Wait while the other process times its ways, if there are seconds left for that."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        given = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= CALLER_S
+        began_s = time.perf_counter()
+        with suppress(OSError):
+            os.write(self._process.stdin.fileno(), bytes([GRANTED if given else REFUSED]))
+        if given:
+            answered = select.poll()
+            answered.register(self._process.stdout, select.POLLIN)  # type: ignore[arg-type]
+            answered.poll(_OVERDUE * turn_s * 1e3)
+            self._turns_s += time.perf_counter() - began_s
+
+    def _open(self, built: Built) -> Contender | None:
+        """Return the contender that runs a way, or None where it is left out."""
+        contender = self._opened(built)
+        if not self._built and self._all_built:
+            self.close()
+        return contender
+
+    def _opened(self, built: Built) -> Contender | None:
+        name = str(built.way)
+        needed_s = built.open_s + built.call_s + (built.reference_s if self._flat is None else 0.0)
+        if self.caller_s + needed_s > CALLER_S:
+            reason = (
+                f"opening it takes {needed_s:.2g} s, and the search has taken {self.caller_s:.2g} of {CALLER_S:g} s"
+            )
+            self._leave_out(name, reason)
+            return None
+        if not self._versions.unchanged():
+            self._end(name, "the weights were written to since they were copied")
+            return None
+        try:
+            with generators_restored():
+                if self._flat is None:
+                    self._flat = FlatModule(self._module, self._arguments, result=self._result)
+                call = opened(built.way, Path(built.file), self._options.cores)
+                with torch.no_grad():
+                    self._flat.check(call)
+        except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
+            self._leave_out(name, (str(error).strip().splitlines() or [type(error).__name__])[0])
+            return None
+        return Contender(backend(name), self._flat.call(call), self._versions.unchanged)
+
+    def _leave_out(self, what: str, reason: str) -> None:
+        self.left_out[what] = reason
+        _logger.info("%s is left out: %s", what, reason)
+
+    def _end(self, what: str, reason: str) -> None:
+        self._leave_out(what, reason)
+        self.close()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.caller_s += time.perf_counter() - began_s
+
+
+def _nice(share: float) -> int:
+    """The least nice value at which a busy process gets at most `share` of a core from one of normal priority.
+
+    Linux gives each step of niceness 1/1.25 of the weight of the one before (sched_prio_to_weight
+    in kernel/sched/core.c).
+    """
+    return min(19, math.ceil(math.log(1 / share - 1) / math.log(1.25)))

@@ -1,0 +1,245 @@
+"""Builds the backends for a captured forward pass, one after the other, the likeliest first; `BackendSearch` starts it.
+
+Run as a script, with a program's file descriptor, the options as JSON and a folder as arguments. It begins when it
+reads `BEGIN` from its standard input, and writes one JSON document a line to its standard output: a way that is built,
+checked and timed, something that is left out, or that it wants a turn. A turn is a moment in which the caller computes
+nothing, so that times are right. Without one they are taken as soon as it was refused or not given in time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.compiled import package_call, write_package
+from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.fast_paths import written_out
+from threadcast.runtime.backends.frozen import FlatModule, TensorCall
+from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
+from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.program_file import ReadProgram, read_program
+from threadcast.runtime.backends.ways import Way
+
+BEGIN, GRANTED, REFUSED = b"bgr"
+"""Bytes on the standard input: the program is written; a turn is given; it is not."""
+TURN_S = 0.15
+"""Seconds of a turn in which the ways of one backend are compared with each other and with PyTorch."""
+GRANT_S = 2.0
+"""Longest wait for a turn: a caller that runs no step for so long leaves the cores idle."""
+WAITING = 0.2
+"""Seconds for which threads were ready and got no core, over the seconds of a comparison, from which on other work has
+disturbed it: then the setting with most threads is reported, whatever its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is searched: backends among `among`, for `cores` cores and a network of this kind. `history` is a path.
+
+    A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
+    """
+
+    among: list[str]
+    cores: int
+    kind: NetworkKind
+    close: float
+    history: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A way to run the program from a file. Seconds: of a call, of opening it, and of a call of PyTorch (reference)."""
+
+    way: Way
+    file: str
+    call_s: float
+    open_s: float
+    reference_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Least seconds of a call of each way, of time or of CPU time; None is PyTorch. `calm`: nothing else ran."""
+
+    call_s: dict[Way | None, float]
+    calm: bool
+
+
+def opened(way: Way, file: Path, cores: int) -> TensorCall:
+    """Return the call of a way that this module has built into `file`."""
+    if way.backend == "onnxruntime":
+        return sessions(file, cores, optimised=True)[way.setting]()
+    return requests(file, cores)[way.setting]() if way.backend == "openvino" else package_call(file)
+
+
+class Caller:
+    """The process that started this one, at the other end of the standard input and output."""
+
+    def __init__(self) -> None:
+        self._messages = os.dup(1)
+        os.dup2(2, 1)  # what libraries print must not look like a message
+
+    def send(self, **message: Any) -> None:
+        """Write a message."""
+        os.write(self._messages, json.dumps(message).encode() + b"\n")
+
+    def wait_for_program(self) -> None:
+        """Return when the caller has written the program; exit where it never will."""
+        if os.read(0, 1) != bytes([BEGIN]):
+            sys.exit("there is no program")
+
+    def in_turn(self, measure: Callable[[], Any]) -> Any:
+        """Return what `measure` returns, run while the caller computes nothing, or after `GRANT_S` seconds."""
+        answered = select.poll()
+        answered.register(0, select.POLLIN)
+        while answered.poll(0) and os.read(0, 1):
+            pass  # an answer that came too late
+        self.send(turn_s=TURN_S)
+        if answered.poll(GRANT_S * 1e3):
+            os.read(0, 1)
+        try:
+            return measure()
+        finally:
+            self.send(turned=True)
+
+
+class Search:
+    """Builds, checks and times the backends for one program in a folder."""
+
+    def __init__(self, program: ReadProgram, options: Options, folder: Path, caller: Caller) -> None:
+        self._options, self._folder, self._caller = options, folder, caller
+        self._module, self._example = program.module, program.example
+        self._flat = FlatModule(program.module, (program.example, {}))
+        self._exported: ExportedProgram | None = None
+        self._best_s = float("inf")
+        self._shares: dict[str, float] = {}
+
+    def run(self, history: BackendHistory) -> None:
+        """Report the fastest way of each backend as soon as it is known."""
+        kind = self._options.kind
+        for backend in history.ordered(self._options.among, kind):
+            try:
+                self._try(backend)
+            except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others remain
+                self._leave_out(backend, error)
+        history.add(kind, self._shares)
+
+    def _try(self, backend: str) -> None:
+        built: dict[Way, tuple[Path, TensorCall, float]] = {}
+        began_s = time.process_time()
+        if backend != "torch.compile":
+            importlib.import_module(backend)
+        import_s = time.process_time() - began_s
+        for way, file in self._files(backend):
+            began_s = time.process_time()
+            try:
+                call = opened(way, file, self._options.cores)
+                open_s = time.process_time() - began_s
+                self._flat.check(call)
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._leave_out(way, error)
+            else:
+                built[way] = file, call, import_s + open_s
+        if not built:
+            return
+        times = self._times({way: call for way, (_, call, _) in built.items()})
+        reference_s = times.call_s.pop(None)
+        way = min(built, key=times.call_s.__getitem__) if times.calm else next(iter(built))
+        call_s = times.call_s[way]
+        if times.calm:
+            self._shares[backend] = call_s / reference_s
+            self._best_s = min(self._best_s, reference_s, call_s)
+            if call_s > self._options.close * self._best_s:
+                self._leave_out(way, f"{call_s:.3g} s a call; the fastest so far takes {self._best_s:.3g} s")
+                return
+        file, _, open_s = built[way]
+        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, reference_s)))
+
+    def _files(self, backend: str) -> Iterator[tuple[Way, Path]]:
+        """Yield the ways of a backend and the file of each."""
+        cores = self._options.cores
+        if backend == "torch.compile":
+            yield Way(backend, ""), write_package(self._program(), self._folder, cores)
+            return
+        file = self._folder / "model.onnx"
+        if not file.exists():
+            write_onnx(self._program(), file)
+        if backend == "onnxruntime":
+            file = write_optimised(file)
+        settings = sessions(file, cores) if backend == "onnxruntime" else requests(file, cores)
+        yield from ((Way(backend, setting), file) for setting in settings)
+
+    def _program(self) -> ExportedProgram:
+        if self._exported is None:
+            self._exported = torch.export.export(written_out(self._module), self._example)
+        return self._exported
+
+    def _times(self, calls: Mapping[Way, TensorCall]) -> _Times:
+        """Time a call of each way, and of the program in PyTorch (None). They run by turns."""
+        runs: dict[Way | None, Callable[[], object]] = {None: lambda: self._module(*self._example)}
+        for way, call in calls.items():
+            runs[way] = partial(call, self._example)
+        for run in (*runs.values(), *runs.values()):
+            run()  # finds its threads asleep and its caches cold
+
+        def measure() -> _Times:
+            least_s = dict.fromkeys(runs, float("inf"))
+            began_s, waited_s = time.perf_counter(), _waited_s()
+            while True:
+                for way, run in runs.items():
+                    before_s, before_cpu_s = time.perf_counter(), time.process_time()
+                    run()
+                    now_s = time.perf_counter()
+                    least_s[way] = min(least_s[way], now_s - before_s, time.process_time() - before_cpu_s)
+                if now_s - began_s >= TURN_S:
+                    return _Times(least_s, _waited_s() - waited_s < WAITING * (now_s - began_s))
+
+        found: _Times = self._caller.in_turn(measure)
+        return found
+
+    def _leave_out(self, what: object, reason: object) -> None:
+        lines = str(reason).strip().splitlines() or [type(reason).__name__]
+        self._caller.send(left_out=str(what), reason=lines[0])
+
+
+def _waited_s() -> float:
+    """Seconds for which this process's threads were ready and got no core, all together; 0 where Linux does not say."""
+    waited_ns = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            waited_ns += int(path.read_text().split()[1])
+    return waited_ns * 1e-9
+
+
+def main(file: int, options: Options, folder: Path) -> None:
+    """Search, and tell the caller on the standard output."""
+    caller = Caller()
+    torch.set_num_threads(options.cores)
+    caller.wait_for_program()
+    history = BackendHistory(None if options.history is None else Path(options.history))
+    with torch.no_grad():
+        try:
+            search = Search(read_program(file), options, folder, caller)
+        except CaptureError as error:
+            caller.send(left_out="every backend", reason=str(error))
+        else:
+            search.run(history)
+    caller.send(over=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Options(**json.loads(sys.argv[2])), Path(sys.argv[3]))
