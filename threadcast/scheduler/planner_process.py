@@ -220,6 +220,8 @@ def serve(
     end_with_parent(parent)
     if background:
         os.nice(_NICEST)
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
     _load_until_asked()
