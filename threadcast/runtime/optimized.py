@@ -22,8 +22,8 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
-from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
-from threadcast.runtime.call_table import MAX_SIGNATURES, CallTable
+from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
+from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
@@ -78,8 +78,8 @@ class Optimized:
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._watch.renew)
         self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
-        self._table = CallTable()
         settings = Settings.read()
+        self._table = CallTable(settings["engine.most_bytes"])
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._share: float = settings["engine.tuning_share"]
         feedback: str = settings["engine.feedback"]
@@ -144,10 +144,7 @@ class Optimized:
             found = None
         if found is not None:
             return found
-        if not self._table.make_room(kind):
-            differ = differences(kind, self._table.kinds)
-            return Fallback(f"more than {MAX_SIGNATURES} kinds of calls came: {differ}")
-        if not now and self._short.wants(kind):
+        if not now and self._short.wants(kind, further=len(self._table) > 0):
             self._timed = kind
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
@@ -248,6 +245,7 @@ class Optimized:
                 fuse=self._fuse,
                 checked=self._shadowed,
                 store=self._feedback,
+                like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
                 warm_up=WarmUp(self._share, eager_s=self._short.take(kind)),
             )
         except FirstStepMissing:

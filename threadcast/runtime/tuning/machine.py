@@ -6,6 +6,7 @@ and the other event methods return instructions that `tuning.Tuning` carries out
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -80,6 +81,8 @@ class TuningMachine:
         """Seconds of recent steps by the best contender, where that is not the default."""
         self._capture_s = 0.0
         """Seconds that the last capture cost the caller."""
+        self._like: Variant | None = None
+        """The variant of a plan of calls of other shapes, until it was compared."""
         self._unchecked = True
         """Whether the results of the next step of the search would be compared with PyTorch's."""
 
@@ -107,9 +110,16 @@ class TuningMachine:
             return self.warm_up.eager_s
         return median(self._recent_s) if self._recent_s else None
 
-    def start(self, *, stored: Variant | None = None, step_s: float = 0.0) -> Instructions:
-        """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took."""
+    def start(self, *, stored: Variant | None = None, step_s: float = 0.0, like: Variant | None = None) -> Instructions:
+        """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took.
+
+        `like` is the variant of a plan of calls of other shapes: if it is faster than the default, nothing is measured.
+        """
         self.moves.expect("start", State.STARTING)
+        if like is not None:
+            self._like = like
+            self._queue.add(like, math.inf)
+            return self._compare("calls of other shapes have a plan", (plan_of(like),))
         if stored is None:
             return self._next_variant("nothing is known")
         self.moves.to(State.RESUMED, f"a stored plan took {step_s:.3g} s")
@@ -118,7 +128,9 @@ class TuningMachine:
     def due(self) -> Instructions:
         """Return the instruction whose turn has come, if learning may take the time for it now."""
         pending = self._pending
-        if pending is None or self.awaited is not None or self.warm_up.eager_s is None:
+        if pending is None or self.awaited is not None:
+            return ()
+        if self.warm_up.eager_s is None and not isinstance(pending, do.Open):
             return ()
         if not self.warm_up.allows(self._expected_s(pending)):
             return ()
@@ -324,8 +336,8 @@ class TuningMachine:
             case do.MakePlan():
                 return PLANNING_S
             case do.Open(contender):
-                planned = contender.variant is not None and self._queue.seconds(contender.variant)
-                step_s = planned or best_s * (1 + UNKNOWN)
+                planned = None if contender.variant is None else self._queue.seconds(contender.variant)
+                step_s = best_s * (1 + UNKNOWN) if planned is None or math.isinf(planned) else planned
                 return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
         return 0.0
 
@@ -384,6 +396,12 @@ class TuningMachine:
             return ()
         if verdict.kept == "plan":
             self._be_best(challenger, self._guard.planned_s)
+        if self._like is not None and challenger == plan_of(self._like):
+            if self.best == challenger:
+                self._queue.clear()
+            else:
+                self._queue.drop(self._like)
+            self._like = None
         return do.Compared(challenger, verdict), *self._next_challenger()
 
     def _settle(self) -> Instructions:

@@ -1,6 +1,6 @@
 """The states of tuning one kind of call, and the only moves between them.
 
-    STARTING ──> RESUMED ──┐
+    STARTING ──> RESUMED ──┐                      (or to COMPARING, with a plan of calls of other shapes)
         └──────────────────┴> WAITING ──> PROBING <──> PLANNING <──> TRYING ──> COMPARING     for each variant
                                  └─<──────────<────────────<────────────<───────────┴──> SETTLED <──> COMPARING
 
@@ -42,7 +42,7 @@ class State(Enum):
 
 _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
-    State.STARTING: frozenset({State.RESUMED, State.WAITING}) | _ENDS,
+    State.STARTING: frozenset({State.RESUMED, State.WAITING, State.COMPARING}) | _ENDS,
     State.RESUMED: frozenset({State.WAITING}) | _ENDS,
     State.WAITING: frozenset({State.PROBING, State.PLANNING, State.SETTLED}) | _ENDS,
     State.PROBING: frozenset({State.PLANNING, State.WAITING}) | _ENDS,

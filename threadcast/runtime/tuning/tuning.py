@@ -25,6 +25,7 @@ from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_forecasts import Answer, is_there
+from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
@@ -59,7 +60,8 @@ class Tuning:
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
     how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
-    this machine, which looks add to.
+    this machine, which looks add to. `like` are plans of other calls of the same model: the first that fits the graph
+    is compared with the default before anything is measured.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -79,6 +81,7 @@ class Tuning:
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
         store: str | None = None,
+        like: Sequence[VariantPlan] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -98,7 +101,7 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._store = store
+        self._store, self._like = store, like
         self._states = TuningMachine(
             self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up
         )
@@ -120,6 +123,17 @@ class Tuning:
     def captured(self) -> Captured:
         """The graph of a call, as it was captured first."""
         return self._graphs.first
+
+    @property
+    def plan(self) -> VariantPlan | None:
+        """The plan that was found to be the fastest; None where something else was, or nothing is known yet."""
+        contender = self.report.contender
+        return None if contender is None else self._plan_of(contender)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory that this object takes, estimated from its graphs and from the tensors that they hold."""
+        return self._graphs.size_bytes
 
     @property
     def learning(self) -> bool:
@@ -250,7 +264,7 @@ class Tuning:
         try:
             found = self._stored.read(self.captured, self._graphs.formats[0])
             if found is None:
-                return self._states.start()
+                return self._start_like()
             variant_plan, step_s = found
             self._plans[variant_plan.variant] = variant_plan
             self._open(plan_of(variant_plan.variant))
@@ -259,6 +273,18 @@ class Tuning:
             return self._states.start()
         self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
         return self._states.start(stored=variant_plan.variant, step_s=step_s)
+
+    def _start_like(self) -> Instructions:
+        """Begin with the plan of another call, where one fits; else with nothing."""
+        for other in self._like:
+            if other.variant.memory_format in self._graphs.formats and self._graphs.compiled(other.variant):
+                captured = self._graphs.find(other.variant)
+                if captured is not None and same_structure(captured.graph, other.captured.graph):
+                    unfused = self._graphs.unfused(other.variant).graph
+                    self._plans[other.variant] = VariantPlan(other.variant, captured, other.plan, unfused)
+                    self.report.predicted_s[str(other.variant)] = other.plan.makespan_s
+                    return self._states.start(like=other.variant)
+        return self._states.start()
 
     def _capture(self, variant: Variant) -> Instructions:
         if not self._graphs.compiled(variant):

@@ -41,6 +41,11 @@ class VariantQueue:
         """Return the seconds of a step by the plan of `variant`; None where it has no plan."""
         return self._step_s.get(variant)
 
+    def clear(self) -> None:
+        """Search no more variants."""
+        self._waiting.clear()
+        self._fuse = False
+
     def drop(self, variant: Variant) -> None:
         """Forget the plan of `variant`, if it has one."""
         self._step_s.pop(variant, None)
