@@ -198,7 +198,7 @@ class Case:
     @property
     def profiled(self) -> list[str]:
         """The arguments of `threadcast profile` that name this case."""
-        mode = ["--mode", "inference" if self.inference else "training"]
+        mode = ["--mode", "forward" if self.inference else "training"]
         if not self.size:
             return [f"{__file__}:{self.network}", *mode]
         batch = ["--batch", str(self.options["batch"])] if "batch" in self.options else []
