@@ -10,10 +10,12 @@ start of the process to the plan; memory is the process's peak of resident memor
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,8 +24,11 @@ from planner_scale_graphs import SHAPES, large_problem
 from run_facts import RunFacts
 
 from threadcast.core import Plan
+from threadcast.runtime.engines.replay import arrange
+from threadcast.runtime.plans.malleable_plan import counts_below
+from threadcast.runtime.plans.plan_difference import difference
 from threadcast.scheduler.compile_planner import compile_planner
-from threadcast.scheduler.planner import BUDGET_S, QUICK_S, plan_each
+from threadcast.scheduler.planner import BUDGET_S, QUICK_S, plan, plan_each
 from threadcast.scheduler.planner_process import PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.simulation.checker import check_schedule
@@ -53,7 +58,7 @@ def main() -> None:
         PAGE.write_text("\n".join(lines) + "\n")
 
 
-def _page(sizes: Iterable[tuple[int, int]]) -> Iterator[str]:
+def _page(sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
     yield (
         f"`make bench-planner-scale`, {RunFacts.now()}. Graphs and curves are simulated. Columns with a policy's name "
         "hold its makespan over the lower bound."
@@ -67,19 +72,24 @@ def _page(sizes: Iterable[tuple[int, int]]) -> Iterator[str]:
     )
     yield ""
     rows: list[list[str]] = []
+    largest = max(sizes)
     longest_s, most_bytes = 0.0, 0
     for ops, cores in sizes:
         for shape in SHAPES:
             problem = large_problem(shape, ops, cores)
-            seconds, cpu_s, peak_bytes, plan = _planned(problem)
-            longest_s, most_bytes = max(longest_s, seconds), max(most_bytes, peak_bytes)
+            seconds, cpu_s, peak_bytes, found = _planned(problem)
+            if (ops, cores) == largest:
+                longest_s, most_bytes = max(longest_s, seconds), max(most_bytes, peak_bytes)
             rows.append(
                 [shape, str(ops), str(cores), str(len(problem.curves.cases)), f"{seconds:.2f}", f"{cpu_s:.2f}",
-                 f"{peak_bytes / 1e6:.0f}", *_over_bound(problem, plan)]
+                 f"{peak_bytes / 1e6:.0f}", *_over_bound(problem, found)]
             )  # fmt: skip
     columns = ("graph", "ops", "cores", "cases", "seconds", "CPU seconds", "peak MB", "plan", *BASELINES)
     yield from table(columns, rows)
-    yield f"The most was {longest_s:.1f} s and {most_bytes / 1e6:.0f} MB; for 5,000 ops on 128 cores {ASKED} are asked."
+    yield (
+        f"For {largest[0]} ops on {largest[1]} cores the most was {longest_s:.1f} s and {most_bytes / 1e6:.0f} MB; "
+        f"asked are at most {ASKED} for 5,000 ops on 128 cores."
+    )
     yield ""
     yield "## From a question to its plan, once the process has loaded its libraries"
     yield ""
@@ -87,6 +97,19 @@ def _page(sizes: Iterable[tuple[int, int]]) -> Iterator[str]:
     yield ""
     quick = [_quick(shape, ops, cores) for ops, cores in QUICK_SIZES for shape in SHAPES]
     yield from table(("graph", "ops", "cores", "quick, s", "auto, s", "quick plan", "auto's", *BASELINES), quick)
+    ops, cores = largest
+    yield f"## What plans of {ops} ops on {cores} cores take once they are made"
+    yield ""
+    yield (
+        f"An engine's order of ops and waits in memory; and, as JSON, a plan for all cores, one for {cores // 2} cores "
+        f"and what is stored of it beside the first. An engine that can change cores has {len(counts_below(cores))} "
+        "such plans."
+    )
+    yield ""
+    yield from table(
+        ("graph", "teams", "in memory, MB", "plan, MB", f"for {cores // 2} cores, MB", "as a difference, MB"),
+        [_kept(shape, ops, cores) for shape in SHAPES],
+    )
 
 
 def _planned(problem: Problem) -> tuple[float, float, int, Plan]:
@@ -94,12 +117,12 @@ def _planned(problem: Problem) -> tuple[float, float, int, Plan]:
     started_s = time.perf_counter()
     with closing(PlannerProcess()) as process:
         process.ask(problem)
-        plan = process.result(600.0)
+        found = process.result(600.0)
         seconds = time.perf_counter() - started_s
         cpu_s, peak_bytes = _cpu_s(process.pid), _peak_bytes(process.pid)
-    assert plan is not None
-    check_schedule(problem.graph, plan, machine=problem.machine)
-    return seconds, cpu_s, peak_bytes, plan
+    assert found is not None
+    check_schedule(problem.graph, found, machine=problem.machine)
+    return seconds, cpu_s, peak_bytes, found
 
 
 def _quick(shape: str, ops: int, cores: int) -> list[str]:
@@ -111,19 +134,33 @@ def _quick(shape: str, ops: int, cores: int) -> list[str]:
         for policy, budget_s in (("search", QUICK_S), ("auto", BUDGET_S)):
             started_s = time.perf_counter()
             process.ask(problem, policy=policy, options={"budget_s": budget_s})
-            plan = process.result(600.0)
+            found = process.result(600.0)
             took.append(f"{time.perf_counter() - started_s:.2f}")
-            assert plan is not None
-            plans.append(plan)
+            assert found is not None
+            plans.append(found)
     return [shape, str(ops), str(cores), *took, _ratio(plans[0]), *_over_bound(problem, plans[1])]
 
 
-def _over_bound(problem: Problem, plan: Plan) -> list[str]:
-    return [_ratio(each) for each in (plan, *plan_each(problem, BASELINES))]
+def _kept(shape: str, ops: int, cores: int) -> list[str]:
+    problem = large_problem(shape, ops, cores)
+    smaller = problem.machine.limited_to([core.id for core in problem.machine.cores][: cores // 2])
+    whole = plan(problem, policy="search")
+    fewer = plan(Problem(problem.graph, problem.curves, smaller), policy="search")
+    tracemalloc.start()
+    replay = arrange(whole, problem.graph)
+    in_memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    documents = whole.to_json(), fewer.to_json(), difference(fewer, whole)
+    sizes = in_memory, *(len(json.dumps(document)) for document in documents)
+    return [shape, str(len(replay.teams)), *(f"{size / 1e6:.2f}" for size in sizes)]
 
 
-def _ratio(plan: Plan) -> str:
-    return f"{plan.makespan_s / plan.lower_bound_s:.4f}"
+def _over_bound(problem: Problem, found: Plan) -> list[str]:
+    return [_ratio(each) for each in (found, *plan_each(problem, BASELINES))]
+
+
+def _ratio(found: Plan) -> str:
+    return f"{found.makespan_s / found.lower_bound_s:.4f}"
 
 
 def _peak_bytes(pid: int) -> int:

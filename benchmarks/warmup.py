@@ -15,11 +15,12 @@ import json
 import signal
 import sys
 
-from run_facts import ROOT, Runs
+from run_facts import ROOT, RunFacts, Runs
 from warmup_figures import figures
 from warmup_long import LONG, measure_long
 from warmup_more import measure_shapes, measure_small, sections
 from warmup_networks import CASES, Case
+from warmup_others import QUIET, wait_until_quiet
 from warmup_page import draw, read_long, summary, table
 from warmup_states import STATES, environment
 from warmup_turns import Record, recorded
@@ -105,15 +106,19 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="measure settled speed, in place of how steps begin")
     parser.add_argument("--only", choices=("networks", "small", "shapes"), help="one of the three parts")
     parser.add_argument("--write", action="store_true", help="write the page and the picture of all records")
-    parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
+    parser.add_argument("--reuse", action="store_true", help="measure only what has no record of a quiet machine yet")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each case")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
     cases = [case for case in CASES if not wanted or any(part in case.title.lower() for part in wanted)]
     FOLDER.mkdir(parents=True, exist_ok=True)
+    run = RunFacts.now()
     if chosen.long:
         for case in cases:
-            if not (chosen.reuse and case.title in read_long(LONG)):
+            row = read_long(LONG).get(case.title)
+            if not (chosen.reuse and row and float(row["others"]) <= QUIET):
+                wait_until_quiet(chosen.wait)
                 measure_long(case, mode(case), FOLDER, most_s=chosen.seconds)
         return
     if chosen.only != "networks" and not wanted:
@@ -124,9 +129,11 @@ def main() -> None:
     for state in chosen.states.split(",") if chosen.only in (None, "networks") else ():
         for case in cases:
             path = FOLDER / f"{case.network}-{state}.json"
-            if chosen.reuse and path.exists():
+            if chosen.reuse and path.exists() and json.loads(path.read_text())["others"] <= QUIET:
                 continue
-            record = recorded(case.title, state, environment(case, state, FOLDER), seconds=chosen.seconds)
+            found = environment(case, state, FOLDER)
+            wait_until_quiet(chosen.wait)
+            record = recorded(case.title, state, found, run=run, seconds=chosen.seconds)
             path.write_text(json.dumps(record.to_json()))
             print(f"{case.title}, {state}: {figures(record)}", file=sys.stderr, flush=True)
     if chosen.write:

@@ -49,7 +49,7 @@ def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
             answer = ours.turn(SETTLING_S)
             settled = max([settled, *(len(seconds) + call for call, _ in answer["changes"])])
             seconds += answer["seconds"]
-            if all(report["runs"] != "measuring" for report in answer["reports"]):
+            if answer["reports"] and all(report["runs"] != "measuring" for report in answer["reports"]):
                 break
         pairs = []
         for _ in range(ROUNDS):

@@ -19,7 +19,9 @@ from warmup_turns import side_by_side
 _SMALL = """
 ## Functions of microseconds
 
-{run}. Each in a fresh process, cold: seconds and calls until a report said what runs, the longest of these calls, and
+Measured at {run}.
+
+Each in a fresh process, cold: seconds and calls until a report said what runs, the longest of these calls, and
 then the time of a call beside eager PyTorch's, by turns.
 
 | function | decided, s | decided, calls | longest call, s | eager, us | ours, us | ours - eager, us | runs | reason |
@@ -29,7 +31,9 @@ then the time of a call beside eager PyTorch's, by turns.
 _SHAPES = """
 ## Shapes
 
-{run}. Calls whose shapes change, cold, from the first call on; eager PyTorch runs the same calls in a process of its
+Measured at {run}.
+
+Calls whose shapes change, cold, from the first call on; eager PyTorch runs the same calls in a process of its
 own, by turns. *left to eager*: calls that threadcast did not plan but left to PyTorch, with a warning. *within*: never
 more than 5 % or 2 s behind.
 

@@ -1,10 +1,29 @@
-"""How much of the machine other processes used while something was measured."""
+"""How much of the machine other processes used while something was measured, and waiting until they use little."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection
 from pathlib import Path
+
+QUIET = 0.1
+"""Part of all cores' time that others may use while something is measured."""
+
+LOOK_S = 3.0
+"""Seconds over which others' work is looked at before measuring begins."""
+
+
+def wait_until_quiet(most_s: float) -> bool:
+    """Wait until others use less than `QUIET`, for `most_s` seconds at most; return whether they do."""
+    end_s = time.monotonic() + most_s
+    while True:
+        others = OtherWork(())
+        time.sleep(LOOK_S)
+        if others.share() <= QUIET:
+            return True
+        if time.monotonic() >= end_s:
+            return False
 
 
 class OtherWork:

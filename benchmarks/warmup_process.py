@@ -85,7 +85,7 @@ class Told:
 
     def __init__(self, call: Callable[[], object], reports: Callable[[], list[Any]]) -> None:
         self._call, self._reports = call, reports
-        self._runs = ""
+        self._runs: str | None = None
 
     def block(self, seconds: float, calls: int | None) -> dict[str, Any]:
         taken: list[float] = []
@@ -96,7 +96,7 @@ class Told:
             self._call()
             after_s = time.perf_counter()
             taken.append(after_s - before_s)
-            runs = ", ".join(report.runs for report in self._reports())
+            runs = ", ".join(report.runs for report in self._reports()) or "measuring"
             if runs != self._runs:
                 changes.append((len(taken), runs))
                 self._runs = runs

@@ -62,7 +62,7 @@ def measured(title: str) -> dict[str, Any]:
         call(*arguments)
         longest_s = max(longest_s, time.perf_counter() - before_s)
         calls += 1
-        if not any(report.measuring for report in call.reports):
+        if call.reports and not any(report.measuring for report in call.reports):
             break
     (report,) = call.reports
     decided_s = None if report.measuring else time.perf_counter() - began_s

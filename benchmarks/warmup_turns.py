@@ -114,7 +114,7 @@ class Side:
         return found
 
 
-def recorded(title: str, state: str, environment: Mapping[str, str], *, seconds: float) -> Record:
+def recorded(title: str, state: str, environment: Mapping[str, str], *, run: RunFacts, seconds: float) -> Record:
     """Run the case from its first call on until its calls have taken so many seconds."""
     with ExitStack() as ends:
         ours, theirs = (Side(title, who, environment) for who in ("threadcast", "eager"))
@@ -136,7 +136,7 @@ def recorded(title: str, state: str, environment: Mapping[str, str], *, seconds:
         last = theirs.turn(EAGER_S, untimed=1)["seconds"]
         used = round(others.share(), 3)
     said = answer["reports"], answer["warnings"]
-    return Record(title, state, RunFacts.now(), blocks, _rounded(last), changes, *said, used)
+    return Record(title, state, run, blocks, _rounded(last), changes, *said, used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.commands import invoke
 from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
 from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
+from threadcast.models.joint_process import JointProcess
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.store import Store
@@ -45,6 +46,15 @@ def refused(*arguments, code=1):
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     return result.stderr
+
+
+def test_a_trained_joint_process_forecasts_unmeasured_ops_with_the_shipped_prior(folder):
+    assert document("train", "--model", "joint_process", "--jobs", "1")["models"][0]["version"] == "joint_process@1"
+    loaded = ModelRegistry(folder / "threadcast" / "models").load("joint_process@1")
+    known, new = measure_all(OPS), make_ops(20, seed=7)[-1]
+    found = loaded.predict(new, [], MACHINE.cases(), machine=MACHINE)
+    wanted = JointProcess(prior=True).fit(known).predict(new, [], MACHINE.cases(), machine=MACHINE)
+    assert found.seconds == pytest.approx(wanted.seconds, rel=1e-6)
 
 
 def test_training_registers_every_model_with_its_score_and_the_best_gets_the_alias(folder):

@@ -63,16 +63,17 @@ def test_a_file_without_forecasts_is_read() -> None:
     assert CoRunTable.from_json(document) == TABLE
 
 
-def test_what_was_measured_goes_before_any_forecast() -> None:
+def test_forecasts_of_classes_that_the_newer_table_has_not_measured_stay() -> None:
     guess, better = SlowdownForecast(1.2, 1.0, 1.5), SlowdownForecast(1.3, 1.2, 1.4)
     old = replace(TABLE, forecasts={(M, M): guess, (C, C): guess, (M, C): guess})
-    assert set(old.forecasts) == {(C, C), (M, C)}
     newer = replace(
-        TABLE, slowdowns={(C, C): Slowdown(1.1, 1.0, 1.2, 2)}, forecasts={(M, M): guess, (M, C): better}, bad_pairs={}
+        TABLE, slowdowns={(C, C): Slowdown(1.1, 1.0, 1.2, 2)}, forecasts={(M, M): better, (M, C): better}, bad_pairs={}
     )
     both = old.updated(newer)
     assert set(both.slowdowns) == {(M, M), (C, C)}
-    assert both.forecasts == {(M, C): better}
+    assert both.forecasts == {(M, M): guess, (M, C): better}  # (M, M) was measured before, (C, C) now
+    measured_only = replace(TABLE, forecasts={})
+    assert measured_only.updated(newer).forecasts == {(M, C): better}
     assert old.updated(replace(newer, cores=2)).forecasts == newer.forecasts
 
 

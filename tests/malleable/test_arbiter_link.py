@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from threadcast.malleable.arbiter_link import LONGEST_REFUSED_S, REFUSED_S, REPORT_S, ArbiterLink, Terms
+from threadcast.malleable.arbiter_link import LEARNING_S, LONGEST_REFUSED_S, REFUSED_S, REPORT_S, ArbiterLink, Terms
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.limits import Cores
 from threadcast.malleable.message_reading import requests_of
@@ -22,6 +22,7 @@ from threadcast.malleable.messages import (
     Join,
     Refusal,
     Remaining,
+    ReportLearning,
     ReportSteps,
     SetBounds,
     SetDeadline,
@@ -39,10 +40,11 @@ class Linked:
     def __init__(self, path: Path) -> None:
         self.listening, self.selector = listen(path), selectors.DefaultSelector()
         self.now_s, self.steps, self.rates, self.given = 0.0, 0.0, dict[int, float](), list[Cores]()
+        self.learning = ""
         self.arbiter: Channel | None = None
         self.link = ArbiterLink(
             path, Terms("x", 2.0), self.selector, steps=lambda: self.steps, expected=lambda: dict(self.rates),
-            assigned=self.assign, now=lambda: self.now_s,
+            assigned=self.assign, learning=lambda: self.learning, now=lambda: self.now_s,
         )  # fmt: skip
 
     def assign(self, cores: Cores) -> Cores:
@@ -113,6 +115,18 @@ def test_one_that_has_all_cores_reports_its_steps_less_often(linked: Linked) -> 
     linked.steps = 1.0
     assert linked.look(REPORT_S / 2, has_all=True) == []
     assert linked.look(REPORT_S, has_all=True) == [ReportSteps(1.0)]
+
+
+def test_what_is_being_learned_is_reported_once_a_second_and_to_the_next_arbiter(linked: Linked) -> None:
+    linked.learning = "1 call"
+    assert ReportLearning("1 call") in linked.look()
+    linked.learning = "2 calls"
+    assert linked.look(LEARNING_S / 2) == []
+    assert linked.look(LEARNING_S / 2) == [ReportLearning("2 calls")]
+    linked.drop()
+    assert ReportLearning("2 calls") in linked.look()
+    linked.learning = ""
+    assert linked.look(LEARNING_S) == [ReportLearning("")]
 
 
 def test_orders_are_obeyed_and_confirmed_and_told_to_the_next_arbiter(linked: Linked) -> None:

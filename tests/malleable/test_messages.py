@@ -24,6 +24,7 @@ from threadcast.malleable.messages import (
     ListProcesses,
     Refusal,
     Remaining,
+    ReportLearning,
     ReportSteps,
     Resize,
     SetBounds,
@@ -43,6 +44,7 @@ REQUESTS = [
     SetBounds(Bounds()),
     ExpectRates({1: 10.0, 16: 17.5}),
     ReportSteps(120.0),
+    ReportLearning("training of Net: measuring"),
     SetDeadline(Remaining(5000.0, 3600.0)),
     SetDeadline(None),
 ]

@@ -9,7 +9,7 @@ from tests.models.synthetic_ops import make_ops, measure_all, true_seconds
 from threadcast.core import Case, Machine, Op, TensorSpec
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.models import prior as module
-from threadcast.models.joint_process import JointProcess
+from threadcast.models.joint_process import FEW_OPS, JointProcess
 from threadcast.models.point_trees import Shape
 from threadcast.models.prior import Prior, shipped
 from threadcast.models.untrained import UntrainedModel
@@ -115,6 +115,31 @@ def test_untrained_it_learns_from_the_store_once_an_op_must_be_forecast():
         UntrainedModel(list).from_files({})
     alone = UntrainedModel(list).predict(HELD_OUT[1], [], (Case(1),), machine=NEW)
     assert alone.seconds[0] > 0
+
+
+def test_a_stored_process_has_the_prior_for_ops_that_were_not_measured():
+    learned = measure_all(TRAIN, machine=NEW)
+    model, cases = JointProcess(prior="unmeasured").fit(learned), NEW.cases()
+    loaded = JointProcess().from_files(model.to_files())
+    few = measure_all(HELD_OUT[:1], machine=NEW)[:3]
+    assert len(TRAIN) >= FEW_OPS
+    for found in (model, loaded):
+        mixed = found.predict_many(HELD_OUT[:3], [[], few, []], cases, machine=NEW)
+        with_prior = JointProcess(prior=True).fit(learned).predict_many(HELD_OUT[:3], [[]] * 3, cases, machine=NEW)
+        without = JointProcess().fit(learned).predict(HELD_OUT[1], few, cases, machine=NEW)
+        np.testing.assert_allclose(mixed.seconds[[0, 2]], with_prior.seconds[[0, 2]], rtol=1e-9)
+        np.testing.assert_allclose(mixed.seconds[1], without.seconds, rtol=1e-9)
+    rarely = JointProcess(prior="unmeasured").fit(learned[: 3 * len(cases)])
+    wanted = JointProcess(prior=True).fit(learned[: 3 * len(cases)]).predict(HELD_OUT[1], few, cases, machine=NEW)
+    np.testing.assert_allclose(rarely.predict(HELD_OUT[1], few, cases, machine=NEW).seconds, wanted.seconds, rtol=1e-9)
+
+
+def test_a_process_that_holds_itself_is_refused():
+    files = JointProcess(prior="unmeasured").fit(measure_all(TRAIN[:3], machine=NEW)).to_files()
+    with pytest.raises(ArtefactError):
+        JointProcess().from_files({**files, "unmeasured.json": files["model.json"]})
+    with pytest.raises(ArtefactError):
+        JointProcess().from_files({name: content for name, content in files.items() if name != "unmeasured.npz"})
 
 
 def test_ops_of_one_name_that_do_different_work_have_different_forecasts(prior):

@@ -18,6 +18,7 @@ from threadcast.core import Case, Edge, Machine, Op, OpGraph, TensorSpec, Trace
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.traced_step import TracedStep, timeline_page
+from threadcast.threads.this_process import this_process
 
 usual = pytest.mark.usefixtures("plans_win")
 
@@ -115,6 +116,8 @@ def test_repr_says_what_is_optimised_and_what_runs_it(trained: Any) -> None:
     assert repr(step) == "OptimizedStep(training of Net by SGD: not called yet)"
     step(*batch(0))
     assert repr(step) == "OptimizedStep(training of Net by SGD: measuring)"
+    assert this_process().steps.learning.endswith("training of Net by SGD: measuring")
     run_until_settled(step, lambda seed: step(*batch(seed)))
     assert repr(step) == "OptimizedStep(training of Net by SGD: plan)"
+    assert "training of Net by SGD" not in this_process().steps.learning
     assert repr(threadcast.optimize(torch.relu)).startswith("OptimizedCall(inference of relu: ")

@@ -107,3 +107,23 @@ def test_expected_rates_are_those_last_stated() -> None:
 
 def test_a_process_has_one_state() -> None:
     assert this_process() is this_process()
+
+
+class Learner:
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def describe(self) -> str:
+        return self.what
+
+
+def test_what_models_learn_is_told_while_they_live_and_have_something_to_learn() -> None:
+    steps, first, second = StepCounter(), Learner("first: 3 calls"), Learner("second: 1 call")
+    assert steps.learning == ""
+    steps.ask_learning(first.describe)
+    steps.ask_learning(second.describe)
+    assert steps.learning == "first: 3 calls; second: 1 call"
+    first.what = ""
+    assert steps.learning == "second: 1 call"
+    del second
+    assert steps.learning == ""

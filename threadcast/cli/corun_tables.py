@@ -54,8 +54,10 @@ def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output
 
 def rows(report: CoRunReport) -> dict[str, list[dict[str, Any]]]:
     """The measured slow-downs by class and the forecasts of the others, as lists of JSON objects by their name."""
-    table = report.table.to_json()
-    return {"corun": table["classes"], "corun_forecasts": table["forecasts"]}
+    document = report.table.to_json()
+    measured = {(row["class"], row["beside"]) for row in document["classes"]}
+    others = [row for row in document["forecasts"] if (row["class"], row["beside"]) not in measured]
+    return {"corun": document["classes"], "corun_forecasts": others}
 
 
 def shown(found: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:

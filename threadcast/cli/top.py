@@ -53,11 +53,12 @@ def _table(state: dict[str, Any]) -> Table:
             [
                 one["process"], one["name"], f"{count} lent" if one["lends"] else count, cpus, one["weight"],
                 one["steps_per_s"], _deadline(one["deadline"]),
+                one["learning"],
             ]
         )  # fmt: skip
     used = len({tuple(core) for one in state["processes"] for core in one["cores"]})
     title = f"{state['machine']}: {used} of {state['cores']} cores in use"
-    return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "deadline"], rows, title=title)
+    return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "deadline", "learning"], rows, title=title)
 
 
 def _deadline(deadline: dict[str, Any] | None) -> str:

@@ -62,7 +62,8 @@ def command(
 
     Before that, each is compared on ops that it has not learned from. The alias goes to the one that costs least: the
     time of --steps runs of these ops at the chosen cases, and of measuring the samples that the model asks for. One
-    that no op could judge is not registered.
+    that no op could judge is not registered. A registered joint_process forecasts ops of which nothing was measured
+    with the shipped prior, as `plan`, `run` and `predict` do without a champion.
     """
     from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
@@ -96,8 +97,8 @@ def command(
             origin |= {"odd_units": list(evaluation.odd_units)}
         registered = [
             (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
-            for (_, model), row in zip(candidates, evaluation.rows)
-            if _fit(output, model, measurements, row)
+            for (_, judged), row in zip(candidates, evaluation.rows)
+            if _fit(output, model := _with_prior(judged), measurements, row)
         ]
     if not registered:
         raise ModelError("no model could be fitted and judged; the warnings above say why")
@@ -119,6 +120,18 @@ def _calibrated() -> PerformanceModel:
     from threadcast.models import registry_of_kinds
 
     return registry_of_kinds.create("roofline", calibrations=[calibrate(read_machine())])
+
+
+def _with_prior(model: PerformanceModel) -> PerformanceModel:
+    """The model to register: a joint process with the shipped prior for ops that were not measured, others as they are.
+
+    It is judged without, as each op that judges it is measured at least once.
+    """
+    from threadcast.models.joint_process import JointProcess
+
+    if type(model) is not JointProcess or model.prior is not None:
+        return model
+    return JointProcess(samples=model.samples, enough=model.enough, prior="unmeasured", seed=model.seed)
 
 
 def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement], row: Row) -> bool:

@@ -46,8 +46,9 @@ SCALE_WEIGHT = 8.0
 NORMAL_90 = 1.645
 """Half-width of a Gaussian's 90 % interval in standard deviations."""
 
-UNKNOWN = 2
-"""Ops that stand for a class of which there is no op."""
+FEWEST = 2
+"""Ops of each class; where there are fewer, unknown ones stand for the others, so that a single measured pair does not
+make a class certain."""
 
 
 def bandwidth_bound(core_bytes_per_s: float, all_bytes_per_s: float, *, cores: int) -> float:
@@ -75,12 +76,16 @@ class CoRunForecast:
 
     @classmethod
     def of(cls, ops: Mapping[OpClass, Sequence[str]], *, cores: int = 1, bandwidth_bound: float = math.sqrt(2)) -> Self:
-        """The prior for ops, given by their keys, of each class; `UNKNOWN` others stand for a class without an op.
+        """The prior for ops, given by their keys, of each class, and unknown ones where a class has less than `FEWEST`.
 
         Each op has `cores` cores, of which a tiny one is expected to keep one busy. `bandwidth_bound` is that of the
         machine; the default is the middle between its least and its largest value.
         """
-        all_ops = [(of, key) for of in OpClass for key in ops.get(of) or [f"unknown {i}" for i in range(UNKNOWN)]]
+        all_ops = [
+            (of, key)
+            for of in OpClass
+            for key in (*ops.get(of, ()), *(f"unknown {of} {i}" for i in range(FEWEST - len(ops.get(of, ())))))
+        ]
         both = list(product(all_ops, all_ops))
         classes = tuple((own[0], other[0]) for own, other in both)
         memory = np.array([pair == (OpClass.MEMORY, OpClass.MEMORY) for pair in classes]) * math.log(bandwidth_bound)

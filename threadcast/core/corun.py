@@ -49,10 +49,11 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class SlowdownForecast:
-    """How many times longer an op probably takes beside another op than alone, where no such pair was measured.
+    """How many times longer an op of a class probably takes beside one of another class than alone, by all pairs that
+    were measured.
 
-    The factor that measuring would find is `low` to `high` with a probability of 90 %, and as likely above `median` as
-    below. InvalidInput unless they are above 0 and in order.
+    The factor that measuring all pairs of ops of these classes would find is `low` to `high` with a probability of
+    90 %, and as likely above `median` as below. InvalidInput unless they are above 0 and in order.
     """
 
     median: float
@@ -68,10 +69,11 @@ class SlowdownForecast:
 class CoRunTable:
     """The known slow-downs of `machine`; its parts may be empty.
 
-    `slowdowns` were measured with each of the two ops on `cores` cores of its own, and `forecasts` are for the same;
-    those of measured classes are dropped. `limits` decide the class of an op; None where no class was measured.
-    `bad_pairs` are the slow-downs (factors of at least 1) of single pairs of ops that were observed in steps; the table
-    keeps the `MOST_PAIRS` worst ones. InvalidInput for values that do not fit.
+    `slowdowns` were measured with each of the two ops on `cores` cores of its own, and `forecasts` are for the same.
+    Where there are both, the forecast counts: one measured pair does not make a class certain. `limits` decide the
+    class of an op; None where no class was measured. `bad_pairs` are the slow-downs (factors of at least 1) of single
+    pairs of ops that were observed in steps; the table keeps the `MOST_PAIRS` worst ones. InvalidInput for values that
+    do not fit.
     """
 
     machine: Machine
@@ -92,23 +94,29 @@ class CoRunTable:
         worst = heapq.nlargest(MOST_PAIRS, self.bad_pairs.items(), key=lambda item: (item[1], item[0]))
         object.__setattr__(self, "bad_pairs", MappingProxyType(dict(worst)))
         object.__setattr__(self, "slowdowns", MappingProxyType(dict(sorted(self.slowdowns.items()))))
-        unmeasured = {classes: by for classes, by in sorted(self.forecasts.items()) if classes not in self.slowdowns}
-        object.__setattr__(self, "forecasts", MappingProxyType(unmeasured))
+        object.__setattr__(self, "forecasts", MappingProxyType(dict(sorted(self.forecasts.items()))))
 
     def updated(self, newer: CoRunTable) -> CoRunTable:
         """This table, overwritten with what `newer`, a table of the same machine, contains.
 
         Bad pairs are merged. Slow-downs of classes are merged too, but this table's are dropped where `newer` measured
-        classes with another number of cores. What was measured goes before any forecast.
+        classes with another number of cores. What is known of classes that this table has measured and `newer` has not
+        stays.
         """
         if newer.limits is None:
             return replace(self, bad_pairs={**self.bad_pairs, **newer.bad_pairs})
         known = self if self.cores == newer.cores else CoRunTable(self.machine)
+        older = {classes: by for classes, by in known.forecasts.items() if classes not in newer.slowdowns}
+        new = {
+            classes: by
+            for classes, by in newer.forecasts.items()
+            if classes in newer.slowdowns or classes not in known.slowdowns
+        }
         return replace(
             newer,
             slowdowns={**known.slowdowns, **newer.slowdowns},
             bad_pairs={**self.bad_pairs, **newer.bad_pairs},
-            forecasts={**known.forecasts, **newer.forecasts},
+            forecasts={**older, **new},
         )
 
     def holds_for(self, machine: Machine) -> bool:

@@ -23,6 +23,7 @@ from threadcast.malleable.messages import (
     Join,
     Refusal,
     Remaining,
+    ReportLearning,
     ReportSteps,
     Request,
     SetBounds,
@@ -34,6 +35,8 @@ from threadcast.malleable.sockets import connect
 
 REPORT_S = 0.5
 """Seconds between reports of steps by a process that has all cores that it may use; others report at every `look`."""
+LEARNING_S = 1.0
+"""Seconds between reports of what the process is still learning, which changes with every call."""
 CONNECT_S = 0.1
 """Longest wait in seconds for a connection to the arbiter."""
 REFUSED_S, LONGEST_REFUSED_S = 1.0, 30.0
@@ -59,17 +62,19 @@ class ArbiterLink:
     """Keeps a connection to the arbiter that listens at `path`, and to any arbiter that listens there later.
 
     `steps()` returns how many steps this process has made; `expected()` returns the steps a second that it expects, by
-    number of cores. `assigned` is called with the cores of each order, and returns the cores that are then in use. When
-    the arbiter goes away, the process keeps its cores. Only `finish` and `on_time` may be used from several threads.
+    number of cores; `learning()` returns in words what its optimised steps are still learning. `assigned` is called
+    with the cores of each order, and returns the cores that are then in use. When the arbiter goes away, the process
+    keeps its cores. Only `finish` and `on_time` may be used from several threads.
     """
 
     def __init__(
         self, path: Path, terms: Terms, selector: selectors.BaseSelector, *, steps: Callable[[], float],
         expected: Callable[[], Mapping[int, float]], assigned: Callable[[Cores], Cores],
-        now: Callable[[], float] = time.monotonic,
+        learning: Callable[[], str] = str, now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._path, self._terms, self._selector = path, terms, selector
         self._steps, self._expected, self._assigned, self._now = steps, expected, assigned, now
+        self._learning, self._sent_learning, self._learning_from_s = learning, "", 0.0
         self._channel: Channel | None = None
         self._refused_s, self._join_from_s = 0.0, 0.0
         self._sent_bounds: Bounds | None = None
@@ -111,6 +116,9 @@ class ArbiterLink:
         if (rates := self._expected()) != self._sent_rates:
             self._sent_rates = rates
             self._send(ExpectRates(rates))
+        if self._now() >= self._learning_from_s and (learning := self._learning()) != self._sent_learning:
+            self._sent_learning, self._learning_from_s = learning, self._now() + LEARNING_S
+            self._send(ReportLearning(learning))
         # Steps before the deadline: the arbiter counts what is left of it from the steps that were reported last.
         if not self._deadline_sent or self._now() >= self._report_from_s:
             self._report(every_s=REPORT_S if has_all else 0.0)
@@ -147,6 +155,7 @@ class ArbiterLink:
             self._channel.close()
             self._channel = None
             self._sent_steps, self._report_from_s, self._sent_rates, self._on_time = None, 0.0, {}, None
+            self._sent_learning, self._learning_from_s = "", 0.0
             with self._lock:
                 self._deadline_sent = self._deadline is None
 

@@ -21,5 +21,7 @@ class Connection:
         """Number and core ids of the last order that was sent to it."""
         self.ordered_s: float | None = None
         """When the last order was sent, in seconds of the arbiter's clock; None once it is confirmed."""
+        self.learning = ""
+        """What its optimised steps are still learning, as it said last."""
         self.on_time: bool | None = None
         """Whether its deadline will be met, as the process was last told; None before that."""

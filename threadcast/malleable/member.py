@@ -52,8 +52,9 @@ class Member:
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._clear_wake)
         self._link = ArbiterLink(
-            arbiter, terms, self._selector, steps=steps, expected=lambda: process.steps.expected, assigned=self._assign
-        )
+            arbiter, terms, self._selector, steps=steps, expected=lambda: process.steps.expected, assigned=self._assign,
+            learning=lambda: process.steps.learning,
+        )  # fmt: skip
         self._next_look_s = 0.0
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="threadcast-member", daemon=True)

@@ -25,6 +25,7 @@ from threadcast.malleable.messages import (
     Question,
     Refusal,
     Remaining,
+    ReportLearning,
     ReportSteps,
     Request,
     Resize,
@@ -36,7 +37,7 @@ from threadcast.malleable.messages import (
 LARGEST = 1e15
 """Largest magnitude of a number in a message; sums of larger floating-point numbers would lose small terms."""
 LONGEST_NAME = 200
-"""Characters of a process's name; the rest is cut off."""
+"""Characters of a process's name, and of what it says of its learning; the rest is cut off."""
 
 
 def requests_of(message: Mapping[str, Any]) -> tuple[Request, ...]:
@@ -55,6 +56,8 @@ def requests_of(message: Mapping[str, Any]) -> tuple[Request, ...]:
         found.append(ExpectRates(_rates(message, "")))
     if "steps" in message:
         found.append(ReportSteps(_number(message, "steps", "")))
+    if "learning" in message:
+        found.append(ReportLearning(member(message, "learning", str)[:LONGEST_NAME]))
     if "deadline" in message:
         found.append(SetDeadline(_remaining(message, "")))
     return tuple(found)

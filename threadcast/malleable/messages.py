@@ -80,6 +80,13 @@ class ReportSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportLearning:
+    """A process reports in words what its optimised steps are still learning; empty: nothing."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetDeadline:
     """A process sets a deadline; None: it has none any more."""
 
@@ -91,7 +98,7 @@ class ListProcesses:
     """A question to the arbiter, from any program: which processes have which cores?"""
 
 
-Request = Join | Confirm | SetBounds | ExpectRates | ReportSteps | SetDeadline | ListProcesses
+Request = Join | Confirm | SetBounds | ExpectRates | ReportSteps | ReportLearning | SetDeadline | ListProcesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,8 @@ def to_json(message: Request | ArbiterMessage) -> dict[str, Any]:
             return {"progress": _rates_to_json(rates)}
         case ReportSteps(count):
             return {"steps": count}
+        case ReportLearning(what):
+            return {"learning": what}
         case SetDeadline(remaining):
             return {"deadline": _remaining_to_json(remaining)}
         case ListProcesses():

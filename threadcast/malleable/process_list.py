@@ -26,6 +26,7 @@ def process_list(
                 "steps_per_s": rates.get(len(party.target)),
                 "by_cores": {str(cores): rate for cores, rate in sorted(rates.items())},
                 "deadline": None if status is None else status_to_json(status), "lends": party.lends,
+                "learning": connection.learning,
             }
         )  # fmt: skip
     return {"machine": ledger.machine.name, "cores": len(ledger.machine), "processes": processes}

@@ -16,6 +16,7 @@ from threadcast.malleable.messages import (
     ExpectRates,
     Join,
     ListProcesses,
+    ReportLearning,
     ReportSteps,
     Request,
     SetBounds,
@@ -62,6 +63,8 @@ class RequestHandler:
                 self._ledger.expect(name, rates, now_s)
             case ReportSteps(steps):
                 self._ledger.report(name, steps, now_s)
+            case ReportLearning(what):
+                connection.learning = what
             case SetDeadline(remaining):
                 deadline = None if remaining is None else Deadline.within(remaining.steps, remaining.in_s, now_s)
                 self._ledger.set_deadline(name, deadline, now_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,12 @@ SCHEMA = "threadcast.joint_process/1"
 MANY = 10
 """From so many ops on linear algebra is limited to one thread, which takes as long as the forecasts of two or three."""
 
+FEW_OPS = 30
+"""With so many measured ops the joint process chooses better without the prior (docs/new-machine-tables.md)."""
+
+_OTHERS = {"model.json": "unmeasured.json", "machines.npz": "unmeasured.npz"}
+"""Names of the files of the process for unmeasured ops, by their names where it is stored alone."""
+
 _LEARNED = list(Source).index(Source.LEARNED)
 
 
@@ -47,7 +53,9 @@ class JointProcess(BatchModel):
 
     Before anything is measured, times are assumed to follow from the work, or to be those that `prior` forecasts (True:
     the shipped one), which are much better for ops and machines without measurements. Campaigns do as well without:
-    where the prior's curves are wrong for a family of ops, they stop too early (decision 30).
+    where the prior's curves are wrong for a family of ops, they stop too early (decision 30). With `prior` "unmeasured"
+    the model is two processes, and `fit` fits both: the one with the shipped prior forecasts ops that were not
+    measured, or all on a machine with fewer than `FEW_OPS` known ops. What is proposed comes from the one without.
 
     It proposes the case that lowers the expected regret most, until that is `enough` (a share of the best case's time)
     or `samples` cases were measured. For that, the curves of single ops are taken to differ from others' by a t
@@ -59,21 +67,32 @@ class JointProcess(BatchModel):
 
     name = "joint_process"
 
-    def __init__(self, *, samples: int = 12, enough: float = 0.02, prior: Prior | bool = False, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        samples: int = 12,
+        enough: float = 0.02,
+        prior: Prior | bool | Literal["unmeasured"] = False,
+        seed: int = 0,
+    ) -> None:
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             raise InvalidInput(f"samples={samples!r} must be a whole number of at least 1")
         if not enough >= 0:
             raise InvalidInput(f"enough={enough!r} must be at least 0, a share of the best case's time")
-        if not isinstance(prior, (Prior, bool)):
-            raise InvalidInput(f"prior={prior!r} must be true, false or a prior")
+        if not isinstance(prior, (Prior, bool)) and prior != "unmeasured":
+            raise InvalidInput(f"prior={prior!r} must be true, false, a prior or 'unmeasured'")
         self.samples, self.enough, self.seed = samples, float(enough), seed
-        self._chosen_prior = prior
+        self._chosen_prior: Prior | bool = prior if isinstance(prior, (Prior, bool)) else False
+        self.for_unmeasured = JointProcess(prior=True, seed=seed) if prior == "unmeasured" else None
+        """The process that forecasts ops that were not measured; None where this one does."""
         self._machines: dict[str, KnownOps] = {}
         self.notes: list[str] = []
         """What was left out of the last fit, a sentence each."""
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn the measurements, and choose the parameters of each machine by them."""
+        if self.for_unmeasured is not None:
+            self.for_unmeasured.fit(measurements)
         return self.learn(measurements, tune=True)
 
     def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> Self:
@@ -150,6 +169,12 @@ class JointProcess(BatchModel):
         """The curves of many ops, one row each; ModelError where a time cannot be real."""
         self.check_batch(ops, observed)
         known = [by_case(measured) for measured in observed]
+        if self.for_unmeasured is not None:
+            learned = self._machines.get(machine.fingerprint)
+            few = learned is None or len(learned.keys) < FEW_OPS
+            others = np.array([few or not measured_at for measured_at in known])
+            if others.any():
+                return self._by_both(np.flatnonzero(others), np.flatnonzero(~others), ops, observed, cases, machine)
         logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
@@ -161,6 +186,18 @@ class JointProcess(BatchModel):
             tuple(cases), np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), source, self.name
         )  # fmt: skip
         return with_measured(table, list(map(knots_of, known)))
+
+    def _by_both(
+        self, others: NDArray[np.int64], own: NDArray[np.int64], ops: Sequence[Op],
+        observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], machine: Machine,
+    ) -> CurveTable:  # fmt: skip
+        """The curves of ops in the rows `others` by the process for unmeasured ops, and in the rows `own` by this."""
+        tables = [
+            model.predict_many([ops[i] for i in rows], [observed[i] for i in rows], cases, machine=machine)
+            for model, rows in ((self.for_unmeasured, others), (self, own))
+            if model is not None and len(rows)
+        ]
+        return CurveTable.concat(tables).take(np.argsort(np.concatenate([others, own])).tolist())
 
     def _posteriors(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: tuple[Case, ...], machine: Machine
@@ -209,7 +246,7 @@ class JointProcess(BatchModel):
         """The options, and what was measured on each machine."""
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "seed": self.seed,
-            "prior": self.prior is not None,
+            "prior": self.prior is not None, "for_unmeasured": self.for_unmeasured is not None,
             "machines": {
                 name: {
                     "cases": [[case.threads, case.affinity] for case in known.cases], "keys": known.keys,
@@ -227,6 +264,8 @@ class JointProcess(BatchModel):
             }  # fmt: skip
             arrays |= {f"{i}.{name}": array for name, array in own.items()}
         files = {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays)}
+        if self.for_unmeasured is not None:
+            files |= {_OTHERS.get(name, name): content for name, content in self.for_unmeasured.to_files().items()}
         return files if self.prior is None else files | self.prior.to_files()
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
@@ -238,6 +277,10 @@ class JointProcess(BatchModel):
                 samples=member(document, "samples", int), enough=float(document["enough"]),
                 prior=member(document, "prior", bool) and Prior.from_files(files), seed=member(document, "seed", int),
             )  # fmt: skip
+            if document.get("for_unmeasured", False) is True:
+                shared = {name: content for name, content in files.items() if name not in _OTHERS.values()}
+                named = {name: files[stored] for name, stored in _OTHERS.items()}
+                loaded.for_unmeasured = JointProcess().from_files({**shared, **named})
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}

@@ -22,7 +22,7 @@ def fit_key(model: PerformanceModel) -> Hashable | None:
     if type(model) is LearnedCurve:
         return "learned_curve", model.shape
     if type(model) is JointProcess:
-        return None if model._machines else ("joint_process", model.seed, model.prior)
+        return None if model._machines or model.for_unmeasured else ("joint_process", model.seed, model.prior)
     return None
 
 

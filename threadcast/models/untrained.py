@@ -12,11 +12,8 @@ import numpy as np
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.base import BatchModel
-from threadcast.models.joint_process import JointProcess
+from threadcast.models.joint_process import FEW_OPS, JointProcess
 from threadcast.models.measured import by_case
-
-FEW_OPS = 30
-"""With so many measured ops the joint process chooses better without the prior (docs/new-machine-tables.md)."""
 
 
 class UntrainedModel(BatchModel):

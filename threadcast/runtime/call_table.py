@@ -29,7 +29,7 @@ class CallTable:
         """The kind of the last calls where there is no room for it, and how many calls of it came in a row."""
 
     def __iter__(self) -> Iterator[Tuning | Fallback]:
-        return iter(self._runners.values())
+        return iter(list(self._runners.values()))
 
     @property
     def kinds(self) -> list[CallKind]:

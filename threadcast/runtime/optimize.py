@@ -24,6 +24,7 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
+from threadcast.threads.this_process import this_process
 
 
 class _OptimizedModel:
@@ -56,6 +57,11 @@ class _OptimizedModel:
         InvalidInput for no core, and for cores that this process may not use.
         """
         return tuple(core.cpus for core in self._optimized.cores.resize(cores))
+
+    def _learning(self) -> str:
+        """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
+        learning = [_state(report) for report in self.reports if report.measuring]
+        return f"{self._title}: {'; '.join(learning)}" if learning else ""
 
     def timeline(self, path: Path | str) -> None:
         """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
@@ -123,6 +129,7 @@ class OptimizedCall(_OptimizedModel):
             among=among,
             most=most,
         )
+        this_process().steps.ask_learning(self._learning)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
@@ -163,6 +170,7 @@ class OptimizedStep(_OptimizedModel):
         self._optimized = Optimized(
             shadowed, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
         )
+        this_process().steps.ask_learning(self._learning)
 
     def __call__(self, *arguments: Any) -> Tensor:
         return _loss_of(self._optimized(*arguments))

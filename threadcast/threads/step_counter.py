@@ -1,10 +1,11 @@
-"""The progress of a process's optimised models: the steps that they have made and the speeds that they expect."""
+"""The progress of a process's optimised models: steps, expected speeds, and what they are still learning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock, local
+from weakref import WeakMethod
 
 
 class _Depth(local):
@@ -18,6 +19,7 @@ class StepCounter:
         self._lock = Lock()
         self._count = 0
         self._expected: Mapping[int, float] = {}
+        self._learning: list[WeakMethod[Callable[[], str]]] = []
         self._depth = _Depth()
 
     @contextmanager
@@ -52,3 +54,19 @@ class StepCounter:
     def expected(self) -> Mapping[int, float]:
         """Steps a second by number of cores, as last stated; only their ratios count."""
         return self._expected
+
+    def ask_learning(self, describe: Callable[[], str]) -> None:
+        """Have `learning` include what `describe`, a bound method, returns, as long as its object lives.
+
+        It is called from any thread and returns an empty text where nothing is being learned.
+        """
+        with self._lock:
+            self._learning = [known for known in self._learning if known() is not None]
+            self._learning.append(WeakMethod(describe))
+
+    @property
+    def learning(self) -> str:
+        """What the optimised models are still learning, in words; empty where they have all settled."""
+        with self._lock:
+            asked = [describe for known in self._learning if (describe := known()) is not None]
+        return "; ".join(text for describe in asked if (text := describe()))

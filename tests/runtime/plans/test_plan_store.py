@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,28 @@ def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machi
     assert (found.curves.cases, found.curves.model) == (curves.cases, curves.model)
     for name in ("seconds", "low", "high", "source"):
         assert (getattr(found.curves, name) == getattr(curves, name)).all()
+
+
+def test_plans_for_fewer_cores_come_back_also_from_files_that_hold_them_whole(
+    tmp_path: Path, captured: Captured, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, three, two = (make_random_plan(captured.graph, tuple(range(n)), seed=n) for n in (4, 3, 2))
+    store = PlanStore(tmp_path, machine)
+    store.write("call", captured.graph, StoredPlan(whole, MemoryFormat.AS_GIVEN, 1.0, fewer={3: three, 2: two}))
+    found = store.read(captured.graph)
+    assert found is not None
+    assert dict(found.fewer) == {3: three, 2: two}
+    (path,) = tmp_path.glob("*.json")
+    document = json.loads(path.read_text())
+    document["fewer"]["2"] = two.to_json()
+    document["fewer"]["3"]["teams"] = "nonsense"
+    path.write_text(json.dumps(document))
+    found = store.read(captured.graph)
+    assert found is not None
+    assert sorted(found.fewer) == [2, 3]
+    assert found.fewer.get(3) is None
+    assert "3 cores is of no use" in caplog.text
+    assert dict(found.fewer) == {2: two}
 
 
 @pytest.mark.skipif(len(read_machine()) < 2, reason="one core has no fewer")

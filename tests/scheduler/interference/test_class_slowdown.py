@@ -107,6 +107,15 @@ def test_a_forecast_counts_by_its_median_where_it_is_surely_a_slowdown_and_nothi
     assert interference.slowdowns([at(1, 0, 1, 2, 3), at(2, 4, 5, 6, 7)]) == [1.0, 1.0]
 
 
+def test_a_forecast_goes_before_the_few_pairs_that_were_measured_of_a_class() -> None:
+    table = replace(
+        table_of({(M, C): 1.0, (C, M): 1.4}),
+        forecasts={(M, C): SlowdownForecast(1.2, 1.1, 1.3), (C, M): SlowdownForecast(1.2, 0.9, 1.5)},
+    )
+    interference = ClassInterference(problem_of_classes(M, C), table)
+    assert interference.slowdowns([at(0, 0, 1, 2, 3), at(1, 4, 5, 6, 7)]) == pytest.approx([1.2, 1.0])
+
+
 def test_only_a_sure_forecast_takes_ops_apart() -> None:
     """Three times as long beside each other is worse than one after the other; whether it is so decides."""
     machine = Machine.uniform("two", 2)

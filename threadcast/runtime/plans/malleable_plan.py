@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ThreadcastError
@@ -35,8 +34,9 @@ class MalleablePlan:
     """Moves `engine`, which runs `plan` on `machine`, to other cores and back.
 
     Plans for fewer cores are made from `problem` in a process of its own, one after the other; with None no plan is
-    made. `known` are such plans that exist already, by number of cores. `done` is called from a thread with all plans
-    for fewer cores when the last is made, or when making them has ended early. While there is no plan for a number of
+    made. `known` are such plans that exist already, by number of cores; each is read from it once, when it is needed.
+    `done` is called from a thread with all plans for fewer cores when the last is made, or when making them has ended
+    early. While there is no plan for a number of
     cores, operators run one after the other, each on all of these cores. `close` ends the thread and the process; the
     caller closes the engine.
     """
@@ -48,11 +48,13 @@ class MalleablePlan:
         self._engine, self._machine, self._problem, self._done = engine, machine, problem, done
         self._graph = engine.captured.graph
         self._order = [core for group in machine.groups for core in group]
-        self._plans: dict[int, Plan] = {**known, len(machine): plan}
+        self._known = known
+        self._plans: dict[int, Plan] = {len(machine): plan}
         self._stopgaps: dict[int, Plan] = {}
         self._changing = threading.Lock()
         self._cores: tuple[Core, ...] = machine.cores
         self._ending = threading.Event()
+        self._planner: PlannerProcess | None = None
         self._thread = threading.Thread(target=self._make, name="threadcast-fewer-cores", daemon=True)
         self._thread.start()
 
@@ -90,7 +92,7 @@ class MalleablePlan:
 
     def _plan(self, count: int) -> tuple[Plan, Machine]:
         """The best plan so far for at most `count` cores, and the machine of the cores that it is for."""
-        best = next((fewer for fewer in counts_below(count + 1) if fewer in self._plans), 0)
+        best = next((fewer for fewer in counts_below(count + 1) if self._ready(fewer) is not None), 0)
         if best + max(1, best // 8) > count:
             return self._plans[best], self._smaller(best)
         if count not in self._stopgaps:
@@ -98,13 +100,21 @@ class MalleablePlan:
             self._stopgaps[count] = sequential(self._graph, machine, machine.cases()[-1])
         return self._stopgaps[count], self._smaller(count)
 
+    def _ready(self, count: int) -> Plan | None:
+        """The plan for this number of cores if there is one; always the same object, by which engines know it."""
+        if count not in self._plans and (plan := self._known.get(count)) is not None:
+            self._plans[count] = plan
+        return self._plans.get(count)
+
     def _smaller(self, count: int) -> Machine:
         return self._machine.limited_to(self._order[:count])
 
     def _make(self) -> None:
         try:
             for count in counts_below(len(self._machine)):
-                plan = self._plans.get(count) or self._planned(count)
+                with self._changing:
+                    known = self._ready(count)
+                plan = known or self._planned(count)
                 if self._ending.is_set():
                     return
                 if plan is None:
@@ -119,7 +129,16 @@ class MalleablePlan:
         except (ThreadcastError, OSError) as error:
             _logger.warning("no more plans for fewer cores are made: %s", error)
         finally:
-            self._done({count: plan for count, plan in self._plans.items() if count < len(self._machine)})
+            if self._planner is not None:
+                self._planner.close()
+            self._done(self._fewer())
+
+    def _fewer(self) -> Mapping[int, Plan]:
+        with self._changing:
+            if self._plans.keys() <= {*self._known, len(self._machine)}:
+                return self._known  # without reading all of them
+            counts = {*self._known, *self._plans} - {len(self._machine)}
+            return {count: plan for count in counts if (plan := self._ready(count)) is not None}
 
     def _planned(self, count: int) -> Plan | None:
         machine = self._smaller(count)
@@ -128,9 +147,10 @@ class MalleablePlan:
         if count == 1:
             case, curves = machine.cases()[0], self._problem.curves
             return sequential(self._graph, machine, case, seconds=curves.seconds[:, curves.cases.index(case)].tolist())
-        with closing(PlannerProcess(background=True)) as planner:
-            planner.ask(Problem(self._graph, self._problem.curves, machine))
-            while (plan := planner.result()) is None:
-                if self._ending.wait(_LOOK_S):
-                    return None
+        if self._planner is None:
+            self._planner = PlannerProcess(background=True)
+        self._planner.ask(Problem(self._graph, self._problem.curves, machine))
+        while (plan := self._planner.result()) is None:
+            if self._ending.wait(_LOOK_S):
+                return None
         return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from threadcast.core.atomic_file import replacing
 from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number
+from threadcast.runtime.plans.plan_difference import difference, restored
 from threadcast.runtime.plans.variant import MemoryFormat
 
 _logger = logging.getLogger("threadcast")
@@ -27,7 +28,8 @@ class StoredPlan:
     """A plan that was faster than the default, its memory format, and the seconds that one of its steps took.
 
     `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
-    cores. While some of these are missing, `curves` are the curves of the plan's graph, to make them from.
+    cores; in the file they are differences from `plan`. While some of these are missing, `curves` are the curves of the
+    plan's graph, to make them from.
     """
 
     plan: Plan
@@ -68,7 +70,7 @@ class PlanStore:
             step_s = number(document, "step_s", minimum=0.0)
             plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
             written = member(document, "fewer", dict, default={})
-            fewer = {int(cores): Plan.from_json(fewer_plan) for cores, fewer_plan in written.items()}
+            fewer = _FewerPlans(plan, {int(cores): fewer_plan for cores, fewer_plan in written.items()})
             curves = member(document, "curves", dict, default={})
             known = from_codes(curves) if curves else None
             return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
@@ -83,7 +85,7 @@ class PlanStore:
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
             "plan": stored.plan.to_json(),
-            "fewer": {str(cores): plan.to_json() for cores, plan in stored.fewer.items()},
+            "fewer": {str(cores): difference(plan, stored.plan) for cores, plan in stored.fewer.items()},
             "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
         contents = {
@@ -108,6 +110,33 @@ class PlanStore:
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
+
+
+class _FewerPlans(Mapping[int, Plan]):
+    """Plans for fewer cores by number of cores, each read when it is asked for; one that cannot be read is missing.
+
+    `documents` are differences from `plan`, or, as versions before wrote them, whole plans.
+    """
+
+    def __init__(self, plan: Plan, documents: dict[int, Any]) -> None:
+        self._plan, self._documents = plan, documents
+
+    def __getitem__(self, cores: int) -> Plan:
+        document = self._documents[cores]
+        try:
+            if member(document, "schema", str) == Plan.SCHEMA:
+                return Plan.from_json(document)
+            return restored(document, self._plan)
+        except FormatError as error:
+            _logger.warning("a stored plan for %d cores is of no use and is made anew: %s", cores, error)
+            del self._documents[cores]
+            raise KeyError(cores) from error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self._documents))
+
+    def __len__(self) -> int:
+        return len(self._documents)
 
 
 def _text(graph: OpGraph) -> str:

@@ -47,12 +47,13 @@ class ClassInterference:
 
         sharing x min(LARGEST, 1 + sum over the others of (s - 1) x min(1, their cores / table.cores))
 
-    times as long as alone. `s` is the table's slow-down of the two ops if they are a bad pair; else the measured one of
-    their classes if it is above LEAST; else the median of its forecast if even the low end of that is above LEAST; else
-    1. So a forecast that may well be no slow-down keeps no ops apart. A bad pair's slow-down counts in full for any
-    number of cores. Ops that share cores with the op count only in `sharing`. So the effects of two ops that load the
-    memory add up, and an op on few cores has less effect than on the half machine on which classes were measured. Not
-    modelled: an op on fewer cores than these may itself lose more, or less.
+    times as long as alone. `s` is the table's slow-down of the two ops if they are a bad pair; else the median of the
+    forecast of their classes if even its low end is above LEAST; else, without a forecast, the measured one of their
+    classes if it is above LEAST; else 1. A forecast follows from all measured pairs: a slow-down that may well be none
+    keeps no ops apart, and one pair that ran without loss does not speak for its classes. A bad pair's slow-down counts
+    in full for any number of cores. Ops that share cores with the op count only in `sharing`. So the effects of two ops
+    that load the memory add up, and an op on few cores has less effect than on the half machine on which classes were
+    measured. Not modelled: an op on fewer cores than these may itself lose more, or less.
     """
 
     def __init__(self, problem: Problem, table: CoRunTable) -> None:
@@ -62,7 +63,8 @@ class ClassInterference:
         self._labels, self._class_of, self._bad = _labels(problem, table)
         self._by_class: dict[OpClass | None, list[tuple[OpClass, float]]] = {}
         sure = {classes: by.median for classes, by in table.forecasts.items() if by.low > LEAST}
-        measured = {classes: by.median for classes, by in table.slowdowns.items() if by.median > LEAST}
+        alone = {classes: by for classes, by in table.slowdowns.items() if classes not in table.forecasts}
+        measured = {classes: by.median for classes, by in alone.items() if by.median > LEAST}
         for (mine, beside), slowdown in sorted({**sure, **measured}.items()):
             self._by_class.setdefault(mine, []).append((beside, slowdown - 1.0))
         self._known = KnownFactors()

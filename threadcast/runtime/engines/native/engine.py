@@ -18,7 +18,7 @@ from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.lifetimes import lifetimes
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.native.lowering import Values, native_program, script_of
-from threadcast.runtime.engines.replay import Replay, Seat, Team, arrange
+from threadcast.runtime.engines.replay import Seat, Team, arrange
 from threadcast.threads.openmp import end_idle_workers
 
 Ran = tuple[float, float, int, int]
@@ -136,16 +136,17 @@ class _TranslatedPlan:
 
     def __init__(self, native: ModuleType, captured: Captured, plan: Plan, machine: Machine, values: Values) -> None:
         self.plan = plan  # must stay alive: engines know it by its id
-        self._replay: Replay = arrange(plan, captured.graph)
-        lives = lifetimes(values.touches(captured.program), values.returned(captured.program), self._replay)
-        self.seats, members = script_of(self._replay, lives, values, machine)
+        replay = arrange(plan, captured.graph)
+        lives = lifetimes(values.touches(captured.program), values.returned(captured.program), replay)
+        self.seats, members = script_of(replay, lives, values, machine)
+        self._teams, self._team_of = replay.teams, replay.team_of
         self.script = native.Script(**members)
 
     def teams_on(self, machine: Machine, cores: Sequence[Core]) -> list[Team]:
         """The team of each op, with core i of `machine` replaced by `cores[i]`."""
         ids = {planned.id: core.id for planned, core in zip(machine.cores, cores, strict=True)}
-        teams = [team._replace(cores=tuple(ids[core] for core in team.cores)) for team in self._replay.teams]
-        return [teams[number] for number in self._replay.team_of]
+        teams = [team._replace(cores=tuple(ids[core] for core in team.cores)) for team in self._teams]
+        return [teams[number] for number in self._team_of]
 
 
 def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> list[Seat]:
