@@ -44,7 +44,7 @@ class Figures:
     """The first call after the last one that was still measuring."""
     settled_s: float | None
     step_s: float
-    """Median of the last steps."""
+    """Median of the last steps, of settled ones where there are enough."""
     ratio: float
     """Eager's step over threadcast's, of the last steps: above 1 where threadcast is faster."""
     end_lag_s: float
@@ -78,7 +78,7 @@ def figures(record: Record) -> Figures:
     behind = np.flatnonzero(lag > 0)
     break_even = int(behind[-1]) + 2 if len(behind) else 1
     settled = _settled_call(record)
-    last = _last_blocks(record)
+    last = _last_blocks(record, settled)
     steps = np.concatenate([record.blocks[i].calls_s for i in last])
     eager_then = np.concatenate([record.blocks[i].eager_s for i in last])
     by_block = np.array([np.median(block.eager_s) for block in record.blocks])
@@ -106,12 +106,13 @@ def _settled_call(record: Record) -> int | None:
     return None if "measuring" in runs else call
 
 
-def _last_blocks(record: Record) -> list[int]:
-    """Indices of the last blocks, those of about `SETTLED_S` seconds; at least one."""
+def _last_blocks(record: Record, settled: int | None) -> list[int]:
+    """Indices of the last blocks, those of about `SETTLED_S` seconds; at least one, else only settled ones."""
+    first = np.cumsum([1, *(len(block.calls_s) for block in record.blocks)])  # number of each block's first call
     found: list[int] = []
     seconds = 0.0
     for i in reversed(range(len(record.blocks))):
-        if seconds >= SETTLED_S:
+        if seconds >= SETTLED_S or (found and settled is not None and first[i] < settled):
             break
         found.append(i)
         seconds += sum(record.blocks[i].calls_s)

@@ -1,7 +1,7 @@
 """The cases of `benchmarks/warmup.py`: built-in networks, and five that are not, written as people write them.
 
-`mobile`, `encoder`, `unet`, `mixer` and `recommender` take no argument and return `(model, inputs, target, loss)`, as
-`threadcast profile benchmarks/warmup_networks.py:unet` expects it.
+`mobile`, `encoder`, `unet`, `mixer` and `recommender` need no arguments and return `(model, inputs, target, loss)`, so
+that `threadcast run benchmarks/warmup_networks.py:unet` runs one of them.
 """
 
 from __future__ import annotations
@@ -194,15 +194,6 @@ class Case:
             return load(self.network, self.size, **self.options)
         with seeded(0):
             return as_workload(globals()[self.network](), source=self.network, name=self.network, size="own")
-
-    @property
-    def profiled(self) -> list[str]:
-        """The arguments of `threadcast profile` that name this case."""
-        mode = ["--mode", "inference" if self.inference else "training"]
-        if not self.size:
-            return [f"{__file__}:{self.network}", *mode]
-        batch = ["--batch", str(self.options["batch"])] if "batch" in self.options else []
-        return [self.network, "--size", self.size, *batch, *mode]
 
 
 CASES: tuple[Case, ...] = (

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from warmup_networks import CASES, Case
+from warmup_turns import Side
 
 from threadcast.core.settings import Settings
 
 STATES = ("cold", "store", "bundle")
 
-PROFILE_S = 0.02
-"""Budget of `threadcast profile` for each op, in seconds, when it fills a store."""
+TAUGHT_S = 30.0
+"""Seconds of calls of each network that a store is to know."""
 
 
 def cold(name: str, folder: Path) -> dict[str, str]:
@@ -30,38 +29,46 @@ def environment(case: Case, state: str, folder: Path) -> dict[str, str]:
     """The environment of a process that finds this state; everything that it stores lands below `folder`.
 
     In every state the native engine is compiled already, which happens once on a machine, and fused operators are not.
-    cold: no plans, no measurements. store: the measurements of the other group of networks: the built-in ones for a
-    case that is not built in, and the other way round. bundle: the plans that the case's last cold run has left.
+    cold: no plans, no measurements. store: what steps of the other group of networks have stored: of the built-in ones
+    for a case that is not built in, and the other way round. bundle: the plans that the case's last cold run has left.
     """
     place = folder / f"{case.network}-{state}"
     if state == "bundle":
-        cold = folder / f"{case.network}-cold"
-        if not cold.exists():
+        left = folder / f"{case.network}-cold"
+        if not left.exists():
             raise RuntimeError(f"{case.title}: the state bundle needs what a cold run leaves; run cold before")
         _emptied(place)
-        shutil.copytree(cold, place, dirs_exist_ok=True)
+        shutil.copytree(left, place, dirs_exist_ok=True)
     else:
         _emptied(place)
         _copy_engine(place / "native")
     found = _variables(place)
     if state == "store":
-        found["THREADCAST_STORE"] = f"sqlite:///{store_without(case, folder)}"
+        store = store_without(case, folder)
+        for part in store.parent.glob(f"{store.name}*"):  # with SQLite's journal, if a process left one
+            shutil.copy(part, place / part.name)  # a copy, as what this case adds is not for the others
     return found
 
 
 def store_without(case: Case, folder: Path) -> Path:
-    """The store that knows the group of networks to which `case` does not belong; made when it is first asked for."""
+    """The store that knows the group of networks to which `case` does not belong; made when it is first asked for.
+
+    It is what optimised steps of these networks have stored, each run for `TAUGHT_S` seconds.
+    """
     others = [other for other in CASES if bool(other.size) != bool(case.size)]
-    store = folder / f"knows-{'built-in' if others[0].size else 'own'}.db"
+    place = folder / f"knows-{'built-in' if others[0].size else 'own'}"
+    store = place / "store.db"
     if not store.exists():
-        draft = store.with_suffix(".draft")
-        draft.unlink(missing_ok=True)
-        variables = _variables(folder / "profiles") | {"THREADCAST_STORE": f"sqlite:///{draft}"}
+        _emptied(place)
+        _copy_engine(place / "native")
         for other in others:
-            command = [str(Path(sys.executable).with_name("threadcast")), "profile", *other.profiled]
-            command += ["--budget-s", str(PROFILE_S), "--allow-busy"]
-            subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
-        draft.rename(store)
+            teacher = Side(other.title, "threadcast", _variables(place))
+            try:
+                teacher.turn(TAUGHT_S)
+            finally:
+                teacher.close()
+        if not store.exists():
+            raise RuntimeError(f"optimised steps have stored nothing at {store}; the state store needs engine.feedback")
     return store
 
 

@@ -72,6 +72,13 @@ def test_it_has_settled_after_the_last_report_that_was_measuring(benchmark: dict
     assert figures(record([1.0], changes=[(1, "plan"), (3, "default")])).settled_call == 1
 
 
+def test_settled_speed_is_of_steps_after_settling(benchmark: dict[str, ModuleType], record: Any) -> None:
+    found = benchmark["warmup_figures"].figures(
+        record([2.0, 2.0], [2.0, 2.0], [0.5, 0.5], changes=[(1, "measuring"), (5, "plan")])
+    )
+    assert (found.step_s, found.ratio) == (0.5, 2.0)
+
+
 def test_one_disturbed_block_of_eager_steps_does_not_count(benchmark: dict[str, ModuleType], record: Any) -> None:
     turns, figures = benchmark["warmup_turns"], benchmark["warmup_figures"]
     whole = record(*[[1.0]] * 5)

@@ -88,13 +88,6 @@ def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, b
     wait_until_gone(folder)
 
 
-def test_a_backend_that_is_slower_than_the_module_is_not_opened(module: Two) -> None:
-    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e-9)
-    assert not found_by(search)
-    assert all("the fastest so far" in reason for reason in search.left_out.values())
-    assert search.left_out
-
-
 def test_nothing_is_opened_that_would_take_too_long_from_the_caller(
     module: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -47,6 +47,8 @@ CLOSE = 1.3
 setting differ by 10 to 20 % between two processes."""
 _OVERDUE = 1.5
 """Ratio to a turn's seconds after which the caller waits no longer for its end."""
+_EXTRA_S = 0.1
+"""Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
 _PIECE_BYTES = 16 * 2**20
 """Bytes of weights that are handed over before a look whether the search was closed."""
 _READ_BYTES = 65536
@@ -89,6 +91,9 @@ class BackendSearch:
         self._messages: int | None = None
         self._unread = b""
         self._built: deque[Built] = deque()
+        self._opening: Generator[float, None, Contender] | None = None
+        self._next_s = 0.0
+        self._slowness = 1.0  # seconds over those expected, of the last piece of opening a way
         self._writing: threading.Thread | None = None
         self._flat: FlatModule | None = None
 
@@ -117,7 +122,7 @@ class BackendSearch:
     def poll(self) -> Contender | None:
         """Return a contender that is new and ready to run; None where there is none yet, which takes 2 us.
 
-        A new backend is opened and its result checked before this returns. Call it between two steps.
+        A backend that was built is opened in three calls, each of which does a piece of it. Call this between steps.
         """
         if self._over:
             return None
@@ -131,7 +136,7 @@ class BackendSearch:
                 self._receive(found)
         if self._built and not self._over:
             with self._counted():
-                return self._open(self._built.popleft())
+                return self._go_on()
         return None
 
     def wait(self, timeout_s: float) -> None:
@@ -145,6 +150,7 @@ class BackendSearch:
         """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
         self._over = True
         self._built.clear()
+        self._opening = None
         process, self._process = self._process, None
         if process is None:
             return
@@ -234,36 +240,56 @@ class BackendSearch:
             answered.poll(_OVERDUE * turn_s * 1e3)
             self._turns_s += time.perf_counter() - began_s
 
-    def _open(self, built: Built) -> Contender | None:
-        """Return the contender that runs a way, or None where it is left out."""
-        contender = self._opened(built)
-        if not self._built and self._all_built:
-            self.close()
-        return contender
-
-    def _opened(self, built: Built) -> Contender | None:
-        name = str(built.way)
-        needed_s = built.open_s + built.call_s + (built.reference_s if self._flat is None else 0.0)
-        if self.caller_s + needed_s > CALLER_S:
+    def _go_on(self) -> Contender | None:
+        """Do the next piece of opening the first built way; return its contender when it is ready to run."""
+        built = self._built[0]
+        if self._opening is None:
+            self._opening = self._opened(built)
+            self._next_s = next(self._opening)
+            needed_s = built.open_s + built.call_s + self._reference_s(built)
+        else:
+            needed_s = self._next_s
+        contender = None
+        if self.caller_s + needed_s * self._slowness > CALLER_S:
             reason = (
                 f"opening it takes {needed_s:.2g} s, and the search has taken {self.caller_s:.2g} of {CALLER_S:g} s"
             )
-            self._leave_out(name, reason)
+            self._leave_out(str(built.way), reason)
+        elif not self._versions.unchanged():
+            self._end(str(built.way), "the weights were written to since they were copied")
             return None
-        if not self._versions.unchanged():
-            self._end(name, "the weights were written to since they were copied")
-            return None
-        try:
-            with generators_restored():
-                if self._flat is None:
-                    self._flat = FlatModule(self._module, self._arguments, result=self._result)
-                call = opened(built.way, Path(built.file), self._options.cores)
-                with torch.no_grad():
-                    self._flat.check(call)
-        except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
-            self._leave_out(name, (str(error).strip().splitlines() or [type(error).__name__])[0])
-            return None
-        return Contender(backend(name), self._flat.call(call), self._versions.unchanged)
+        else:
+            began_s = time.perf_counter()
+            try:
+                with generators_restored(), torch.no_grad():
+                    next_s = next(self._opening)
+                self._slowness = max(1.0, (time.perf_counter() - began_s) / (self._next_s + _EXTRA_S))
+                self._next_s = next_s
+                return None
+            except StopIteration as end:
+                contender = end.value
+            except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
+                self._leave_out(str(built.way), (str(error).strip().splitlines() or [type(error).__name__])[0])
+        self._opening = None
+        self._built.popleft()
+        if self._all_built:
+            self._finish()
+        return contender
+
+    def _opened(self, built: Built) -> Generator[float, None, Contender]:
+        """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
+        if self._flat is None:
+            yield self._reference_s(built)
+            self._flat = FlatModule(self._module, self._arguments, result=self._result)
+        yield built.open_s
+        call = opened(built.way, Path(built.file), self._options.cores)
+        yield built.call_s
+        self._flat.check(call)
+        return Contender(backend(str(built.way)), self._flat.call(call), self._versions.unchanged)
+
+    def _reference_s(self, built: Built) -> float:
+        """Seconds of getting the result to compare with: those of the module's call, 0 where it is known."""
+        return built.reference_s if self._flat is None and self._result is None else 0.0
 
     def _leave_out(self, what: str, reason: str) -> None:
         self.left_out[what] = reason

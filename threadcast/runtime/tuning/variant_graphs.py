@@ -16,7 +16,7 @@ from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 
 NODE_BYTES = 10_000
-"""Bytes of a node with its part in a plan and in an engine, rounded up: graphs of LSTM small without plans took 3,800."""
+"""Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
 
 _logger = logging.getLogger("threadcast")
 

@@ -1,0 +1,88 @@
+"""The process that builds backends reports each as soon as it was compared, and says what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from threadcast.runtime.backends import search_worker
+from threadcast.runtime.backends.frozen import TensorCall
+from threadcast.runtime.backends.likeliest import BackendHistory
+from threadcast.runtime.backends.program_file import ReadProgram
+from threadcast.runtime.backends.search_worker import Caller, Options, Search
+from threadcast.runtime.backends.ways import Way
+
+Messages = list[dict[str, Any]]
+
+
+class Listening(Caller):
+    """Keeps what it is sent, and gives turns at once."""
+
+    def __init__(self) -> None:
+        self.messages: Messages = []
+
+    def send(self, **message: Any) -> None:
+        self.messages.append(message)
+
+    def in_turn(self, measure: Callable[[], Any]) -> Any:
+        return measure()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Messages]:
+    """Runs a search among "numpy" (two settings, the second of which is wrong) and "math" (cannot be built)."""
+
+    def files(self: Search, backend: str) -> Iterator[tuple[Way, Path]]:
+        if backend == "math":
+            raise RuntimeError("it has no such form\nnor any other")
+        yield Way(backend, "2 threads"), tmp_path / "right"
+        yield Way(backend, "1 thread"), tmp_path / "wrong"
+        yield Way(backend, "odd"), tmp_path / "right"
+
+    def opened(way: Way, file: Path, cores: int) -> TensorCall:
+        return lambda tensors: [tensors[0] * (2 if file.name == "right" else 3)]
+
+    def searched(*, close: float, waiting_s: float = 0.0, history: BackendHistory | None = None) -> Messages:
+        waited = count()
+        monkeypatch.setattr(search_worker, "_waited_s", lambda: next(waited) * waiting_s)
+        monkeypatch.setattr(search_worker, "opened", opened)
+        monkeypatch.setattr(Search, "_files", files)
+        program = ReadProgram(torch.fx.symbolic_trace(lambda x: (x * 2,)), (torch.ones(3),))
+        caller = Listening()
+        options = Options(["math", "numpy"], 2, "pointwise", close, None)
+        Search(program, options, tmp_path, caller).run(history or BackendHistory(None))
+        return caller.messages
+
+    return searched
+
+
+def test_a_way_that_is_near_the_fastest_is_reported_and_a_wrong_one_is_not(run: Callable[..., Messages]) -> None:
+    cannot, wrong, built = run(close=1e9)
+    assert cannot == {"left_out": "math", "reason": "it has no such form"}
+    assert wrong == {"left_out": "numpy, 1 thread", "reason": "the answers differ from the module's"}
+    assert built["built"]["way"][0] == "numpy"
+    assert built["built"]["way"][1] in ("2 threads", "odd")
+
+
+def test_a_way_that_is_slower_than_the_fastest_is_left_out(run: Callable[..., Messages]) -> None:
+    slower = run(close=1e-9)[-1]
+    assert slower["left_out"].startswith("numpy, ")
+    assert "the fastest so far takes" in slower["reason"]
+
+
+def test_disturbed_times_leave_nothing_out_and_choose_the_first_setting(run: Callable[..., Messages]) -> None:
+    built = run(close=1e-9, waiting_s=1e6)[-1]["built"]
+    assert built["way"] == Way("numpy", "2 threads")
+
+
+def test_only_undisturbed_times_are_stored(run: Callable[..., Messages], tmp_path: Path) -> None:
+    path = tmp_path / "backends.json"
+    run(close=1.0, waiting_s=1e6, history=BackendHistory(path))
+    assert not path.exists()
+    run(close=1.0, history=BackendHistory(path))
+    assert '"numpy"' in path.read_text()
