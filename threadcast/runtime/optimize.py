@@ -18,18 +18,21 @@ from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.core import Machine, read_machine
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
-from threadcast.runtime.backends.contenders import contenders
+from threadcast.core.settings import Settings
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.traced_step import timeline_page
-from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender import Backends, Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
 from threadcast.threads.this_process import this_process
 
+LEAST_SHARE = 0.01
+"""Least share of a core that the search for backends gets; it is at work only with `backends`."""
 EXAMPLE_S = 2.0
 """Seconds for which `optimize` learns from an example before it returns. A convention."""
 
@@ -114,8 +117,13 @@ class OptimizedCall(_OptimizedModel):
                 return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
             return capture_forward(_Formatted(model, model_format), *arguments)
 
-        def of_backends(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
-            return contenders(model, arguments, cores) if backends and model is not None else ()
+        settings = Settings.read()
+        share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
+
+        def of_backends(arguments: tuple[Any, ...], cores: int) -> Callable[[Captured], Backends] | None:
+            if not backends or model is None:
+                return None
+            return lambda captured: BackendSearch(model, arguments, captured, cores, share=share, history=history)
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.traced_step import TracedStep, traced_step
-from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender import Backends, Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
@@ -62,7 +62,7 @@ class Optimized:
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        backends: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
+        backends: Callable[[tuple[Any, ...], int], Callable[[Captured], Backends] | None] = lambda *_: None,
         among: str = "",
         most: int | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,37 @@ class Clock:
         return function(x)
 
 
+class Found:
+    """A search for backends that has one, at its second look."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._left, self.over = [None, contender], False
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def poll(self) -> Contender | None:
+        """The contender, or what comes before it."""
+        found = self._left.pop(0)
+        self.over = not self._left
+        return found
+
+    def close(self) -> None:
+        """No more."""
+        self.over = True
+
+
 @contextmanager
 def made(
-    clock: Clock, machine: Machine, folder: Path, *, backends: Sequence[Contender] = (),
+    clock: Clock, machine: Machine, folder: Path, *, backend: Contender | None = None,
     capture: Callable[[MemoryFormat], Captured] | None = None, 
     formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,),
 ) -> Iterator[Tuning]:  # fmt: skip
     captured = capture_forward(function, torch.ones(3))
     found = Tuning(
         clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
-        plans=PlanStore(folder, machine), backends=backends, fuse=False, clock=clock,
+        plans=PlanStore(folder, machine), fuse=False, clock=clock,
+        backends=None if backend is None else lambda _: Found(backend),
     )  # fmt: skip
     with closing(found):
         yield found
@@ -111,9 +132,9 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         clock.now_s -= clock.other_s / 2
         return function(x)
 
-    backends = [Contender(backend("fast"), fast, lambda: unchanged)]
-    with made(clock, machine, tmp_path, backends=backends) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
+    contender = Contender(backend("fast"), fast, lambda: unchanged)
+    with made(clock, machine, tmp_path, backend=contender) as tuned:
+        run_until(tuned, lambda: not tuned.learning)
         assert tuned.report.runs == "fast"
         unchanged = False
         run(tuned, 1)

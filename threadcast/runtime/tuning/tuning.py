@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Backends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.first_steps import FirstSteps
@@ -52,9 +52,10 @@ class Tuning:
     """A callable that runs one kind of call; each call does the caller's whole step, whichever contender runs it.
 
     `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
-    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` yields further
-    contenders when their turn comes. A plan that `plans` has stored for the graph runs from the first call on; `call`
-    identifies the call in that store. With `fuse` the graph with fused operators is tried too.
+    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` returns a search for
+    further contenders, which begins once the fastest plan is known; it takes the graph in the format as given. A plan
+    that `plans` has stored for the graph runs from the first call on; `call` identifies the call in that store. With
+    `fuse` the graph with fused operators is tried too.
 
     `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
@@ -76,7 +77,7 @@ class Tuning:
         *,
         call: object,
         plans: PlanStore,
-        backends: Iterable[Contender] = (),
+        backends: Callable[[Captured], Backends] | None = None,
         fuse: bool = True,
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
@@ -91,7 +92,10 @@ class Tuning:
         self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
-        self._contenders = OpenContenders(default, model_format, machine, backends)
+        self._contenders = OpenContenders(default, model_format, machine)
+        self._make_backends = backends
+        """Makes the search for backends; None once that has begun, and where there is none."""
+        self._backends: Backends | None = None
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._planner = Planner(machine)
@@ -138,7 +142,10 @@ class Tuning:
     @property
     def learning(self) -> bool:
         """Whether it is still being learned what runs fastest; also while backends have not been tried."""
-        return self.report.measuring or (self._states.state is State.SETTLED and self._contenders.more_backends)
+        if self.report.measuring:
+            return True
+        searching = self._make_backends is not None or self._backends is not None
+        return self._states.state is State.SETTLED and searching
 
     @property
     def ran(self) -> Ran | None:
@@ -208,10 +215,8 @@ class Tuning:
             for maker in self._makers.values():
                 if (answer := maker.poll()) is not None:
                     self._carry_out(self._answered(maker, answer))
-        elif self._states.state is State.SETTLED and self._contenders.more_backends:
-            return_free_memory()
-            if (backend := self._contenders.open_backend()) is not None:
-                self._carry_out(self._states.found_backend(backend))
+        elif self._states.state is State.SETTLED:
+            self._look_for_backends()
         while stale := [one for one in self._states.contenders if not self._contenders[one].holds()]:
             self._carry_out(self._states.stale(stale[0]))
 
@@ -251,6 +256,23 @@ class Tuning:
             case do.GiveUp(reason):
                 self._give_up(reason)
         return ()
+
+    def _look_for_backends(self) -> None:
+        """Begin the search for backends, or report what it has found."""
+        if self._make_backends is not None:
+            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
+            if captured is not None:
+                self._format.set(MemoryFormat.AS_GIVEN)
+                self._backends = self._make_backends(captured)
+                self._backends.start()
+            self._make_backends = None
+        elif self._backends is not None:
+            found = self._backends.poll()
+            if self._backends.over:
+                self._backends = None
+            if found is not None:
+                self._contenders.add(found)
+                self._carry_out(self._states.found_backend(found.id))
 
     def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
         """Pass the answer of the planning process on to the state machine."""
@@ -379,6 +401,8 @@ class Tuning:
 
     def _release_all(self) -> None:
         self._planner.close()
+        if self._backends is not None:
+            self._backends.close()
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()
