@@ -22,7 +22,7 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning import plan_maker, tuning
+from threadcast.runtime.tuning import plan_maker, tuning, warm_up
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.machine import TuningMachine
@@ -48,6 +48,12 @@ def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
+
+
+@pytest.fixture(autouse=True)
+def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits until it is known how long PyTorch takes."""
+    monkeypatch.setattr(warm_up, "EAGER_STEPS", 0)
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,11 @@ LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 AS_GIVEN, CHANNELS_LAST = Variant(MemoryFormat.AS_GIVEN), Variant(MemoryFormat.CHANNELS_LAST)
 
 
+@pytest.fixture(autouse=True)
+def learning_at_once() -> None:
+    """Here it is waited for."""
+
+
 def check_invariants(machine: TuningMachine) -> None:
     """What holds after every event."""
     history = machine.moves.history

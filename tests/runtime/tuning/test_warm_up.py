@@ -7,6 +7,11 @@ import pytest
 from threadcast.runtime.tuning.warm_up import EAGER_STEPS, START_S, WarmUp
 
 
+@pytest.fixture(autouse=True)
+def learning_at_once() -> None:
+    """Here it is waited for."""
+
+
 def test_how_long_eager_takes_is_known_after_some_steps_without_the_first() -> None:
     warm_up = WarmUp()
     for seconds in (9.0, *[1.0] * EAGER_STEPS):

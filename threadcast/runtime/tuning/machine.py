@@ -130,7 +130,7 @@ class TuningMachine:
         pending = self._pending
         if pending is None or self.awaited is not None:
             return ()
-        if self.warm_up.eager_s is None and not isinstance(pending, do.Open):
+        if not (self.warm_up.ready or isinstance(pending, do.Open)):
             return ()
         if not self.warm_up.allows(self._expected_s(pending)):
             return ()
@@ -383,6 +383,12 @@ class TuningMachine:
         return self._next_challenger()
 
     def _next_challenger(self) -> Instructions:
+        if self._like is not None and self.challenger == plan_of(self._like):
+            if self.best == self.challenger:
+                self._queue.clear()
+            else:
+                self._queue.drop(self._like)
+            self._like = None
         self.challenger = None
         if not self._to_open:
             return self._next_variant("compared")
@@ -396,12 +402,6 @@ class TuningMachine:
             return ()
         if verdict.kept == "plan":
             self._be_best(challenger, self._guard.planned_s)
-        if self._like is not None and challenger == plan_of(self._like):
-            if self.best == challenger:
-                self._queue.clear()
-            else:
-                self._queue.drop(self._like)
-            self._like = None
         return do.Compared(challenger, verdict), *self._next_challenger()
 
     def _settle(self) -> Instructions:

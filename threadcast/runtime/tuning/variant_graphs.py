@@ -30,7 +30,7 @@ class VariantGraphs:
 
     def __init__(self, capture: Callable[[MemoryFormat], Captured], formats: Sequence[MemoryFormat]) -> None:
         self._capture = capture
-        captured = capture(formats[0])
+        captured, formats = self._first_of(formats)
         self.formats = formats_with_equal_results(captured, formats)
         """The memory formats in which the call has equal results."""
         self.first = captured if self.formats[0] is formats[0] else capture(self.formats[0])
@@ -70,6 +70,13 @@ class VariantGraphs:
                 return None
             self._graphs[variant] = found
         return self._graphs[variant]
+
+    def _first_of(self, formats: Sequence[MemoryFormat]) -> tuple[Captured, Sequence[MemoryFormat]]:
+        """The graph in the first of `formats` in which there is one, and the formats from there on."""
+        for i, memory_format in enumerate(formats[:-1]):
+            if (captured := self._captured(Variant(memory_format))) is not None:
+                return captured, formats[i:]
+        return self._capture(formats[-1]), formats[-1:]
 
     def _captured(self, variant: Variant) -> Captured | None:
         try:

@@ -36,9 +36,14 @@ class WarmUp:
         """Number of the last call after which all calls so far had taken longer than in eager PyTorch."""
 
     @property
+    def ready(self) -> bool:
+        """Whether enough steps in eager PyTorch were timed to learn anything else."""
+        return len(self._eager_s) >= EAGER_STEPS
+
+    @property
     def eager_s(self) -> float | None:
-        """Median seconds of recent steps in eager PyTorch; None until `EAGER_STEPS` were timed."""
-        return median(self._eager_s) if len(self._eager_s) >= EAGER_STEPS else None
+        """Median seconds of recent steps in eager PyTorch; None until it is `ready`."""
+        return median(self._eager_s) if self.ready and self._eager_s else None
 
     @property
     def gained_s(self) -> float:
