@@ -392,3 +392,39 @@ def test_the_shipped_prior_serves_before_a_model_was_trained(folder):
     assert (curve.low < 0.7 * curve.seconds).all()
     assert "champion stands for joint_process@1 already" in refused("models", "add-prior")
     assert document("models", "add-prior", "--alias", "first")["version"] == "joint_process@2"
+
+
+@pytest.fixture
+def sizes(folder):
+    """A table of m, k, n, threads and seconds, as others write it."""
+    rows = ["m,k,n,threads,seconds"]
+    for m in (64, 128, 256, 512):
+        for k in (32, 96, 320, 1024):
+            work_s = 1e-9 * m * k * 100
+            rows += [f"{m},{k},100,{p},{work_s * (0.05 + 0.95 / p) + 2e-6 * p}" for p in (1, 2, 3, 4, 6, 8)]
+    path = folder / "gemm.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_a_table_of_sizes_threads_and_seconds_is_compared_trained_on_and_forecast(sizes):
+    rows = document("compare", str(sizes), "--model", "learned_curve", "--model", "joint_process", "--samples", "3")[
+        "rows"
+    ]
+    assert {row["model"]: row["unusable"] for row in rows} == {"learned_curve": 0, "joint_process": 0}
+    assert min(row["accuracy"] for row in rows) > 0.9
+    store = ("--store", f"sqlite:///{sizes.parent / 'sizes.db'}")
+    named = ("--machine", "cascade", "--op", "sgemm")
+    assert document("db", "import", str(sizes), *named, *store)["files"][0]["measurements"] == 96
+    document("train", "--model", "learned_curve", "--jobs", "1", *store)
+    with Store.open(sizes.parent / "sizes.db") as opened:
+        op = next(op for op in opened.ops() if op.attributes["m"] == 256 and op.attributes["k"] == 320)
+        machine = opened.machines()[0]
+    assert (op.kind, machine.name) == ("sgemm", "cascade")
+    curve = document("predict", op.key, "--machine", machine.fingerprint, *store)
+    assert curve["ops"][0]["kind"] == "sgemm"
+    assert curve["model"] == "learned_curve@1"
+
+
+def test_labels_for_the_store_are_refused(folder):
+    assert "--machine and --op are for FILEs" in refused("compare", "--machine", "x", code=2)

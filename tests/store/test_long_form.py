@@ -158,6 +158,8 @@ def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, rows: str, messa
     [
         ("", "is empty"),
         ("machine,op,repeat\nm,o,1\n", r"missing column 'threads', 'seconds'; it has machine, op, repeat"),
+        ("machine,threads,seconds\nm,1,1\n", r"nothing says which op a row is of; it has machine, threads, seconds"),
+        ("m,threads,seconds,date\n5,1,1,a\n5,2,1,b\n", r"no two rows are of the same op by the columns m, date; drop"),
         ("machine,op,threads,repeat,seconds,op\n", r"'op' is there twice"),
         ("machine,op,threads,repeat,seconds,counter.c\nm,o,1,1,1,-4\n", r"line 2, column 'counter.c'.*got -4"),
         ("machine,op,threads,repeat,seconds,counter.c\nm,o,1,1,1,inf\n", r"line 2, column 'counter.c'.*got inf"),
@@ -254,3 +256,39 @@ def test_a_column_of_lists_that_is_passed_over_does_no_harm(tmp_path: Path) -> N
     row = {"machine": "m", "op": "o", "threads": 1, "repeat": 0, "seconds": 1.0, "note": ["a"]}
     pd.DataFrame([row]).to_parquet(tmp_path / "table.parquet")
     assert len(read_long_form(tmp_path / "table.parquet")) == 1
+
+
+def test_a_plain_table_of_sizes_threads_and_seconds_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "sgemm.mkl.csv"
+    path.write_text(",m,k,n,threads,seconds\n0,8,4,2,1,0.5\n1,8,4,2,1,0.7\n2,8,4,2,4,0.2\n3,8.0,4,6,1,0.9\n")
+    read = read_long_form(path)
+    assert [[sample.seconds for sample in m.samples] for m in read] == [[0.5, 0.7], [0.2], [0.9]]
+    assert [m.case for m in read] == [Case(1), Case(4), Case(1)]
+    first, _, other = (m.op for m in read)
+    assert (first.kind, other.kind) == ("sgemm", "sgemm")
+    assert dict(first.attributes) == {"m": 8, "k": 4, "n": 2, "label": "sgemm m=8 k=4 n=2"}
+    assert first.key == read[1].op.key != other.key
+    assert {m.machine.name for m in read} == {"sgemm"}
+    assert len(read[0].machine) == 4
+    named = read_long_form(path, machine="cascade", op="gemm")
+    assert (named[0].machine.name, named[0].op.kind) == ("cascade", "gemm")
+
+
+def test_without_repeat_ops_of_one_name_differ_by_their_other_columns(tmp_path: Path) -> None:
+    read = read_text(tmp_path, "op,m,layout,threads,seconds\ngemm,8,row,1,1\ngemm,8,column,1,2\ngemm,8,row,2,3\n")
+    assert [m.op.kind for m in read] == ["gemm"] * 3
+    assert [m.op.attributes["layout"] for m in read] == ["row", "column", "row"]
+    assert len({m.op.key for m in read}) == 2
+
+
+def test_with_op_and_repeat_other_columns_are_passed_over(tmp_path: Path) -> None:
+    (read,) = read_text(tmp_path, "op,repeat,threads,seconds,date\nmm,1,1,1,monday\nmm,2,1,2,tuesday\n")
+    assert dict(read.op.attributes) == {"label": "mm"}
+    assert len(read.samples) == 2
+
+
+@pytest.mark.parametrize("column", ["machine", "op"])
+def test_a_label_that_the_file_has_is_not_given_again(tmp_path: Path, column: str) -> None:
+    path = written(tmp_path, HEADER + "m,o,1,compact,1,1\n")
+    with pytest.raises(InvalidInput, match=f"has a column '{column}'; leave out {column}="):
+        read_long_form(path, **{column: "other"})

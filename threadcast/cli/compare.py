@@ -51,6 +51,8 @@ from threadcast.core.settings import Settings
 @click.option(
     "--draw", type=click.IntRange(0), help="Show models one of a case's samples, drawn by this seed, instead of all."
 )
+@click.option("--machine", help="Label of the machine, for files without a column machine [default: the file's name].")
+@click.option("--op", help="Kind of the ops, for files without a column op [default: the file's name].")
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
 @click.option("--html", type=NewFile(), help="Also write the table, with plots, to this file.")
 @setting("train.steps", "--steps")
@@ -59,7 +61,8 @@ from threadcast.core.settings import Settings
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, known: int, tune: int, draw: int | None, by_fold: bool, html: Path | None,
+    split: str, known: int, tune: int, draw: int | None, machine: str | None, op: str | None, by_fold: bool,
+    html: Path | None,
 ) -> None:  # fmt: skip
     """Compare models on the measurements of long-form FILEs, or of the store, by ops that they have not learned from.
 
@@ -71,11 +74,15 @@ def command(
     `train` ranks models. "us" is the time of one forecast in microseconds; "lost" counts ops that lack a case that the
     model asks for. Wide terminals also show the speed-up over all threads, without and with the time of a forecast in
     each run.
+
+    A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n.
     """
+    if not files and (machine or op):
+        raise click.UsageError("--machine and --op are for FILEs; the store knows both")
     if files:
         from threadcast.store.long_form import read_long_form
 
-        measurements = [measurement for file in files for measurement in read_long_form(file)]
+        measurements = [found for file in files for found in read_long_form(file, machine=machine, op=op)]
         networks_of: dict[str, set[str]] = {}
     else:
         from threadcast.store import Store

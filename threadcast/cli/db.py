@@ -64,17 +64,25 @@ def migrate(output: Output, settings: Settings) -> None:
 
 @command.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FOUND)
+@click.option("--machine", help="Label of the machine, for files without a column machine [default: the file's name].")
+@click.option("--op", help="Kind of the ops, for files without a column op [default: the file's name].")
 @setting("store", "--store")
 @common
-def import_(output: Output, settings: Settings, files: tuple[Path, ...]) -> None:
+def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine: str | None, op: str | None) -> None:
     """Add the measurements of long-form FILEs (.csv, .csv.gz, .parquet).
 
-    All files are read before any is added. A file that was added before, under whatever name, is not added again.
+    A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. All files are
+    read before any is added. A file that was added before, under whatever name, is not added again.
     """
     from threadcast.store import Store
     from threadcast.store.long_form import read_long_form
 
-    read = [(path, read_long_form(path), f"file {hashlib.sha256(path.read_bytes()).hexdigest()}") for path in files]
+    named = {"machine": machine, "op": op}
+    labels = "".join(f" {name} {label}" for name, label in named.items() if label)
+    read = [
+        (path, read_long_form(path, **named), f"file {hashlib.sha256(path.read_bytes()).hexdigest()}{labels}")
+        for path in files
+    ]
     rows = []
     with Store.open(settings["store"]) as store:
         for path, measurements, key in read:

@@ -25,9 +25,10 @@ NOISE = 0.01**2
 class Outlook(NamedTuple):
     """The choice of a case by a forecast.
 
-    `best`: the case with the least forecast time; `seconds`: that time; `expected_regret`: its extra time as a share of
-    the best case's; `ask`: the case whose measurement lowers that most, None where no measurement is wanted; `rivals`:
-    the other cases that are forecast to take at most `RIVAL` times as long. Cases are positions.
+    `best`: the case with the least expected time, which is longer than the median where that is uncertain; `seconds`:
+    its median; `expected_regret`: its extra time as a share of the best case's; `ask`: the case whose measurement
+    lowers that most, None where no measurement is wanted; `rivals`: the other cases that are forecast to take at most
+    `RIVAL` times as long. Cases are positions.
     """
 
     best: int
@@ -62,7 +63,7 @@ def outlook(
     of a choice comes from cases that may be faster; a measurement is worth how much it narrows the difference between
     the chosen case and each of these, weighted by their part of the regret.
     """
-    best = int(logs.argmin())
+    best = int((logs + np.diag(covariance) / 2).argmin())
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     random = np.random.default_rng(seed)

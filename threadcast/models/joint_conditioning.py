@@ -24,6 +24,11 @@ FREEDOM = 5.0
 far off as the rest. From 4 to 6 campaigns on simulated machines end with nearly the same regret."""
 
 
+MOST_SCALE = 9.0
+"""By how much the covariance of a surprising op is scaled at most: where its points are further off than three standard
+deviations, the parameters are wrong, and a larger scale would not tell where to measure."""
+
+
 class Posterior(NamedTuple):
     """What is known of an op: the mean (n_cases,) of log seconds less what is assumed, and their covariance (n_cases,
     n_cases), of an op whose curve differs from others' as much as is usual. `surprise` is the squared distance of the
@@ -40,7 +45,7 @@ class Posterior(NamedTuple):
         Of a Student-t process with `FREEDOM` degrees of freedom. Source: Shah, Wilson, Ghahramani 2014, Student-t
         processes as alternatives to Gaussian processes.
         """
-        return (FREEDOM - 2 + self.surprise) / (FREEDOM - 2 + self.measured) * self.covariance
+        return min((FREEDOM - 2 + self.surprise) / (FREEDOM - 2 + self.measured), MOST_SCALE) * self.covariance
 
     @property
     def freedom(self) -> float:

@@ -12,7 +12,9 @@ from threadcast.store.table_files import TableFile
 
 Row = Sequence[Any]
 """The cells of one row, in the order of the columns."""
-_REQUIRED = ("machine", "op", "threads", "repeat", "seconds")
+_REQUIRED = ("threads", "seconds")
+_KNOWN = ("machine", "op", "threads", "affinity", "repeat", "seconds")
+_PREFIXES = ("feature.", "counter.", "json.")
 
 
 class Cells:
@@ -27,7 +29,10 @@ class Cells:
         self.columns = at = {name: i for i, name in enumerate(table.columns)}
         if missing := [name for name in _REQUIRED if name not in at]:
             named = ", ".join(map(repr, missing))
-            raise FormatError(f"{table.path}: missing column {named}; it has {', '.join(table.columns)}")
+            raise FormatError(
+                f"{table.path}: missing column {named}; it has {', '.join(table.columns)}. A table needs threads and "
+                "seconds, and op or columns that describe ops"
+            )
         if len(at) < len(table.columns):
             twice = next(name for i, name in enumerate(table.columns) if at[name] != i)
             raise FormatError(f"{table.path}: the column {twice!r} is there twice")
@@ -35,6 +40,29 @@ class Cells:
             raise FormatError(
                 f"{table.path}: column {nested[0]!r} holds lists or structures; it must hold single values"
             )
+
+    def features(self) -> dict[str, int]:
+        """The positions of the columns that describe ops, by their names without `feature.`; FormatError where neither
+        they nor `op` say which rows belong together.
+
+        Without any `feature.` column, and without `op` or `repeat`, all columns that have a name and no other meaning
+        describe ops.
+        """
+        if "json.op" in self.columns and "op" in self.columns:
+            return {}
+        found = self.prefixed("feature.")
+        if not found and not {"op", "repeat"} <= self.columns.keys():
+            found = {
+                name: at
+                for name, at in self.columns.items()
+                if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
+            }
+        if not found and "op" not in self.columns:
+            raise FormatError(
+                f"{self.table.path}: nothing says which op a row is of; it has {', '.join(self.table.columns)}. Add a "
+                "column op, or columns that describe the op, such as m, k, n"
+            )
+        return found
 
     def prefixed(self, prefix: str) -> dict[str, int]:
         """The positions of the columns whose names start with `prefix`, by the rest of their names."""
@@ -77,7 +105,7 @@ class Cells:
 
 
 def _is_read(column: str) -> bool:
-    return column in (*_REQUIRED, "affinity") or column.startswith(("feature.", "counter.", "json."))
+    return column in _KNOWN or column.startswith(_PREFIXES)
 
 
 def feature_value(cell: Any) -> str | int | float | None:

@@ -4,6 +4,11 @@ Columns: `machine, op, threads, affinity, repeat, seconds`, then any number of `
 describe the op) and `counter.*` (counts per run; empty where not counted, nan where it could not be read). Other
 columns are ignored.
 
+`threads` and `seconds` suffice, with `op` or columns that describe ops. A table without any `feature.*` column, and
+without `op` or `repeat`, such as `m, k, n, threads, seconds`, is described by all its other columns: ops differ where
+these do, and their kind is what `op` says, else the name of the file. Without `machine` the file's name is its label.
+Without `repeat`, rows of the same machine, op and case are samples in their order.
+
 Any program may write such a file. Then `machine` and `op` are labels. The machine is read as one of equal cores: as
 many as the most threads in its rows, in as many cache groups as the most threads in its `spread` rows. The op is read
 as one of kind `feature.kind` ("op" without it) and cost `feature.flops` and `feature.bytes`; the other features and its
@@ -28,14 +33,16 @@ from threadcast.store.rows import json_text
 from threadcast.store.table_files import ColumnKind, open_table, write_table
 
 
-def read_long_form(path: str | Path) -> list[Measurement]:
+def read_long_form(path: str | Path, *, machine: str | None = None, op: str | None = None) -> list[Measurement]:
     """Read the measurements of a long-form file, in the order of their first rows.
 
-    FormatError naming line and column for a missing column, a value that is out of range, a repeated row, or no rows at
-    all; OSError when the file cannot be read.
+    `machine` and `op` are the label of the machine and the kind of the ops where the file has no such columns; by
+    default the file's name without its suffix. InvalidInput where it has them. FormatError naming line and column for a
+    missing column, a value that is out of range, a repeated row, or no rows at all; OSError when the file cannot be
+    read.
     """
     with open_table(Path(path)) as table:
-        return LongFormReader(table).measurements()
+        return LongFormReader(table, machine=machine, op=op).measurements()
 
 
 def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> None:

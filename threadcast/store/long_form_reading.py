@@ -37,18 +37,33 @@ class _Label:
     features: tuple[Any, ...] = ()
     described: str = ""
     """The machine or op in threadcast's JSON form, where the file has it."""
+    kind: str = "op"
+    """The kind of an op that no column `feature.kind` names."""
     threads: int = 1
     spread_threads: int = 1
     """The most threads that a machine was measured with, in all and under SPREAD."""
 
 
 class LongFormReader:
-    """Reads the measurements of one table; a reader can be used once."""
+    """Reads the measurements of one table; a reader can be used once.
 
-    def __init__(self, table: TableFile) -> None:
-        """Raises FormatError when a column is missing or repeated."""
+    `machine` and `op` are the label of the machine and the kind of the ops where the table has no such columns; by
+    default the file's name without its suffix.
+    """
+
+    def __init__(self, table: TableFile, *, machine: str | None = None, op: str | None = None) -> None:
+        """Raises FormatError when a column is missing or repeated, InvalidInput for a name that the table has."""
         self._cells = Cells(table)
-        self._features = {} if "json.op" in self._cells.columns else self._cells.prefixed("feature.")
+        for name, given in (("machine", machine), ("op", op)):
+            if given is not None and name in self._cells.columns:
+                raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
+        plain = table.path.name.split(".")[0] or "table"
+        self._default_machine, self._default_op = machine or plain, op or plain
+        self._features = self._cells.features()
+        # ops are told apart by what describes them where they have no label, or a label that is that of their kind
+        self._by_features = bool(self._features) and not (
+            "op" in self._cells.columns and ("repeat" in self._cells.columns or self._cells.prefixed("feature."))
+        )
         self._counters = self._cells.prefixed("counter.")
         self._machines: dict[str, _Label] = {}
         self._ops: dict[str, _Label] = {}
@@ -56,6 +71,7 @@ class LongFormReader:
     def measurements(self) -> list[Measurement]:
         """The measurements in the order of their first rows."""
         groups = self._read_rows()
+        self._refuse_ops_of_one_row(groups)
         machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
         ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
         found = [
@@ -65,13 +81,24 @@ class LongFormReader:
         ]
         return [measurement for _, measurement in sorted(found, key=lambda pair: pair[0])]
 
+    def _refuse_ops_of_one_row(self, groups: Mapping[tuple[str, str, Case], list[_Row]]) -> None:
+        """Raise FormatError where each row would be an op of its own, as with a column that numbers rows."""
+        threads = {case.threads for _, _, case in groups}
+        rows = sum(map(len, groups.values()))
+        if self._by_features and len(threads) > 1 and len({(machine, op) for machine, op, _ in groups}) == rows:
+            raise FormatError(
+                f"{self._cells.table.path}: no two rows are of the same op by the columns {', '.join(self._features)}; "
+                "drop columns that differ from row to row, such as numbers of rows and dates"
+            )
+
     def _read_rows(self) -> dict[tuple[str, str, Case], list[_Row]]:
         """The samples by machine label, op label and case."""
         columns = self._cells.columns
         spelled: dict[tuple[Any, ...], list[_Row]] = {}  # by the cells as they stand, which may differ for one case
         groups: dict[tuple[str, str, Case], list[_Row]] = {}
-        where = itemgetter(*(columns[name] for name in ("machine", "op", "threads", "affinity") if name in columns))
         features = tuple(self._features.values())
+        labels_at = [columns[name] for name in ("machine", "op", "threads", "affinity") if name in columns]
+        where = itemgetter(*labels_at, *(features if self._by_features else ()))
         described = [
             (columns[f"json.{name}"], name, labels)
             for name, labels in (("machine", self._machines), ("op", self._ops))
@@ -82,8 +109,8 @@ class LongFormReader:
             if group is None:
                 key = self._key(number, cells)
                 group = spelled[where(cells)] = groups.setdefault(key, [])
-            group.append(self._row(number, cells))
-            if features:
+            group.append(self._row(number, cells, len(group) + 1))
+            if features and not self._by_features:
                 self._check_features(number, cells, tuple(cells[at] for at in features))
             for at, name, labels in described:
                 if cells[at]:
@@ -100,18 +127,26 @@ class LongFormReader:
         if not 1 <= threads <= MAX_CORES:
             raise self._cells.error(number, "threads", f"must be from 1 to {MAX_CORES}, got {threads}")
         case = Case(threads, Affinity(affinity))
-        machine, op = self._cells.text(cells, "machine"), self._cells.text(cells, "op")
-        for name, label in (("machine", machine), ("op", op)):
-            if not label:
-                raise self._cells.error(number, name, "must not be empty")
-        self._ops.setdefault(op, _Label(number))
+        machine = self._label(number, cells, "machine", self._default_machine)
+        op = kind = self._label(number, cells, "op", self._default_op)
+        given: tuple[Any, ...] = ()
+        if self._by_features:
+            given = tuple(cells[at] for at in self._features.values())
+            op = " ".join([kind, *(f"{of}={feature_value(cell)}" for of, cell in zip(self._features, given))])
+        self._ops.setdefault(op, _Label(number, given, kind=kind if self._by_features else "op"))
         facts = self._machines.setdefault(machine, _Label(number))
         facts.threads = max(facts.threads, threads)
         if case.affinity is Affinity.SPREAD:
             facts.spread_threads = max(facts.spread_threads, threads)
         return machine, op, case
 
-    def _row(self, number: int, cells: Row) -> _Row:
+    def _label(self, number: int, cells: Row, name: str, default: str) -> str:
+        label = self._cells.text(cells, name) if name in self._cells.columns else default
+        if not label:
+            raise self._cells.error(number, name, "must not be empty")
+        return label
+
+    def _row(self, number: int, cells: Row, turn: int) -> _Row:
         seconds = self._cells.number(number, cells, "seconds")
         if not 0 <= seconds < math.inf:
             raise self._cells.error(number, "seconds", f"must be finite and at least 0, got {seconds!r}")
@@ -126,7 +161,13 @@ class LongFormReader:
         conditions = None
         if text := self._cells.text(cells, "json.conditions"):
             conditions = self._cells.json(number, "json.conditions", text)
-        return _Row(self._cells.integer(number, cells, "repeat"), number, Sample(seconds, counters), conditions)
+        given = "repeat" in self._cells.columns
+        return _Row(
+            self._cells.integer(number, cells, "repeat") if given else turn,
+            number,
+            Sample(seconds, counters),
+            conditions,
+        )
 
     def _split(self, rows: list[_Row]) -> Iterator[tuple[list[_Row], Mapping[str, Any]]]:
         """The measurements that the samples of one case belong to, with their conditions."""
@@ -170,7 +211,7 @@ class LongFormReader:
             for name, cell in zip(self._features, facts.features)
             if (value := feature_value(cell)) is not None
         }
-        kind = str(given.pop("kind", "op"))
+        kind = str(given.pop("kind", facts.kind))
         cost = []
         for name in ("flops", "bytes"):
             value = given.pop(name, None)
