@@ -239,7 +239,8 @@ def _row(workload: Workload, rival: Rival, runs: Sequence[Mapping[str, float | N
         values = [value for one in runs if (value := one[name]) is not None]
         return f"{100 * fmean(values):.2g}" if values else "-"
 
-    cells = [mean(name) for name in ("measured_share", "expected_regret", "regret_mean", "regret_p95", "step_regret")]
+    names = ("measured_share", "expected_regret", "checked_regret", "regret_mean", "regret_p95", "step_regret")
+    cells = [mean(name) for name in names]
     an_op = fmean(one["cases_an_op"] or 0.0 for one in runs)
     learning = "-" if rival.curve else f"{fmean(one['learning_s'] or 0.0 for one in runs):.1f}"
     head = f"{workload.name} | {len(workload.ops)} | {rival.name} | {an_op:.1f}"
@@ -254,11 +255,13 @@ Campaigns of `threadcast profile`, replayed: each starts with an empty store on 
 simulated Xeon Phi (68 cores, 68 cases; real curves are read with `CURVES=folder` and are not shown here). A measurement
 is the median of five simulated runs with 2 % noise. Then the forecast chooses a case for each op, and is judged by the
 times without noise. Shares and regrets are in percent; *step* is weighted by runs and time. *joint_process* and
-*learned_curve* end when the expected regret is 2 %, and *seconds* are those that such a campaign spends on learning and
-forecasting. The learned curve was not fitted to anything before.
+*learned_curve* end when the expected regret is 2 %, after checks of 5 ops by up to 3 measurements each, which count as
+measured; where these surprise, the campaign goes on and checks others. *checked* is what the last checked choices cost
+by these few measurements: it cannot find cases that nobody measured. *seconds* are those that such a campaign spends on
+learning and forecasting. The learned curve was not fitted to anything before.
 
-| network | ops | decided by | cases an op | measured | expected regret | regret | p95 | step | seconds |
-|---|---|---|---|---|---|---|---|---|---|"""
+| network | ops | decided by | cases an op | measured | expected regret | checked | regret | p95 | step | seconds |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 if __name__ == "__main__":

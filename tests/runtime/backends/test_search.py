@@ -20,7 +20,7 @@ from tests.runtime.backends.test_backends import ARGUMENTS, Two
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends import search as searching
-from threadcast.runtime.backends.search import BACKENDS, BackendSearch
+from threadcast.runtime.backends.search import BACKENDS, BackendSearch, _nice
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.tuning.contender import Contender
 
@@ -115,6 +115,11 @@ def test_a_result_that_is_not_the_modules_is_refused(module: Two) -> None:
     search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, result=wrong)
     assert not found_by(search)
     assert "the answers differ from the module's" in search.left_out.values()
+
+
+@pytest.mark.parametrize(("share", "nice"), [(0.05, 14), (0.1, 10), (0.5, 0), (1.0, 0), (0.001, 19), (0.0, 19)])
+def test_the_priority_follows_from_the_share_of_a_core(share: float, nice: int) -> None:
+    assert _nice(share) == nice
 
 
 def test_a_module_in_training_mode_has_no_search(module: Two) -> None:

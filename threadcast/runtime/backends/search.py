@@ -49,6 +49,8 @@ _OVERDUE = 1.5
 """Ratio to a turn's seconds after which the caller waits no longer for its end."""
 _EXTRA_S = 0.1
 """Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
+_NICEST = 19
+"""Lowest priority of a process (nice(2))."""
 _PIECE_BYTES = 16 * 2**20
 """Bytes of weights that are handed over before a look whether the search was closed."""
 _READ_BYTES = 65536
@@ -93,7 +95,9 @@ class BackendSearch:
         self._built: deque[Built] = deque()
         self._opening: Generator[float, None, Contender] | None = None
         self._next_s = 0.0
-        self._slowness = 1.0  # seconds over those expected, of the last piece of opening a way
+        self._slowness = (
+            1.0  # seconds over those of a calm machine: by its load, then by the last piece of opening a way
+        )
         self._writing: threading.Thread | None = None
         self._flat: FlatModule | None = None
 
@@ -246,6 +250,7 @@ class BackendSearch:
         if self._opening is None:
             self._opening = self._opened(built)
             self._next_s = next(self._opening)
+            self._slowness = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
             needed_s = built.open_s + built.call_s + self._reference_s(built)
         else:
             needed_s = self._next_s
@@ -314,4 +319,5 @@ def _nice(share: float) -> int:
     Linux gives each step of niceness 1/1.25 of the weight of the one before (sched_prio_to_weight
     in kernel/sched/core.c).
     """
-    return min(19, math.ceil(math.log(1 / share - 1) / math.log(1.25)))
+    weight = max(1.0, 1 / max(share, 1e-9) - 1)  # of a process of normal priority, over this one's
+    return min(_NICEST, math.ceil(math.log(weight) / math.log(1.25)))
