@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,10 @@ def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
     The first four are logarithms: the two sides of the matrix that threads divide, the flops for each of its elements,
     and the bytes of all tensors. The others are the attributes `names` of ops without tensors (`OpFeatures.names`).
     """
-    found = []
-    for op in ops:
-        rows, columns = _matrix(op)
-        each = max(op.flops, 1.0) / (rows * columns)
-        found.append([math.log(rows), math.log(columns), math.log(each), math.log(max(op.bytes_moved, 1.0))])
-    own = np.array(found, dtype=np.float64).reshape(len(ops), 4)
+    found = np.array([(*_matrix(op), op.flops, op.bytes_moved) for op in ops], dtype=np.float64).reshape(-1, 4)
+    found[:, 2:] = np.maximum(found[:, 2:], 1.0)
+    found[:, 2] /= found[:, 0] * found[:, 1]
+    own: Floats = np.log(found)
     return np.concatenate([own, numbers_of(ops, names, missing=0.0)], axis=1) if names else own
 
 
@@ -61,22 +60,28 @@ def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case], n
 
     A feature is `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
     """
-    own, there = np.array([_of_op(op) for op in ops], dtype=np.float32), _cases(machine, tuple(cases))
-    rows, columns = np.array([_matrix(op) for op in ops], dtype=np.float32).T
+    there, sides = _cases(machine, tuple(cases)), np.array([_matrix(op) for op in ops], dtype=np.float64).T
+    own, (rows, columns) = _of_ops(ops, *sides), sides.astype(np.float32)
     n, m = own.shape[1], there.features.shape[1]
     width = n + m + 4 + _GRID
     found: Features = np.empty((len(ops), len(cases), width + 2 * len(names)), dtype=np.float32)
-    found[:, :, :n] = own[:, None, :]
-    found[:, :, n : n + m] = there.features[None]
+    found[:, :, :n] = _known(own)[:, None, :]
+    found[:, :, n : n + m] = _known(there.features)[None]
     each = own[:, None, :2] - there.log_threads[None, :, None]
     found[:, :, n + m : n + m + 2] = each
-    found[:, :, n + m + 2 : n + m + 4] = each[:, :, 1:] - there.log_caches[None]
+    found[:, :, n + m + 2 : n + m + 4] = _known(each[:, :, 1:] - there.log_caches[None])
     _fill_grid(found[:, :, n + m + 4 : width], rows, columns, there)
     if names:
         numbers = numbers_of(ops, names, missing=math.nan)[:, None, :]
-        found[:, :, width : width + len(names)] = numbers
-        found[:, :, width + len(names) :] = numbers - there.log_threads[None, :, None]
-    return np.nan_to_num(found, copy=False, nan=UNKNOWN)
+        found[:, :, width : width + len(names)] = _known(numbers)
+        found[:, :, width + len(names) :] = _known(numbers - there.log_threads[None, :, None])
+    return found
+
+
+def _known(features: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """The features with `UNKNOWN` in place of NaN; where only some columns can have any, the others take no time."""
+    found: NDArray[np.floating[Any]] = np.nan_to_num(features, nan=UNKNOWN)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,23 +124,34 @@ def _cases(machine: Machine, cases: tuple[Case, ...]) -> _Cases:
     )  # fmt: skip
 
 
-def _of_op(op: Op) -> list[float]:
-    tensors = [*(spec.shape for spec in op.inputs[:2]), *[()] * (2 - len(op.inputs[:2]))]
-    sides = [side for shape in (*tensors, op.outputs[0].shape if op.outputs else ()) for side in _sides(shape)]
-    rows, columns = _matrix(op)
-    elements = [spec.numel for spec in (*op.inputs, *op.outputs)]
-    return [
-        math.log(max(op.flops, 1.0)), math.log(max(op.bytes_moved, 1.0)), math.log(max(op.intensity, 1e-3)),
-        len(op.inputs), math.log(max([1, *elements])), math.log(rows / columns),
-        math.log(max(op.flops, 1.0) / (rows * columns)), *sides, *(rows % tile for tile in TILES),
-        *(columns % tile for tile in TILES),
-    ]  # fmt: skip
+def _of_ops(ops: Sequence[Op], rows: Floats, columns: Floats) -> Features:
+    """(n_ops, n_features): features of the ops alone, whose threads divide matrices of so many `rows` and `columns`
+    (n_ops,). Logarithms are taken of all ops at once: one by one they take as long as all other features."""
+    counted, sides = [], []
+    for op in ops:
+        inputs, outputs = op.inputs, op.outputs
+        elements = max([spec.numel for spec in (*inputs, *outputs)], default=1)
+        counted.append((op.flops, op.bytes_moved, op.intensity, elements, len(inputs)))
+        sides.append([
+            *_sides(inputs[0].shape if inputs else ()), *_sides(inputs[1].shape if len(inputs) > 1 else ()),
+            *_sides(outputs[0].shape if outputs else ()),
+        ])  # fmt: skip
+    work, moved, intensity, elements_of, tensors = np.array(counted, dtype=np.float64).reshape(-1, 5).T
+    work = np.maximum(work, 1.0)
+    logs = np.log([work, np.maximum(moved, 1.0), np.maximum(intensity, 1e-3)])
+    of_matrix = np.log([np.maximum(elements_of, 1.0), rows / columns, work / (rows * columns)])
+    tiles = [side % tile for side in (rows, columns) for tile in TILES]
+    of_sides = np.log(np.maximum(np.array(sides, dtype=np.float64).reshape(len(ops), -1), 1.0))
+    return np.column_stack([*logs, tensors, *of_matrix, of_sides, *tiles]).astype(np.float32)
 
 
-def _sides(shape: Sequence[int]) -> list[float]:
-    """Logarithms of the last sides, the last one first."""
-    known = [math.log(max(side, 1)) for side in reversed(shape[-_SIDES:])]
-    return known + [math.nan] * (_SIDES - len(known))
+_NO_SIDES = (math.nan,) * _SIDES
+
+
+def _sides(shape: Sequence[int]) -> tuple[float, ...]:
+    """The last sides, the last one first; NaN where there are fewer."""
+    known = shape[: -_SIDES - 1 : -1]
+    return (*known, *_NO_SIDES[len(known) :])
 
 
 def _matrix(op: Op) -> tuple[int, int]:
