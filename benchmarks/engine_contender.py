@@ -12,16 +12,21 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from threadcast import networks, optimize, optimize_training
+from threadcast.capture.capture import capture_forward
 from threadcast.networks import Workload
-from threadcast.runtime.backends.contenders import contenders
+from threadcast.runtime.backends.frozen import FlatModule, TensorCall
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.threads.memory import keep_freed_memory, peak_bytes
 from threadcast.threads.openmp import end_idle_workers
 
@@ -71,6 +76,7 @@ def threadcast_training(work: Workload, info: dict[str, Any]) -> Callable[[], ob
 def threadcast_inference(work: Workload, info: dict[str, Any]) -> Callable[[], object]:
     """What `optimize` gives, once it has decided."""
     call = optimize(work.model.eval())
+    call.learn(*work.inputs)
     _settle(lambda: call(*work.inputs), lambda: call.reports, info)
     if info["runs"] not in ("plan", "default"):
         info["direct"] = _by_turns(lambda: call(*work.inputs), lambda: call.fastest[0].run(tuple(work.inputs), {}))
@@ -92,11 +98,40 @@ def _by_turns(ours: Callable[[], object], direct: Callable[[], object]) -> float
 
 def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
     """ONNX Runtime, OpenVINO or torch.compile with frozen weights, each at its fastest setting."""
-    cores = setting["threads"]
-    for contender in contenders(work.model.eval(), (tuple(work.inputs), {}), cores, among=[setting["backend"]]):
-        info["runs"] = contender.name
-        return partial(contender.run, tuple(work.inputs), {})
-    raise RuntimeError(f"{setting['backend']} does not run {work.name}")
+    model, arguments = work.model.eval(), (tuple(work.inputs), {})
+    if setting["backend"] == "torch.compile":
+        info["runs"] = "torch.compile"
+        module = FlatModule(model, arguments)
+        return partial(compiled_call(module), module.tensors(arguments))
+    captured = capture_forward(lambda args, kwargs: model(*args, **kwargs), *arguments)
+    search = BackendSearch(model, arguments, captured, setting["threads"], among=[setting["backend"]], share=0.5)
+    with closing(search):
+        search.start()
+        found = None
+        while not search.over:
+            search.wait(1.0)
+            found = search.poll() or found  # the last is the fastest
+    if found is None:
+        raise RuntimeError(f"{setting['backend']} does not run {work.name}: {search.left_out}")
+    info["runs"] = found.name
+    return partial(found.run, *arguments)
+
+
+def compiled_call(module: FlatModule) -> TensorCall:
+    """Compile the module with `torch.compile`, its weights as constants, and return its call."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Inductor's modules warn of each other when they are imported
+        import torch._inductor.config as inductor
+
+        compiled = torch.compile(module)
+
+        def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            with torch.no_grad(), inductor.patch(freezing=True):
+                result: Sequence[Tensor] = compiled(*tensors)
+                return result
+
+        run(module.tensors(module.example))  # compiles
+    return run
 
 
 def _settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: dict[str, Any]) -> None:

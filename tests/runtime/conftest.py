@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,11 +21,11 @@ from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.tuning import plan_maker, tuning
+from threadcast.runtime.plans.step_forecasts import Answer, Question
+from threadcast.runtime.tuning import plan_maker, tuning, warm_up
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.machine import TuningMachine
-from threadcast.scheduler.policies import Problem
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,20 @@ def plans_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def every_fifth_step_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every fifth optimised call and step is run by PyTorch too, and stops the test where the results differ."""
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "5")
+
+
+@pytest.fixture(autouse=True)
+def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are captured at once, however short they are, and learning may take any time and stores nothing."""
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
+
+
+@pytest.fixture(autouse=True)
+def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits until it is known how long PyTorch takes."""
+    monkeypatch.setattr(warm_up, "EAGER_STEPS", 0)
 
 
 @pytest.fixture(scope="session")
@@ -72,16 +86,22 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def ask(self, problem: Problem) -> None:
-        """Begin with another problem."""
-        self._problem, self._looks = problem, 0
+    def __init__(self, *, cpus: Collection[int]) -> None:
+        """Nothing to start."""
 
-    def result(self) -> Plan | None:
+    def ask_forecast(self, question: Question) -> None:
+        """Begin with another problem."""
+        self._question, self._looks = question, 0
+
+    def forecast(self) -> Answer | None:
         """The plan, from the second look on."""
         self._looks += 1
         if self._looks < 2:
             return None
-        return sequential(self._problem.graph, self._problem.machine, self._problem.curves.cases[0])
+        graph, machine, curves = self._question.graph, self._question.machine, self._question.curves
+        assert curves is not None
+        plan = sequential(graph, machine, curves.cases[0])
+        return Answer(plan, curves, plan.makespan_s)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -90,7 +110,7 @@ class SequentialPlanner:
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come without another process, so that nothing depends on how fast the machine is."""
-    monkeypatch.setattr(plan_maker, "PlannerProcess", SequentialPlanner)
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
 
 
 class PlansWin(TuningMachine):

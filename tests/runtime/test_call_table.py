@@ -1,56 +1,80 @@
-"""A bounded number of kinds of calls have what runs them; a further kind that stays takes the place of the oldest."""
+"""Kinds of calls have what runs them, as many as fit; those used least recently make room."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import pytest
 import torch
 
+from threadcast.runtime import call_table
 from threadcast.runtime.call_kinds import CallKind
-from threadcast.runtime.call_table import CALLS_IN_A_ROW, MAX_SIGNATURES, CallTable
+from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import Fallback
+from threadcast.runtime.tuning.tuning import Tuning
+
+
+class Sized(Tuning):
+    """An entry of so many bytes, without anything to run."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._bytes, self.closed = size_bytes, False
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def kind(number: int) -> CallKind:
     return CallKind(number, (), (), torch.float32)
 
 
-@pytest.fixture
-def full() -> CallTable:
-    """A table with an entry for each of the kinds 0, 1, 2 and so on, used in this order."""
-    table = CallTable()
-    for number in range(MAX_SIGNATURES):
-        assert table.make_room(kind(number))
-        table.add(kind(number), Fallback(str(number)))
+def filled(*sizes: int, most_bytes: int) -> CallTable:
+    """A table to which entries of these sizes were added, as the kinds 0, 1, 2 and so on."""
+    table = CallTable(most_bytes)
+    for number, size in enumerate(sizes):
+        table.add(kind(number), Sized(size))
     return table
 
 
-def test_entries_are_found_again_in_the_order_of_first_use(full: CallTable) -> None:
-    assert full.find(kind(1)) == full.find(kind(1)) == Fallback("1")
-    assert full.find(kind(99)) is None
-    assert list(full) == [Fallback(str(number)) for number in range(MAX_SIGNATURES)]
-    assert full.tunings == []
+def test_entries_are_found_again_in_the_order_of_first_use() -> None:
+    table = filled(1, 2, 3, most_bytes=6)
+    table.add(kind(9), Fallback("hooks"))
+    assert table.find(kind(9)) == Fallback("hooks")
+    assert [cast("Sized", one).size_bytes for one in table.tunings] == [1, 2, 3]
+    assert table.find(kind(1)) is table.find(kind(1)) is table.tunings[1]
+    assert table.find(kind(99)) is None
 
 
-def test_a_further_kind_that_stays_drops_the_one_used_least_recently(full: CallTable) -> None:
-    full.find(kind(0))
-    assert [full.make_room(kind(99)) for _ in range(CALLS_IN_A_ROW)] == [False] * (CALLS_IN_A_ROW - 1) + [True]
-    assert full.find(kind(1)) is None
-    full.add(kind(99), Fallback("99"))
-    assert full.find(kind(99)) == Fallback("99")
-    assert full.find(kind(0)) == Fallback("0")
+def test_the_one_used_least_recently_makes_room() -> None:
+    table = filled(3, 3, 3, most_bytes=9)
+    first, second, third = table.tunings
+    table.find(kind(0))
+    table.add(kind(3), Sized(3))
+    assert (cast("Sized", second).closed, table.find(kind(1))) == (True, None)
+    assert table.find(kind(0)) is first
+    table.add(kind(4), Sized(6))
+    assert cast("Sized", third).closed
+    assert [number for number in range(5) if table.find(kind(number)) is not None] == [0, 4]
 
 
-def test_calls_of_another_kind_in_between_begin_the_count_anew(full: CallTable) -> None:
-    for _ in range(3):
-        assert not any(full.make_room(kind(99)) for _ in range(CALLS_IN_A_ROW - 1))
-        full.find(kind(0))
-    for _ in range(3):
-        assert not any(full.make_room(kind(99)) for _ in range(CALLS_IN_A_ROW - 1))
-        assert not full.make_room(kind(98))
+def test_an_entry_that_is_too_large_alone_stays() -> None:
+    table = filled(3, 100, most_bytes=9)
+    assert [number for number in range(2) if table.find(kind(number)) is not None] == [1]
 
 
-def test_a_closed_table_is_empty_and_has_room(full: CallTable) -> None:
-    full.close()
-    assert full.find(kind(0)) is None
-    assert full.kinds == []
-    assert full.make_room(kind(0))
+def test_the_number_of_kinds_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_table, "MOST_KINDS", 3)
+    assert len(filled(0, 0, 0, 0, 0, most_bytes=9)) == 3
+
+
+def test_a_closed_table_is_empty() -> None:
+    table = filled(1, 2, most_bytes=9)
+    entries = table.tunings
+    table.close()
+    assert all(cast("Sized", one).closed for one in entries)
+    assert len(table) == 0
+    assert table.find(kind(0)) is None

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, dropout
 import threadcast
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
 from threadcast.core.errors import InvalidInput
+from threadcast.runtime.tuning.states import State
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -31,7 +32,9 @@ def test_every_step_from_the_first_to_the_settled_trains_as_eager_does(trained: 
 
     run_until_settled(step, train)
     assert step.reports[0].plan is not None
-    assert set(step.reports[0].predicted_s) == {"as given", "channels last"}
+    predicted = set(step.reports[0].predicted_s)
+    assert predicted
+    assert predicted <= {"as given", "channels last"}
     same_state(mine, eager)
     assert [id(parameter) for parameter in mine.parameters()] == names
     step.close()
@@ -190,3 +193,18 @@ def test_gradients_of_parameters_that_are_not_the_optimizers_add_up_as_eagers(
         for seed in range(6):
             train(seed)
     same_state(mine, eager)
+
+
+@pytest.mark.usefixtures("plans_win")
+def test_calls_of_other_shapes_begin_with_the_plan_of_those_known_without_looks() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
+        first, second = torch.randn(5, 8), torch.randn(3, 8)
+        run_until_settled(call, lambda _: torch.testing.assert_close(call(first), model(first)))
+        assert call.reports[0].runs == "plan"
+        for _ in range(30):
+            torch.testing.assert_close(call(second), model(second))
+        assert [report.runs for report in call.reports] == ["plan", "plan"]
+        assert call.reports[1].plan == call.reports[0].plan
+        assert State.PROBING not in call._optimized._table.tunings[1]._states.steps

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
-from threadcast.runtime.call_table import CALLS_IN_A_ROW, MAX_SIGNATURES
 from threadcast.runtime.fallback import Fallback, FirstCall
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.tuning import Tuning
@@ -32,15 +31,6 @@ def test_control_flow_by_data_runs_as_before_and_says_so_once() -> None:
             warnings.simplefilter("error")
             assert call(-torch.ones(2)).tolist() == [-1, -1]
         assert call.reports[0].runs == "default"
-
-
-def test_more_kinds_of_arguments_than_the_limit_run_as_before() -> None:
-    with closing(threadcast.optimize(lambda x: x + 1)) as call:
-        for size in range(MAX_SIGNATURES):
-            call(torch.zeros(size + 1))
-        with pytest.warns(UserWarning, match=f"more than {MAX_SIGNATURES} kinds"):
-            assert call(torch.zeros(99)).sum() == 99
-        assert len(call.reports) == MAX_SIGNATURES
 
 
 @pytest.mark.parametrize(
@@ -82,36 +72,27 @@ def runner(call: Any, x: Tensor) -> Tuning | Fallback | FirstCall:
     return call._optimized.prepare((x,), {})
 
 
-def filled(call: Any) -> None:
-    """Calls of as many kinds as have a place, of 1, 2, 3 and so on rows; that of 2 rows is the oldest then."""
-    for rows in (*range(1, MAX_SIGNATURES + 1), 1):
-        call(torch.ones(rows, 3))
-
-
-@pytest.mark.filterwarnings("ignore:.*kinds of calls came")
-def test_a_further_kind_that_stays_takes_the_place_of_the_one_used_least_recently() -> None:
+@pytest.mark.filterwarnings("error")
+def test_each_kind_is_captured_at_its_second_call_however_many_there_are() -> None:
     model = nn.Linear(3, 3)
     with closing(threadcast.optimize(model)) as call:
-        filled(call)
-        x = torch.ones(20, 3)
-        for _ in range(CALLS_IN_A_ROW - 1):
-            torch.testing.assert_close(call(x), model(x))
-        assert len(call.reports) == MAX_SIGNATURES
-        assert isinstance(runner(call, x), Tuning)
-        torch.testing.assert_close(call(x), model(x))
-        assert len(call.reports) == MAX_SIGNATURES
-        assert isinstance(runner(call, torch.ones(1, 3)), Tuning)
-        assert isinstance(runner(call, torch.ones(2, 3)), Fallback)
+        for _ in range(2):
+            for rows in range(1, 21):
+                x = torch.ones(rows, 3)
+                torch.testing.assert_close(call(x), model(x))
+        assert len(call.reports) == 20
 
 
-@pytest.mark.filterwarnings("ignore:.*kinds of calls came")
-@pytest.mark.parametrize("other", [1, 21])
-def test_kinds_that_come_by_turns_do_not_take_each_others_places(other: int) -> None:
-    with closing(threadcast.optimize(nn.Linear(3, 3))) as call:
-        filled(call)
-        for _ in range(CALLS_IN_A_ROW + 1):
-            assert isinstance(runner(call, torch.ones(20, 3)), Fallback)
-            runner(call, torch.ones(other, 3))
+def test_kinds_make_room_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_MOST_BYTES", "100000")
+    model = nn.Linear(3, 3)
+    with closing(threadcast.optimize(model)) as call:
+        for rows in range(1, 11):
+            for _ in range(2):
+                x = torch.ones(rows, 3)
+                torch.testing.assert_close(call(x), model(x))
+        assert 1 <= len(call.reports) < 10
+        assert isinstance(call._optimized._found(((x,), {})), Tuning), "the last kind stays"
 
 
 class Annealed(nn.Module):
@@ -126,12 +107,18 @@ class Annealed(nn.Module):
         return result
 
 
-@pytest.mark.filterwarnings("ignore:.*kinds of calls came")
-def test_an_annealed_number_has_a_plan_again_once_it_stays() -> None:
+def test_an_annealed_number_runs_as_before_with_a_warning_and_has_a_plan_once_it_stays() -> None:
     model, x = Annealed(), torch.ones(4, 3)
-    with closing(threadcast.optimize(model)) as call:
-        for n in range(3 * MAX_SIGNATURES + CALLS_IN_A_ROW):
-            model.factor = max(0.1, 1 - 0.9 * n / (3 * MAX_SIGNATURES))
+
+    def anneal(call: Any) -> None:
+        for n in range(30):
+            model.factor = 1 - 0.01 * n
             torch.testing.assert_close(call(x), model(x))
-        assert isinstance(runner(call, x), Tuning)
-        torch.testing.assert_close(call(x), model(x))
+
+    with closing(threadcast.optimize(model)) as call:
+        with pytest.warns(UserWarning, match=r"came once: they differ by the model or the optimizer \(factor\)"):
+            anneal(call)
+        assert len(call.reports) == 1, "of the first number; the others came once"
+        for _ in range(3):
+            torch.testing.assert_close(call(x), model(x))
+        assert len(call.reports) == 2

@@ -36,6 +36,7 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return StoredPlan(plan, MemoryFormat.AS_GIVEN, 1e9)
 
     monkeypatch.setattr(PlanStore, "read", kept)
+    monkeypatch.setattr(PlanStore, "formats_first", lambda *_: (MemoryFormat.AS_GIVEN,))
 
 
 @needs_two_cores

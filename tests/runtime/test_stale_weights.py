@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -18,7 +18,6 @@ from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.runtime import optimize as optimize_file
 from threadcast.runtime.backends import weight_versions
-from threadcast.runtime.backends.contenders import BACKENDS, contenders
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.tuning.contender import Contender
@@ -134,45 +133,52 @@ def test_a_captured_call_that_writes_nothing_counts_none_and_one_that_writes_to_
     assert x._version > before
 
 
-@needs_compiler  # as torch.compile does
-@pytest.mark.parametrize("name", BACKENDS)
-def test_a_backend_is_let_go_when_a_plan_trains_its_weights(name: str) -> None:
+def test_copied_weights_are_stale_when_a_plan_trains_them() -> None:
     model, (x, y) = network(), numbers(0)
     step = capture_training(model, mse_loss, torch.optim.Adam(model.parameters()), (x,), y)
-    (contender,) = contenders(model.eval(), ((x,), {}), 1, among=[name])
-    assert contender.holds()
+    versions = WeightVersions(model)
+    assert versions.unchanged()
     step.run()
-    assert not contender.holds()
+    assert not versions.unchanged()
 
 
 class _CopyingBackend:
-    """A backend that keeps a copy of the weights and takes no time at all."""
+    """A search that finds a backend at once, which keeps a copy of the weights and takes no time at all."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    calls = 0
+    """Calls of all such backends."""
 
-    def contenders(self, module: nn.Module, arguments: Any, cores: int) -> Iterator[Contender]:
-        """Make the backend when it is its turn, as those of the package are made."""
+    def __init__(self, module: nn.Module, *_: object, **__: object) -> None:
+        self._module, self.over = module, False
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def poll(self) -> Contender | None:
+        """The backend; none where the module trains."""
+        self.over, module = True, self._module
         if module.training:
-            return
+            return None
         frozen, answers = copy.deepcopy(module), dict[int, Tensor]()
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-            self.calls += 1
+            _CopyingBackend.calls += 1
             (x,) = args
             if id(x) not in answers:
                 answers[id(x)] = frozen(x)
             return answers[id(x)]
 
-        yield Contender(backend("copy"), run, WeightVersions(module).unchanged)
+        return Contender(backend("copy"), run, WeightVersions(module).unchanged)
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_training_and_inference_of_one_model_by_turns_are_as_eager(
     optimizer: Callable[[Any], torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copying = _CopyingBackend()
-    monkeypatch.setattr(optimize_file, "contenders", copying.contenders)
+    monkeypatch.setattr(optimize_file, "BackendSearch", _CopyingBackend)
     mine, eager = network().double(), network().double()
     optimizers = [optimizer(model.parameters()) for model in (mine, eager)]
     x = numbers(99)[0].double()
@@ -197,11 +203,11 @@ def test_training_and_inference_of_one_model_by_turns_are_as_eager(
 @pytest.mark.parametrize("name", [".data in place", "exchanged"])
 def test_an_optimised_call_answers_by_what_was_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "101")  # of some 15,000 calls until it has settled
-    copying = _CopyingBackend()
-    monkeypatch.setattr(optimize_file, "contenders", copying.contenders)
+    monkeypatch.setattr(optimize_file, "BackendSearch", _CopyingBackend)
     model, (x, _) = network().eval(), numbers(0)
-    with closing(threadcast.optimize(model, x, cores=1)) as call, torch.no_grad():
-        assert copying.calls, "the copy has taken part"
+    before = _CopyingBackend.calls
+    with closing(threadcast.optimize(model, cores=1).learn(x)) as call, torch.no_grad():
+        assert _CopyingBackend.calls > before, "the copy has taken part"
         WRITES[name](model)
         for _ in range(8):
             torch.testing.assert_close(call(x), model(x), rtol=1e-5, atol=1e-6)

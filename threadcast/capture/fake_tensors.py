@@ -16,6 +16,11 @@ from threadcast.core.errors import CaptureError, InvalidInput
 from threadcast.core.tensor import TensorSpec
 
 
+def load_fake_tensors() -> None:
+    """Import what fake tensors need of PyTorch, once a process: some 1.5 s that the first capture takes otherwise."""
+    FakeTensorMode(static_shapes=True)
+
+
 class FakeTensors:
     """The fake tensors of one recording, with the `Ref` of each. Adds specs and constants to `recording`.
 

@@ -42,6 +42,15 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             default_text="plans in the user's cache directory",
         ),
         Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators."),
+        Setting("engine.feedback", str, "local", "Where optimised steps store how long operators took, to plan others "
+                "from it: local (the setting store), off, or the SQLAlchemy URL of another store."),
+        Setting("engine.tuning_share", float, 0.05, "Share of the time since the first call that learning may lose "
+                "against the best way known, and 1.5 seconds at the start; 1 is any time.", minimum=0, maximum=1),
+        Setting("engine.most_bytes", int, 2**30, "Memory that an optimised function or step may use for its graphs and "
+                "plans of kinds of calls (shapes, types, modes); those used least recently are dropped.", "bytes",
+                minimum=0),
+        Setting("engine.least_step_us", float, 100.0, "Calls that take less time in PyTorch are left alone.",
+                "microseconds", minimum=0),
         Setting("engine.verify_every", int, 0, "Optimised steps from one that is also run by PyTorch, on copies of the "
                 "same state, and compared with it to the next; 0 is never.", "steps", minimum=0),
         Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling the native engine may take.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Self
@@ -12,6 +12,7 @@ import numpy as np
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.base import BatchModel
+from threadcast.models.choosing import Outlook
 from threadcast.models.joint_process import FEW_OPS, JointProcess
 from threadcast.models.measured import by_case
 
@@ -36,16 +37,31 @@ class UntrainedModel(BatchModel):
         known = [by_case(measured) for measured in observed]
         if all(case in measured_at for measured_at in known for case in cases):
             return JointProcess().predict_many(ops, observed, cases, machine=machine)
-        few, tables, order = self._few(), [], []
-        for rows, prior in (
-            ([i for i, measured_at in enumerate(known) if measured_at and not few], False),
-            ([i for i, measured_at in enumerate(known) if few or not measured_at], True),
-        ):
-            if rows:
-                some = [ops[i] for i in rows], [observed[i] for i in rows]
-                tables.append(self._learned(prior).predict_many(*some, cases, machine=machine))
-                order += rows
+        tables, order = [], []
+        for process, rows in self._parts(observed):
+            some = [ops[i] for i in rows], [observed[i] for i in rows]
+            tables.append(process.predict_many(*some, cases, machine=machine))
+            order += rows
         return CurveTable.concat(tables).take(np.argsort(order).tolist())
+
+    def outlooks(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine, *, widened: float = 1.0
+    ) -> list[Outlook]:
+        """What choosing among the machine's cases may cost each op, and which case to measure next."""
+        found: dict[int, Outlook] = {}
+        for process, rows in self._parts(observed):
+            some = [ops[i] for i in rows], [observed[i] for i in rows]
+            found.update(zip(rows, process.outlooks(*some, machine, widened=widened), strict=True))
+        return [found[i] for i in range(len(ops))]
+
+    def _parts(self, observed: Sequence[Sequence[Measurement]]) -> Iterator[tuple[JointProcess, list[int]]]:
+        """The processes that forecast, and the positions of the ops that each of them does."""
+        few = self._few()
+        measured = [i for i, of_op in enumerate(observed) if of_op and not few]
+        others = [i for i, of_op in enumerate(observed) if few or not of_op]
+        for rows, prior in ((measured, False), (others, True)):
+            if rows:
+                yield self._learned(prior), rows
 
     def _few(self) -> bool:
         with self._lock:

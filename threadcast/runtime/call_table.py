@@ -1,4 +1,4 @@
-"""What runs the calls of each kind: a bounded table in which the least recently used kind makes room for another."""
+"""What runs the calls of each kind: a table bounded in bytes, in which the least recently used kinds make room."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.fallback import Fallback
 from threadcast.runtime.tuning.tuning import Tuning
 
-MAX_SIGNATURES = 8
-"""Most kinds of arguments (shapes, types, modes) that have a plan at a time; calls of further kinds run in PyTorch as
-before, until `CALLS_IN_A_ROW` of one kind have come."""
-CALLS_IN_A_ROW = 100
-"""Calls of one further kind in a row, after which it is planned in place of the kind that was used least recently. A
-number that changes in every call, as one that is annealed, never gets there; once it stays the same it does."""
+MOST_KINDS = 1_000
+"""Most kinds of calls (shapes, types, modes) in the table, however small."""
 
 
 class CallTable:
-    """For at most `MAX_SIGNATURES` kinds of calls what runs them, iterated in the order of first use."""
+    """For each kind of calls what runs them, iterated in the order of first use.
 
-    def __init__(self) -> None:
+    The entries, but the last that was used, take at most `most_bytes` together (`Tuning.size_bytes`).
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._runners: dict[CallKind, Tuning | Fallback] = {}
         self._last: tuple[CallKind, Tuning | Fallback] | None = None
         """The last call's entry: comparing with it is quicker than looking it up."""
         self._used: dict[CallKind, int] = {}
         """The kinds by when they were last begun to be used, as a number that increases."""
-        self._further: tuple[CallKind | None, int] = (None, 0)
-        """The kind of the last calls where there is no room for it, and how many calls of it came in a row."""
 
     def __iter__(self) -> Iterator[Tuning | Fallback]:
-        return iter(list(self._runners.values()))
+        return iter(self._runners.values())
 
     @property
     def kinds(self) -> list[CallKind]:
         """The kinds in the table."""
         return list(self._runners)
+
+    def __len__(self) -> int:
+        return len(self._runners)
 
     @property
     def tunings(self) -> list[Tuning]:
@@ -46,37 +47,15 @@ class CallTable:
         if self._last is not None and self._last[0] == kind:
             runner = self._last[1]
             self._last = kind, runner  # settings that are the same object compare at once
-        elif kind in self._runners:
-            runner = self._use(kind)
-        else:
-            return None
-        self._further = None, 0
-        return runner
+            return runner
+        return self._use(kind) if kind in self._runners else None
 
     def add(self, kind: CallKind, runner: Tuning | Fallback) -> None:
-        """Add a kind, whose call comes now. `make_room` must have returned true for it."""
+        """Add a kind, whose call comes now; those that were used least recently make room for it, and are closed."""
         self._runners[kind] = runner
         self._use(kind)
-        self._further = None, 0
-
-    def make_room(self, kind: CallKind) -> bool:
-        """Return whether there is room for `kind`, a call of which comes now and which is not in the table.
-
-        It closes and drops the least recently used kind if there is no other room and `kind` has come often enough.
-        """
-        if len(self._runners) < MAX_SIGNATURES:
-            return True
-        further, calls = self._further
-        self._further = kind, calls + 1 if further == kind else 1
-        if self._further[1] < CALLS_IN_A_ROW:
-            return False
-        oldest = min(self._runners, key=self._used.__getitem__)
-        dropped = self._runners.pop(oldest)
-        del self._used[oldest]
-        if isinstance(dropped, Tuning):
-            dropped.close()
-        self._last = None
-        return True
+        while len(self._runners) > 1 and (len(self._runners) > MOST_KINDS or self._size_bytes() > self._most_bytes):
+            self._drop(min(self._runners, key=self._used.__getitem__))
 
     def close(self) -> None:
         """Close all entries and empty the table."""
@@ -85,6 +64,15 @@ class CallTable:
         self._runners.clear()
         self._used.clear()
         self._last = None
+
+    def _size_bytes(self) -> int:
+        return sum(tuning.size_bytes for tuning in self.tunings)
+
+    def _drop(self, kind: CallKind) -> None:
+        dropped = self._runners.pop(kind)
+        del self._used[kind]
+        if isinstance(dropped, Tuning):
+            dropped.close()
 
     def _use(self, kind: CallKind) -> Tuning | Fallback:
         self._last = kind, self._runners[kind]

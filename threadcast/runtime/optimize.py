@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +14,27 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured, capture_forward, capture_training
+from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.core import Machine, read_machine
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
-from threadcast.runtime.backends.contenders import contenders
+from threadcast.core.settings import Settings
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.traced_step import timeline_page
-from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender import Backends, Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
 from threadcast.threads.this_process import this_process
+
+LEAST_SHARE = 0.01
+"""Least share of a core that the search for backends gets; it is at work only with `backends`."""
+EXAMPLE_S = 2.0
+"""Seconds for which `optimize` learns from an example before it returns. A convention."""
 
 
 class _OptimizedModel:
@@ -89,8 +99,8 @@ class _OptimizedModel:
 class OptimizedCall(_OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
 
-    The first calls measure (about 20 calls for each memory format and pair of thread counts). `reports` say what runs
-    the calls.
+    The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
+    `reports` say what runs the calls.
     """
 
     def __init__(
@@ -107,8 +117,13 @@ class OptimizedCall(_OptimizedModel):
                 return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
             return capture_forward(_Formatted(model, model_format), *arguments)
 
-        def of_backends(arguments: tuple[Any, ...], cores: int) -> Iterable[Contender]:
-            return contenders(model, arguments, cores) if backends and model is not None else ()
+        settings = Settings.read()
+        share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
+
+        def of_backends(arguments: tuple[Any, ...], cores: int) -> Callable[[Captured], Backends] | None:
+            if not backends or model is None:
+                return None
+            return lambda captured: BackendSearch(model, arguments, captured, cores, share=share, history=history)
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with torch.no_grad():
@@ -133,6 +148,21 @@ class OptimizedCall(_OptimizedModel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
+
+    def learn(self, *args: Any, at_most_s: float = math.inf, **kwargs: Any) -> Self:
+        """Call with these arguments until nothing is left to learn about such calls, or for `at_most_s` seconds.
+
+        Learning is not limited to `engine.tuning_share` meanwhile. Returns this object. InvalidInput for no time.
+        """
+        if not at_most_s > 0:
+            raise InvalidInput(f"at_most_s={at_most_s!r} must be above 0")
+        end_s = time.monotonic() + at_most_s
+        for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
+            self(*args, **kwargs)
+        with self._optimized.hurry():
+            while self._optimized.learning and time.monotonic() < end_s:
+                self(*args, **kwargs)
+        return self
 
 
 class OptimizedStep(_OptimizedModel):
@@ -185,12 +215,13 @@ def optimize(
 ) -> OptimizedCall:
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
-    It is for inference: results carry no gradients. With `example` arguments, measuring and planning happen before this
-    returns, in calls with them; without, in the caller's first calls. `cores` is the number of cores to use (None: all
-    that this process may use).
+    It is for inference: results carry no gradients. The calls themselves measure and plan, and lose no more time by it
+    than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls with them for
+    some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use
+    (None: all that this process may use).
 
-    A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`; building
-    these can take a minute. The fastest of all is kept. `backends=False` leaves the three out. They work on copies of
+    A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`. The fastest
+    of all is kept. `backends=False` leaves the three out. They work on copies of
     the weights, which are renewed after writes to the weights. Write under `torch.no_grad()`: a write by way of `.data`
     or NumPy that changes few elements may be missed.
 
@@ -199,10 +230,7 @@ def optimize(
     """
     call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
-        for _ in range(2):  # the first call may fill caches of the model's
-            call(*example)
-        while any(report.measuring for report in call.reports):
-            call(*example)
+        call.learn(*example, at_most_s=EXAMPLE_S)
     return call
 
 
@@ -230,6 +258,7 @@ def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
 
 def _machine(cores: int | None) -> Machine:
     keep_freed_memory()
+    load_fake_tensors()
     return read_machine(cores=cores)
 
 
@@ -239,8 +268,16 @@ def _short_name(function: Callable[..., Any]) -> str:
 
 
 def _state(report: Report) -> str:
-    """What runs the calls of one kind; of the default, also why nothing else does."""
-    return f"{report.runs}, {report.reason}" if report.runs == "default" and report.reason else report.runs
+    """What runs the calls of one kind, how many there were, and how far they are behind PyTorch or ahead of it."""
+    if report.runs == "default" and report.reason:
+        return f"default, {report.reason}"
+    warm_up = report.warm_up
+    said = [report.runs]
+    if warm_up.calls:
+        said.append("1 call" if warm_up.calls == 1 else f"{warm_up.calls:,} calls")
+    if warm_up.eager_s is not None:
+        said.append(f"{abs(warm_up.gained_s):.2f} s {'behind' if warm_up.gained_s < 0 else 'ahead of'} eager")
+    return ", ".join(said)
 
 
 def _described(function: Callable[..., Any]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -21,16 +23,18 @@ from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
-from threadcast.runtime.call_table import MAX_SIGNATURES, CallTable
+from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, traced_step
-from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender import Backends, Contender
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
@@ -58,7 +62,7 @@ class Optimized:
         name: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        backends: Callable[[tuple[Any, ...], int], Iterable[Contender]] = lambda _arguments, _cores: (),
+        backends: Callable[[tuple[Any, ...], int], Callable[[Captured], Backends] | None] = lambda *_: None,
         among: str = "",
         most: int | None = None,
     ) -> None:
@@ -74,9 +78,15 @@ class Optimized:
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, optimizer, changed=self._watch.renew)
         self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
-        self._table = CallTable()
         settings = Settings.read()
+        self._table = CallTable(settings["engine.most_bytes"])
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
+        self._share: float = settings["engine.tuning_share"]
+        feedback: str = settings["engine.feedback"]
+        self._feedback = {"off": None, "local": settings["store"]}.get(feedback, feedback)
+        self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
+        self._timed: CallKind | None = None
+        """The kind of the next call where that is timed by `_short`."""
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
@@ -96,7 +106,9 @@ class Optimized:
 
     def __call__(self, *arguments: Any) -> Any:
         with self._lock, self._steps.step():
-            found = self._last = self.prepare(*arguments)
+            found = self._last = self._found(arguments)
+            if self._timed is not None:
+                return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
                 if self._awaited is not None:
                     self._changing.add(self._awaited)
@@ -108,6 +120,10 @@ class Optimized:
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
+        return self._found(arguments, now=True)
+
+    def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
+        """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
         if self._unsupported is not None:
             return Fallback(self._unsupported)
         leaves, structure = flattened(arguments)
@@ -128,10 +144,14 @@ class Optimized:
             found = None
         if found is not None:
             return found
-        if not self._table.make_room(kind):
-            differ = differences(kind, self._table.kinds)
-            return Fallback(f"more than {MAX_SIGNATURES} kinds of calls came: {differ}")
-        tuning = self._tuning(arguments, kind)
+        if not now and self._short.wants(kind, further=len(self._table) > 0):
+            self._timed = kind
+            if self._short.new_in_a_row == NEW_IN_A_ROW:
+                reason = f"kinds of calls that came once: {differences(kind, self._table.kinds)}"
+                self._warn(reason)
+            return FIRST_CALL
+        reason = self._short.why_left_alone(kind)
+        tuning = self._tuning(arguments, kind) if reason is None else Fallback(reason)
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
@@ -149,6 +169,23 @@ class Optimized:
     def fastest(self) -> list[Contender]:
         """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
         return [tuning.fastest for tuning in self._table.tunings]
+
+    @property
+    def learning(self) -> bool:
+        """Whether any kind of arguments is still being measured, or backends are still tried."""
+        return any(tuning.learning for tuning in self._table.tunings)
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Within the context, learning may take any time, for the kinds of arguments so far."""
+        before = [(tuning.report.warm_up, tuning.report.warm_up.share) for tuning in self._table.tunings]
+        for warm_up, _ in before:
+            warm_up.share = 1.0
+        try:
+            yield
+        finally:
+            for warm_up, share in before:
+                warm_up.share = share
 
     def traced_step(self) -> TracedStep:
         """Run a traced step by the plan that ran the last call, and restore all that it changes.
@@ -169,6 +206,14 @@ class Optimized:
         with self._lock:
             self._table.close()
             self._format.set(MemoryFormat.AS_GIVEN)
+
+    def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
+        """Run a call in eager PyTorch, and time it."""
+        self._timed = None
+        began_s = time.perf_counter()
+        result = self._as_given(*arguments)
+        self._short.ran(kind, time.perf_counter() - began_s)
+        return result
 
     def _with_other_cores(self, found: Tuning | Fallback | None) -> Tuning | Fallback | None:
         """What runs a call while the cores are not those of `machine`; None where all must be measured anew."""
@@ -202,6 +247,9 @@ class Optimized:
                 backends=self._backends(arguments, len(self.machine)),
                 fuse=self._fuse,
                 checked=self._shadowed,
+                store=self._feedback,
+                like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
+                warm_up=WarmUp(self._share, eager_s=self._short.take(kind)),
             )
         except FirstStepMissing:
             return FIRST_CALL
@@ -230,10 +278,14 @@ class Optimized:
             observed = replace(now, unsteady=observed.unsteady or now.unsteady)
         return observed
 
-    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+    def _warn(self, reason: str) -> None:
+        """Warn once of what runs as PyTorch."""
         if reason not in self._warned:
             self._warned.add(reason)
-            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
+            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=4)
+
+    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        self._warn(reason)
         return self._as_given(*arguments)
 
     def _as_given(self, *arguments: Any) -> Any:

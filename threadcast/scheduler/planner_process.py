@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -43,17 +43,24 @@ class PlannerProcess:
     """A process that makes one plan at a time. Use it from one thread at a time, and `close` it in the end.
 
     The process ends when the thread that created it ends, so create it in a thread that lives long enough.
-    `background`: the process has the lowest priority, and uses CPU time that no other process wants. `stderr` is where
+    `background`: the process has the lowest priority, and uses CPU time that no other process wants. `cpus` are the
+    numbers of the only CPUs that it runs on, None for all. `stderr` is where
     its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error.
 
     A process that is started some seconds before the first `ask` has loaded its libraries by then. One that is asked at
     once loads what that plan needs.
     """
 
-    def __init__(self, *, background: bool = False, stderr: int | None = subprocess.DEVNULL) -> None:
+    module = __name__
+    """The module that the process runs as a script. A subclass names its own, which calls `serve`."""
+
+    def __init__(
+        self, *, background: bool = False, cpus: Collection[int] | None = None,
+        stderr: int | None = subprocess.DEVNULL,
+    ) -> None:  # fmt: skip
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
-        command = [sys.executable, "-P", "-m", __name__, str(self._message), str(os.getpid()), str(int(background))]
+        command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -62,6 +69,9 @@ class PlannerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        if cpus is not None:
+            with suppress(OSError):  # the process has ended, as `result` says, or the CPUs were taken away
+                os.sched_setaffinity(self._process.pid, cpus)
 
     @property
     def pid(self) -> int:
@@ -73,9 +83,7 @@ class PlannerProcess:
 
         For a first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
         """
-        _write(self._message, _problem_bytes(problem, policy, options or {}))
-        with suppress(BrokenPipeError):  # the process has ended, as `result` says
-            os.write(self._questions.fileno(), b"?")
+        self._send(_problem_bytes(problem, policy, options or {}))
 
     def result(self, timeout_s: float = 0.0) -> Plan | None:
         """Return the plan of the last `ask`; None where it is not made within `timeout_s` seconds.
@@ -83,18 +91,28 @@ class PlannerProcess:
         InvalidInput where the planner refuses the policy or the options, PlannerEnded where the process ended,
         ExecutionError where planning failed in another way.
         """
+        answer = self._received(timeout_s)
+        return None if answer is None else Plan.from_json(answer["plan"])
+
+    def _send(self, question: bytes) -> None:
+        _write(self._message, question)
+        with suppress(BrokenPipeError):  # the process has ended, as `result` says
+            os.write(self._questions.fileno(), b"?")
+
+    def _received(self, timeout_s: float) -> dict[str, Any] | None:
+        """The answer to the last question; None where there is none within `timeout_s`. Errors as those of `result`."""
         answered = select.poll()
         answered.register(self._answers, select.POLLIN)
         if not answered.poll(timeout_s * 1e3):
             return None
         if not os.read(self._answers.fileno(), 1):
             raise PlannerEnded(f"planning failed: its process ended with status {self._process.wait()}")
-        answer = json.loads(_read(self._message))
+        answer: dict[str, Any] = json.loads(_read(self._message))
         if "refused" in answer:
             raise InvalidInput(answer["refused"])
         if "failed" in answer:
             raise ExecutionError(f"planning failed: {answer['failed']}")
-        return Plan.from_json(answer["plan"])
+        return answer
 
     def close(self) -> None:
         """End the process at once, even during planning; closing again does nothing."""
@@ -144,16 +162,25 @@ def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
     return Problem(graph, from_bytes(memoryview(message)[end:]), machine), asked["policy"], asked["options"]
 
 
-def _answer(message: bytes) -> dict[str, Any]:
-    """The plan as JSON, or the reason why there is none."""
+def _plan(message: bytes) -> dict[str, Any]:
+    """The plan that `PlannerProcess.ask` asks for in this message, as JSON."""
     from threadcast.scheduler.planner import plan
 
-    options: dict[str, Any] = {}
+    problem, policy, options = _problem_of(message)
     try:
-        problem, policy, options = _problem_of(message)
         return {"plan": plan(problem, policy=policy, **options).to_json()}
+    except TypeError as error:
+        if options:
+            return {"refused": str(error)}
+        raise
+
+
+def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+    """The answer to a message, or the reason why there is none."""
+    try:
+        return answer(message)
     except Exception as error:  # noqa: BLE001 - the caller is told of everything
-        if isinstance(error, ValueError) or (isinstance(error, TypeError) and options):
+        if isinstance(error, ValueError):
             return {"refused": str(error)}
         traceback.print_exc()
         return {"failed": f"{type(error).__name__}: {error}"}
@@ -182,18 +209,29 @@ def _load_until_asked() -> None:
         traceback.print_exc()
 
 
-def _serve(message: int) -> None:
+def serve(
+    answer: Callable[[bytes], dict[str, Any]], *, after: Callable[[bytes, dict[str, Any]], None] = lambda *_: None
+) -> None:
+    """Be the process that a `PlannerProcess` has started, until it is closed.
+
+    `answer` returns the answer to a message as JSON; `after` is called with both once it is given.
+    """
+    message, parent, background = map(int, sys.argv[1:])
+    end_with_parent(parent)
+    if background:
+        os.nice(_NICEST)
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
     _load_until_asked()
     while os.read(0, 1):
-        _write(message, json.dumps(_answer(_read(message))).encode())
+        question = _read(message)
+        found = _answered(question, answer)
+        _write(message, json.dumps(found).encode())
         os.write(answers, b"!")
+        after(question, found)
 
 
 if __name__ == "__main__":
-    _message, _parent, _background = map(int, sys.argv[1:])
-    end_with_parent(_parent)
-    if _background:
-        os.nice(_NICEST)
-    _serve(_message)
+    serve(_plan)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,10 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import run_until_settled
+from threadcast.capture.capture import capture_forward
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends import contenders as making
-from threadcast.runtime.backends.contenders import contenders
 from threadcast.runtime.backends.frozen import FlatModule
-from threadcast.runtime.backends.screening import Screening
-from threadcast.runtime.backends.ways import Way
+from threadcast.runtime.backends.search import BackendSearch
 
 
 class Dropping(nn.Module):
@@ -39,48 +35,16 @@ def states() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]
 
 
-def draw_all() -> None:
-    torch.rand(3)
-    random.random()
-    np.random.rand(3)
-
-
-def test_generators_are_as_they_were_whatever_makes_and_checks_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    module = nn.Linear(3, 2).eval()
-
-    def screened(flat: FlatModule, cores: int, file: Path, among: Sequence[str]) -> Screening:
-        draw_all()
-        made.append("screened")
-        return Screening([Way("a backend", "")])
-
-    def make() -> Any:
-        draw_all()
-        made.append("made")
-
-        def run(tensors: Sequence[Tensor]) -> list[Tensor]:
-            draw_all()
-            made.append("checked")
-            with torch.no_grad():
-                return [module(*tensors)]
-
-        return run
-
-    monkeypatch.setattr(making, "screened", screened)
-    monkeypatch.setattr(making, "ways", lambda flat, cores, file: [(Way("a backend", ""), make)])
-    before = states()
-    (contender,) = contenders(module, ((torch.ones(4, 3),), {}), 1)
-    assert (contender.name, made) == ("a backend", ["screened", "made", "checked"])
-    assert states() == before
-
-
 def test_a_module_that_draws_random_numbers_has_no_backends() -> None:
     module = Dropping().eval()
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((torch.ones(4, 3),), {})
     with pytest.raises(CaptureError, match="draws random numbers"):
         FlatModule(module, arguments)
     before = states()
-    assert not list(contenders(module, arguments, 1))
+    captured = capture_forward(lambda args, kwargs: module(*args, **kwargs), *arguments)
+    search = BackendSearch(module, arguments, captured, 1)
+    search.start()
+    assert search.over
     assert states() == before
 
 

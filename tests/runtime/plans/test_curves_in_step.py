@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from threadcast.core import Case, Machine, Op, OpGraph, Placement, TensorSpec, Trace
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.plans.curves_in_step import curves_in_step, curves_side_by_side, probe_cases
+from threadcast.runtime.plans.curves_in_step import (
+    LOOK_CALLS,
+    WARM_UP,
+    LookSchedule,
+    curves_in_step,
+    curves_side_by_side,
+)
 
 GRAPH = OpGraph(("a", "b", "c"), tuple(Op(kind, (TensorSpec((2,), "float32"),)) for kind in ("mul", "add", "mul")))
 
@@ -53,13 +57,15 @@ def test_where_no_op_ran_so_all_ops_count() -> None:
     assert seen.seconds[:, 1].tolist() == pytest.approx([1.75, 1.0, 1.75])
 
 
-@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6]), (8, [1, 2, 3, 4, 6, 8])])
-def test_small_counts_are_all_tried(cores: int, counts: list[int]) -> None:
-    assert sorted({case.threads for case in probe_cases(Machine.uniform("m", cores))}) == counts
-
-
-def test_counts_grow_by_halves_up_to_all_cores() -> None:
-    counts = sorted({case.threads for case in probe_cases(Machine.uniform("m", 128))})
-    assert counts[-1] == 128
-    assert len(counts) <= 14
-    assert all(after <= 1.6 * before for before, after in itertools.pairwise(counts[3:]))
+@pytest.mark.parametrize(
+    ("cores", "counts", "most", "steps"),
+    [(1, [1], 1, 5), (2, [2, 1], 2, 5), (3, [3, 2, 1], 3, 3), (4, [4, 3, 2, 1], 4, 2), (16, [16], 4, 2),
+     (256, [256], 4, 2)],
+)  # fmt: skip
+def test_looks_begin_with_all_cores_and_take_few_calls(cores: int, counts: list[int], most: int, steps: int) -> None:
+    looks = LookSchedule.of(Machine.uniform("m", cores))
+    assert [case.threads for case in looks.cases] == counts
+    assert (looks.most, looks.steps) == (most, steps)
+    assert looks.most * (WARM_UP + looks.steps) <= LOOK_CALLS
+    assert [looks.slowdown(i) for i in range(looks.uniform)] == [cores / count for count in counts]
+    assert looks.slowdown(looks.uniform) == 1.0

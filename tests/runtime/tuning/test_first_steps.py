@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from threadcast.capture.capture import capture_forward
-from threadcast.core import Case
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
-from threadcast.runtime.tuning.plan_search import Meanwhile, Probe
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 VARIANT = Variant(MemoryFormat.AS_GIVEN)
@@ -59,13 +58,13 @@ def test_a_step_that_raises_is_compared_the_next_time() -> None:
 
 
 def test_a_plan_that_runs_while_another_is_made_is_the_same_plan() -> None:
-    steps, probe = Steps(), Probe(Case(1))
+    steps, probe = Steps(), Look(0)
     assert steps.differs(SearchStep(VARIANT, probe))
     assert not steps.differs(SearchStep(VARIANT, Meanwhile(probe)))
 
 
 def test_what_is_opened_or_searched_anew_is_compared_again() -> None:
-    steps, search = Steps(), SearchStep(VARIANT, Probe(Case(1)))
+    steps, search = Steps(), SearchStep(VARIANT, Look(0))
     assert [steps.differs(PLAN), steps.differs(search)] == [True, True]
     steps.steps.forget(VARIANT, search=False)
     assert [steps.differs(PLAN), steps.differs(search)] == [True, False]

@@ -1,4 +1,4 @@
-"""`torch.compile` with the parameters as constants: compiled in this process, or to a file by another one."""
+"""`torch.compile` with the parameters as constants: a process compiles to a file, and any other runs it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from threadcast.runtime.backends.frozen import FlatModule, TensorCall
-
-
-def compiled_call(module: FlatModule) -> TensorCall:
-    """Compile the module with `torch.compile`, its weights as constants, and return its call."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Inductor's modules warn of each other when they are imported
-        import torch._inductor.config as inductor
-
-        compiled = torch.compile(module)
-
-        def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-            with torch.no_grad(), inductor.patch(freezing=True):
-                result: Sequence[Tensor] = compiled(*tensors)
-                return result
-
-        run(module.tensors(module.example))  # compiles
-    return run
+from threadcast.runtime.backends.frozen import TensorCall
 
 
 def write_package(program: ExportedProgram, folder: Path, cores: int) -> Path:
@@ -35,6 +18,8 @@ def write_package(program: ExportedProgram, folder: Path, cores: int) -> Path:
 
     `package_call` runs it in any process of this machine, without a compiler.
     """
+    import torch._inductor
+
     options = {
         "freezing": True,
         "cpp.threads": cores,

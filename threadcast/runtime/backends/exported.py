@@ -1,4 +1,4 @@
-"""Writes a module to files: an exported PyTorch program for another process, and an ONNX file for other runtimes."""
+"""Writes an exported PyTorch program to an ONNX file, for other runtimes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ import torch
 from torch.export import ExportedProgram
 
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends.frozen import FlatModule
-
-
-def write_program(module: FlatModule, path: Path) -> None:
-    """Write `module` and its example to `path`; CaptureError where it cannot be exported."""
-    with _as_capture_errors("cannot be exported", path):
-        torch.export.save(torch.export.export(module, tuple(module.tensors(module.example))), path)
 
 
 def write_onnx(program: ExportedProgram, path: Path) -> None:

@@ -25,6 +25,12 @@ _checks = LoopChecks(_operators)
 _logger = logging.getLogger("threadcast")
 
 
+def loops_of(captured: Captured) -> list[Kernel]:
+    """Return the loops that `fused` compiles first."""
+    clusters = Clusters(captured, without=frozenset())
+    return [kernel_of(clusters, group) for group in clusters.groups]
+
+
 def fused(captured: Captured) -> Captured | None:
     """Return `captured` with each of its point-wise groups as one op; None where there is no group.
 

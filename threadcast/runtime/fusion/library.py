@@ -19,6 +19,7 @@ import torch
 
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
+from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.runtime.engines.native.library import DRAFT, compiler, make_file, native_library
 from threadcast.runtime.fusion.kernels import PRELUDE, Kernel
 
@@ -30,6 +31,7 @@ _ISA_FLAGS = {
 
 
 _logger = logging.getLogger("threadcast")
+_compilations = Compilations()
 
 
 class FusedOperators:
@@ -42,8 +44,11 @@ class FusedOperators:
     def of(self, kernels: Sequence[Kernel]) -> list[Any]:
         """Return an operator of PyTorch's dispatcher for each kernel.
 
-        Kernels that no process has compiled before are compiled. ExecutionError where that fails.
+        Kernels that no process has compiled before are compiled. ExecutionError where that fails, or has failed before
+        in a thread (`are_being_compiled`).
         """
+        if (failed := _compilations.error(_symbols(kernels))) is not None:
+            raise failed
         with self._lock:
             self._define([kernel for kernel in kernels if kernel.name not in self._defined])
         return [self._defined[kernel.name] for kernel in kernels]
@@ -77,6 +82,15 @@ def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
         outputs=[(list(spec.shape), list(spec.laid_out)) for spec in kernel.outputs],
         stores=[(s.output, s.offset, list(s.strides)) for s in kernel.stores],
     )  # fmt: skip
+
+
+def are_being_compiled(kernels: Sequence[Kernel]) -> bool:
+    """Return whether these kernels are being compiled, in a thread that this starts where some are missing."""
+    return bool(kernels) and _compilations.running(_symbols(kernels), lambda: compiled(kernels))
+
+
+def _symbols(kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    return tuple(sorted(kernel.symbol for kernel in kernels))
 
 
 def compiled(kernels: Iterable[Kernel]) -> Path:

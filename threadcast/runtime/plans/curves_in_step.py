@@ -8,29 +8,68 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Source, Trace
 from threadcast.core.errors import InvalidInput
 
-WARM_UP = 2
-"""Steps at each case that are not timed; they fill memory and kernel caches and start thread teams."""
-STEPS = 5
-"""Timed steps at each case."""
+WARM_UP = 1
+"""Steps of each look and trial that are not timed: they start thread teams, and fill memory and kernel caches."""
+TRIAL_STEPS = 3
+"""Timed steps of a trial of a plan."""
+MOST_STEPS = 5
+"""Most timed steps of a look."""
+LOOK_CALLS = 12
+"""Most calls that looks at one graph may take, whatever the machine."""
+UNIFORM = 4
+"""Most thread counts at which looks time all operators; on larger machines forecasts say at which to look."""
+MOST_LOOKS = 4
+"""Most looks on such larger machines."""
 
-_FULL_UP_TO = 4
-"""Thread count up to which every count is tried; above, each count is one and a half times the one before."""
 
+@dataclass(frozen=True, slots=True)
+class LookSchedule:
+    """The looks at a graph's operators: the cases of the first ones, from all cores downwards, each for all operators.
 
-def probe_cases(machine: Machine) -> tuple[Case, ...]:
-    """Return the cases to time: 1 to 4 threads, then counts that grow by a half, and all cores."""
-    counts, largest = {len(machine)}, 1
-    while largest <= len(machine):
-        counts.add(largest)
-        largest = max(largest + 1, largest * 3 // 2) if largest >= _FULL_UP_TO else largest + 1
-    return tuple(case for case in machine.cases() if case.threads in counts)
+    `most` is the largest number of looks: for those after the first ones, forecasts say which operator is looked at
+    with how many threads. `steps` is the number of timed steps of a look.
+    """
+
+    cases: tuple[Case, ...]
+    most: int
+    steps: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        """Return the schedule for this machine: looks with all its cases where they are few, else with all cores."""
+        cases = sorted(machine.cases(), key=lambda case: -case.threads)
+        few = len(cases) <= UNIFORM
+        most = len(cases) if few else MOST_LOOKS
+        return cls(tuple(cases if few else cases[:1]), most, min(MOST_STEPS, LOOK_CALLS // most - WARM_UP))
+
+    @property
+    def uniform(self) -> int:
+        """Number of the first looks, which time all operators with the same number of threads."""
+        return len(self.cases)
+
+    @property
+    def calls(self) -> int:
+        """Number of steps of the first looks."""
+        return self.uniform * (WARM_UP + self.steps)
+
+    def leaves_core(self, number: int) -> bool:
+        """Return whether a look, one of the first, leaves a core idle."""
+        return number < self.uniform and self.cases[number].threads < self.cases[0].threads
+
+    def slowdown(self, number: int) -> float:
+        """Longest expected ratio of a look's time to the first's: where operators use all threads that they get.
+
+        A look that forecasts propose mostly runs operators near their best thread count.
+        """
+        return self.cases[0].threads / self.cases[number].threads if number < self.uniform else 1.0
 
 
 def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> CurveTable:
@@ -42,13 +81,19 @@ def curves_in_step(graph: OpGraph, traces: Mapping[Case, Sequence[Trace]]) -> Cu
         raise InvalidInput("every case needs a trace or more")
     times = np.array(
         [
-            np.quantile([_seconds(graph, trace) for trace in of_case], (0.25, 0.5, 0.75), axis=0)
+            np.quantile([seconds_in_step(graph, trace) for trace in of_case], (0.25, 0.5, 0.75), axis=0)
             for of_case in traces.values()
         ]
     )  # (cases, 3, ops)
-    low, middle, high = np.maximum(times, _LEAST_S).transpose(1, 2, 0)
+    low, middle, high = np.maximum(times, LEAST_S).transpose(1, 2, 0)
     source = np.full(middle.shape, list(Source).index(Source.MEASURED), dtype=np.int8)
     return CurveTable(tuple(traces), middle, low, high, source, "in-step")
+
+
+def seconds_in_step(graph: OpGraph, trace: Trace) -> list[float]:
+    """Return the seconds of each op in the trace, in the graph's order; at least `LEAST_S`."""
+    ran = trace.by_id()
+    return [max(ran[op_id].finish_s - ran[op_id].start_s, LEAST_S) for op_id in graph.ids]
 
 
 def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
@@ -66,7 +111,7 @@ def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trac
     took: defaultdict[tuple[bool, str], float] = defaultdict(float)
     expected: defaultdict[tuple[bool, str], float] = defaultdict(float)
     ran = traces[0].by_id()
-    seconds = np.median([_seconds(graph, trace) for trace in traces], axis=0)
+    seconds = np.median([seconds_in_step(graph, trace) for trace in traces], axis=0)
     for i, (op_id, op) in enumerate(zip(graph.ids, graph.ops, strict=True)):
         threads = ran[op_id].threads
         if threads not in column:
@@ -85,17 +130,11 @@ def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trac
 
     by_case = [[factor(op.kind, case.threads == cores) for case in alone.cases] for op in graph.ops]
     scale = np.array(by_case).reshape(alone.seconds.shape)
-    scaled = {name: np.maximum(getattr(alone, name) * scale, _LEAST_S) for name in ("seconds", "low", "high")}
+    scaled = {name: np.maximum(getattr(alone, name) * scale, LEAST_S) for name in ("seconds", "low", "high")}
     return replace(alone, **scaled)
 
 
-_LEAST_S = 1e-9
+LEAST_S = 1e-9
 """Fewest seconds of an op: clocks cannot measure less."""
 _ANY = ""
 """Stands for all kinds of ops together."""
-
-
-def _seconds(graph: OpGraph, trace: Trace) -> list[float]:
-    """Seconds of each op in the trace, in the graph's order."""
-    ran = trace.by_id()
-    return [ran[op_id].finish_s - ran[op_id].start_s for op_id in graph.ids]

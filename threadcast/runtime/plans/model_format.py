@@ -17,10 +17,13 @@ from threadcast.runtime.plans.variant import MemoryFormat
 
 
 def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...]:
-    """Return the memory formats worth trying: both for two-dimensional convolutions of images, else the given one."""
+    """Return the memory formats worth trying: both for two-dimensional convolutions of images, else the given one.
+
+    The likeliest comes first.
+    """
     convolves = model is not None and any(isinstance(part, nn.Conv2d | nn.ConvTranspose2d) for part in model.modules())
     images = any(isinstance(leaf, Tensor) and leaf.dim() == 4 for leaf in pytree.tree_leaves(example))
-    return tuple(MemoryFormat) if convolves and images else (MemoryFormat.AS_GIVEN,)
+    return (MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN) if convolves and images else (MemoryFormat.AS_GIVEN,)
 
 
 def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from threadcast.capture.capture import Captured
 from threadcast.core import OpGraph, Plan
@@ -45,3 +45,24 @@ class Contender:
     def name(self) -> str:
         """The contender's name in reports."""
         return str(self.id)
+
+
+class Backends(Protocol):
+    """A search for further contenders beside the caller's steps, such as `backends.search.BackendSearch`."""
+
+    @property
+    def over(self) -> bool:
+        """Whether `poll` will return no more contenders."""
+        ...
+
+    def start(self) -> None:
+        """Start the search."""
+        ...
+
+    def poll(self) -> Contender | None:
+        """Return a contender that is new and ready to run; None where there is none yet."""
+        ...
+
+    def close(self) -> None:
+        """End the search; contenders that it returned go on."""
+        ...

@@ -29,6 +29,10 @@ where there is none more often than in 1 of 20 runs. Such a mistake costs little
 
 BLOCK, BLOCK_S = 2, 0.005
 """Fewest timed steps of a block, and fewest seconds that they take together."""
+HOPELESS = 0.8
+"""Ratio of the default's time to the plan's under which all of the first `PAIRS_AT_LEAST` pairs end the comparison."""
+HOPELESS_AT_ONCE = 1 / 3
+"""Ratio of the default's time to the plan's under which the first pair ends the comparison."""
 QUIET_S = 0.005
 """Seconds after a change of the runner in which steps are not timed; at least one step is not. The first step starts
 thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin."""
@@ -131,8 +135,19 @@ class Guard:
         self._blocks[runner].append(median(self._timed))
         self._timed.clear()
         default_s, planned_s = self._blocks["default"], self._blocks["plan"]
-        if len(default_s) != len(planned_s) or len(default_s) < min(_CONFIDENT_PAIRS, self._max_pairs):
+        if len(default_s) != len(planned_s):
+            return
+        if len(default_s) == 1 and (ratio := default_s[0] / planned_s[0]) < HOPELESS_AT_ONCE:
+            self.verdict = Verdict("default", ratio, ratio, ratio, 1)
+        if len(default_s) < PAIRS_AT_LEAST:
             return
         verdict = judge(default_s, planned_s)
-        if verdict.shown or verdict.pairs >= self._max_pairs:
+        hopeless = verdict.high < HOPELESS
+        confident = verdict.pairs >= _CONFIDENT_PAIRS and verdict.shown
+        if hopeless or confident or verdict.pairs >= self._max_pairs:
             self.verdict = verdict
+
+    @property
+    def planned_s(self) -> float | None:
+        """Median seconds of the plan's steps; None before the first block of them."""
+        return median(self._blocks["plan"]) if self._blocks["plan"] else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuning.contender_id import ContenderId
 from threadcast.runtime.tuning.guard import Verdict
-from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class SearchStep:
     """The next step is a step of the search for a plan of `variant`."""
 
     variant: Variant
-    step: Probe | Try | Meanwhile
+    step: Look | Try | Meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ Runner = SearchStep | ContenderStep
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Capture the graph of `variant`, then call the machine's `captured` or `not_captured`."""
+    """Make the graph of `variant`, then call the machine's `captured` or `not_captured`, or `later` where it is not
+    ready yet: the same instruction then comes before a later step."""
 
     variant: Variant
 
@@ -52,10 +53,10 @@ class UsePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """The search is over: all `variants` have their best plans. The variant with the fastest plan comes first."""
+class LeaveOut:
+    """No plan of `variant` is made: the first look at it was far slower than the best way known."""
 
-    variants: tuple[Variant, ...]
+    variant: Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,8 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenBackend:
-    """Make the next backend ready to run, then call `opened`, or `no_backend` if there is none left."""
-
-
-@dataclass(frozen=True, slots=True)
 class Compared:
-    """`contender` was compared with the best contender before it; `verdict` is the outcome."""
+    """`contender` was compared with the best contender before it; `verdict` is the outcome. Release the slower one."""
 
     contender: ContenderId
     verdict: Verdict
@@ -115,18 +111,5 @@ class GiveUp:
     reason: str
 
 
-Instruction = (
-    Capture
-    | MakePlan
-    | UsePlan
-    | Searched
-    | Open
-    | OpenBackend
-    | Compared
-    | Refuse
-    | Settle
-    | Unsettle
-    | Store
-    | GiveUp
-)
+Instruction = Capture | MakePlan | UsePlan | LeaveOut | Open | Compared | Refuse | Settle | Unsettle | Store | GiveUp
 Instructions = tuple[Instruction, ...]

@@ -1,41 +1,62 @@
 """Tuning of one kind of call as a pure state machine: events come in, instructions go out.
 
-It uses no clock, file, thread or tensor. `TuningMachine.next_runner` returns what runs the next step. `observe` and the
-other event methods return instructions that `tuning.Tuning` carries out before the step after that.
+It uses no clock, file, thread or tensor. `TuningMachine.next_runner` returns what runs the next step. `due`, `observe`
+and the other event methods return instructions that `tuning.Tuning` carries out before the next step.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from statistics import median
 
-from threadcast.core import Case
+from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.drift import Drift
-from threadcast.runtime.tuning.guard import Guard
+from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Guard
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
-from threadcast.runtime.tuning.plan_search import PlanSearch
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile, PlanSearch
 from threadcast.runtime.tuning.states import Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
+from threadcast.runtime.tuning.warm_up import WarmUp
+
+CHECK_STEPS = 2.5
+"""Steps of eager PyTorch that comparing the results of a first step with eager's is expected to take."""
+UNKNOWN = 0.5
+"""Share by which a step is expected to be slower than the best way known where nothing is known of it."""
+_RECENT = 15
+FORECAST_S = 1.0
+"""Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
+as long."""
+PLANNING_S = 0.2
+"""Seconds that making a plan is expected to cost steps, by the cores that it uses. A convention."""
 
 
 class TuningMachine:
     """Decides what runs each step of one kind of call.
 
-    `formats` are the memory formats to try, in this order; `cases` are the thread counts at which operators are timed.
-    With `fuse` the fastest variant is also tried with fused operators.
+    `formats` are the memory formats to try, in this order; `looks` says at which thread counts operators are timed.
+    With `fuse` the fastest variant is also tried with fused operators. With `known` something is known of operators on
+    this machine, so that a plan is made before any look. `warm_up` counts what learning costs, and says
+    how much it may cost; without it, anything.
 
     Call `start` first. Then, for each step: carry out all instructions, and those that their answers return; call
-    `planned` if a plan has been made, and `stale` for contenders that have become so; run what `next_runner` returns;
-    call `observe`, unless the step raised. An event out of this order raises IllegalMove, with the history of moves.
+    `planned` or another answer if a plan has been made, `stale` for contenders that have become so, and `due`; run what
+    `next_runner` returns; call `observe`, unless the step raised. An event out of this order raises IllegalMove, with
+    the history of moves.
     """
 
-    def __init__(self, formats: Sequence[MemoryFormat], cases: Sequence[Case], *, fuse: bool) -> None:
+    def __init__(
+        self, formats: Sequence[MemoryFormat], looks: LookSchedule, *, fuse: bool, known: bool = False,
+        warm_up: WarmUp | None = None,
+    ) -> None:  # fmt: skip
         self.moves = Moves()
+        self.warm_up = WarmUp() if warm_up is None else warm_up
         self.best: ContenderId = DEFAULT
-        """The fastest contender of the last comparison."""
+        """The fastest contender so far."""
         self.challenger: ContenderId | None = None
         """The contender that is being compared with the best; None while none is."""
         self.refused: dict[ContenderId, str] = {}
@@ -46,18 +67,24 @@ class TuningMachine:
         """Seconds that the caller's steps took in each state."""
         self.awaited: Instruction | None = None
         """The instruction that must be answered before the next step; None where there is none."""
-        self._formats, self._cases = tuple(formats), tuple(cases)
+        self._formats, self._looks, self._known = tuple(formats), looks, known
         self._queue = VariantQueue(formats, fuse=fuse)
         self._variant = Variant(formats[0])
         """The variant that is being captured or searched."""
         self._search: PlanSearch | None = None
+        self._pending: Instruction | None = None
+        """What comes next, as soon as learning may take the time."""
         self._to_open: deque[ContenderId] = deque()
-        self._backends = True
-        """Whether there are backends that have not been compared."""
         self._guard = Guard()
         self._drift = Drift()
-        self._alone = ContenderStep(DEFAULT)
-        """What runs steps while nothing is searched or compared."""
+        self._recent_s: deque[float] = deque(maxlen=_RECENT)
+        """Seconds of recent steps by the best contender, where that is not the default."""
+        self._capture_s = 0.0
+        """Seconds that the last capture cost the caller."""
+        self._like: Variant | None = None
+        """The variant of a plan of calls of other shapes, until it was compared."""
+        self._unchecked = True
+        """Whether the results of the next step of the search would be compared with PyTorch's."""
 
     @property
     def state(self) -> State:
@@ -71,70 +98,127 @@ class TuningMachine:
 
     @property
     def contenders(self) -> tuple[ContenderId, ...]:
-        """The contenders that run steps now: one, or the two being compared; none during a search."""
-        if self.state is State.COMPARING:
-            return (self.best,) if self.challenger is None else (self.best, self.challenger)
-        return (self.best,) if self._search is None else ()
+        """The contenders that can run the next steps: the best, and the one that is being compared with it."""
+        if self.state in (State.STARTING, State.CLOSED):
+            return ()
+        return (self.best,) if self.challenger is None else (self.best, self.challenger)
 
-    def start(self, *, stored: Variant | None = None, step_s: float = 0.0) -> Instructions:
-        """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took."""
+    @property
+    def best_s(self) -> float | None:
+        """Seconds of a step by the best contender; None where it is not known."""
+        if self.best is DEFAULT:
+            return self.warm_up.eager_s
+        return median(self._recent_s) if self._recent_s else None
+
+    def start(self, *, stored: Variant | None = None, step_s: float = 0.0, like: Variant | None = None) -> Instructions:
+        """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took.
+
+        `like` is the variant of a plan of calls of other shapes: if it is faster than the default, nothing is measured.
+        """
         self.moves.expect("start", State.STARTING)
+        if like is not None:
+            self._like = like
+            self._queue.add(like, math.inf)
+            return self._compare("calls of other shapes have a plan", (plan_of(like),))
         if stored is None:
-            return self._search_next()
+            return self._next_variant("nothing is known")
         self.moves.to(State.RESUMED, f"a stored plan took {step_s:.3g} s")
         return self._run_alone(plan_of(stored), expected_s=step_s)
+
+    def due(self) -> Instructions:
+        """Return the instruction whose turn has come, if learning may take the time for it now."""
+        pending = self._pending
+        if pending is None or self.awaited is not None:
+            return ()
+        if not (self.warm_up.ready or isinstance(pending, do.Open)):
+            return ()
+        if not self.warm_up.allows(self._expected_s(pending)):
+            return ()
+        self._pending = None
+        if isinstance(pending, do.Capture | do.Open):
+            self.awaited = pending
+        return (pending,)
 
     def next_runner(self) -> Runner:
         """Return what runs the next step. It stays the same until the next event."""
         if self.awaited is not None:
             raise self.moves.illegal(f"a step before {self.awaited} was answered")
+        self.moves.expect("a step", *(state for state in State if state not in (State.STARTING, State.CLOSED)))
         if self._search is not None:
-            return SearchStep(self._variant, self._search.next_runner())
+            return self._next_of_search(self._search)
         if self.challenger is not None:
             contender = self.best if self._guard.next_runner() == "default" else self.challenger
             return ContenderStep(contender, rest=self._guard.needs_rest)
-        self.moves.expect("a step", State.RESUMED, State.SETTLED, State.GIVEN_UP)
-        return self._alone
+        return ContenderStep(self.best)
 
     def observe(
-        self, seconds: float, *, started_s: float = 0.0, difference: str | None = None, all_cores: bool = True
-    ) -> Instructions:
+        self, seconds: float, *, started_s: float = 0.0, call_s: float | None = None, difference: str | None = None,
+        all_cores: bool = True,
+    ) -> Instructions:  # fmt: skip
         """Record a step that `next_runner` named: `seconds` that it took, and when it started (`started_s` of a clock).
 
-        `difference` tells in words how the step's results differ from the default's; None where they do not differ or
-        were not checked. Such a contender (the challenger, while two are compared) does not run again. During a search
-        the whole variant is given up. Pass `all_cores=False` for a step that had fewer cores than its plan is for: it
-        does not count as slower than before.
+        `call_s` are the seconds of the whole call, with all that was done before and after the step. `difference` tells
+        in words how the step's results differ from the default's; None where they do not differ or were not checked.
+        Such a contender (the challenger, while two are compared) does not run again. During a search the whole variant
+        is given up. Pass `all_cores=False` for a step that had fewer cores than its plan is for: it does not count as
+        slower than before.
         """
         runner = self.next_runner()
         self.steps[self.state] += 1
         self.seconds[self.state] += seconds
+        self._count(runner, seconds, seconds if call_s is None else call_s)
         if isinstance(runner, SearchStep):
             if difference is not None:
                 return self._refuse_variant(runner.variant, difference)
-            return self._observe_search(runner, seconds)
+            return () if isinstance(runner.step, Meanwhile) else self._observe_search(seconds)
         if difference is not None:
             return self._refuse(self.challenger or self.best, difference)
         if self.challenger is not None:
             return self._observe_comparison(self.challenger, started_s, seconds)
-        if self.state is State.GIVEN_UP:
-            return ()
-        return self._observe_alone(seconds, all_cores=all_cores)
+        if self.state in (State.RESUMED, State.SETTLED):
+            return self._observe_alone(seconds, all_cores=all_cores)
+        return ()
 
     def captured(self) -> Instructions:
         """Answer to `Capture`: the graph was captured."""
         self._answer("captured", do.Capture)
-        self._search = PlanSearch(self._cases, self.moves)
+        looks_s = self._looks.calls * (self.warm_up.eager_s or 0.0)
+        known = self._known and looks_s > FORECAST_S
+        self._search = PlanSearch(self._looks.uniform, self.moves, look_steps=self._looks.steps, known=known)
+        self._unchecked = True
+        if known:
+            self._pending = do.MakePlan(self._variant)
         return ()
 
     def not_captured(self) -> Instructions:
         """Answer to `Capture`: the variant has no graph, or none that differs from other variants'."""
         self._answer("not captured", do.Capture)
-        return self._search_next()
+        return self._next_variant("no graph")
+
+    def later(self) -> Instructions:
+        """Answer to `Capture`: what the graph needs is still being made."""
+        self._pending = self.awaited
+        self._answer("later", do.Capture)
+        return ()
+
+    def accepts(self, pessimistic_s: float) -> bool:
+        """Return whether a plan that has been made is to be tried, rather than operators to be looked at before.
+
+        A plan from forecasts alone is, if its pessimistic forecast of `pessimistic_s` seconds beats the best way known.
+        """
+        search, best_s = self._searching("a plan"), self.best_s
+        return bool(search.look_s) or best_s is None or pessimistic_s < best_s
 
     def planned(self, predicted_s: float) -> Instructions:
         """Answer to `MakePlan`: the plan is made, and predicts `predicted_s` seconds for a step."""
         self._searching("planned").planned(predicted_s)
+        self._unchecked = True
+        return ()
+
+    def look_again(self) -> Instructions:
+        """Answer to `MakePlan`: operators have to be looked at once more before."""
+        self._searching("look again").look_again()
+        self._unchecked = True
         return ()
 
     def nothing_to_correct(self) -> Instructions:
@@ -144,32 +228,37 @@ class TuningMachine:
         return self._end_of(search)
 
     def opened(self, contender: ContenderId) -> Instructions:
-        """Answer to `Open` or `OpenBackend`: `contender` is ready to run."""
-        self._answer("opened", do.Open, do.OpenBackend)
+        """Answer to `Open`: `contender` is ready to run."""
+        self._answer("opened", do.Open)
         self.challenger, self._guard = contender, Guard()
         return ()
 
-    def no_backend(self) -> Instructions:
-        """Answer to `OpenBackend`: there are no more backends."""
-        self._answer("no backend", do.OpenBackend)
-        self._backends = False
-        return self._settle()
+    def found_backend(self, contender: ContenderId) -> Instructions:
+        """Report that a backend is ready to run, which is then compared with the best contender."""
+        self.moves.expect("a backend", State.SETTLED)
+        self.moves.to(State.COMPARING, f"{contender} is ready")
+        self.challenger, self._guard = contender, Guard()
+        return (do.Unsettle(),)
 
     def stale(self, contender: ContenderId) -> Instructions:
         """Report that `contender`, one of `contenders`, no longer has the default's results: the model was changed."""
         if contender is DEFAULT or contender not in self.contenders or self.awaited is not None:
             raise self.moves.illegal(f"{contender} is stale")
+        reason = f"{contender} is stale"
         if self.state is State.RESUMED:
-            return self._search_anew(f"{contender} is stale")
+            return self._search_anew(reason)
         if contender == self.challenger:
-            return self._settle()  # what would come next was made at the same time
-        return self._compare_again(f"{contender} is stale", map(plan_of, self.variants))
+            return self._next_challenger()
+        if self._search is not None or self.state is State.WAITING:
+            self._be_best(DEFAULT, None)
+            return ()
+        return self._compare_again(reason, map(plan_of, self.variants))
 
     def give_up(self, reason: str) -> Instructions:
         """Run the default for good."""
         self.moves.to(State.GIVEN_UP, reason)
         self._stop()
-        self.best, self._alone = DEFAULT, ContenderStep(DEFAULT)
+        self._be_best(DEFAULT, None)
         return (do.GiveUp(reason),)
 
     def close(self) -> None:
@@ -179,78 +268,149 @@ class TuningMachine:
             self._stop()
 
     def _stop(self) -> None:
-        self._search = self.challenger = self.awaited = None
+        self._search = self.challenger = self.awaited = self._pending = None
 
-    def _answer(self, event: str, *instructions: type) -> None:
-        if not isinstance(self.awaited, instructions):
+    def _answer(self, event: str, instruction: type) -> None:
+        if not isinstance(self.awaited, instruction):
             raise self.moves.illegal(f"{event}, awaiting {self.awaited}")
         self.awaited = None
 
-    def _await(self, instruction: Instruction) -> Instructions:
-        self.awaited = instruction
-        return (instruction,)
-
     def _searching(self, event: str) -> PlanSearch:
-        if self._search is None or self.awaited is not None:
+        if self._search is None or self.awaited is not None or self._pending is not None:
             raise self.moves.illegal(event)
         return self._search
 
-    def _search_next(self) -> Instructions:
+    def _be_best(self, contender: ContenderId, step_s: float | None) -> None:
+        if contender != self.best:
+            self._recent_s.clear()
+        self.best = contender
+        if step_s is not None:
+            self._recent_s.append(step_s)
+
+    def _next_variant(self, reason: str) -> Instructions:
+        """Wait until the next variant can be captured; settle where there is none."""
+        self._search = None
+        if self.state is not State.WAITING:
+            self.moves.to(State.WAITING, reason)
         variant = self._queue.next()
         if variant is not None:
-            self._variant = variant
-            return self._await(do.Capture(variant))
-        if not self.variants:
+            self._variant, self._pending = variant, do.Capture(variant)
+            return ()
+        if not self._queue.searched:
             differences = (f"its results are not PyTorch's: {difference}" for difference in self.refused.values())
             return self.give_up(next(differences, "no graph could be captured"))
-        plans = map(plan_of, self.variants)
-        formats = {variant.memory_format for variant in self.variants}
-        eager = [eager_in(one) for one in self._formats if one in formats and one is not MemoryFormat.AS_GIVEN]
-        return do.Searched(self.variants), *self._compare("all plans were tried", (*plans, *eager))
+        return self._settle()
 
-    def _observe_search(self, runner: SearchStep, seconds: float) -> Instructions:
+    def _next_of_search(self, search: PlanSearch) -> Runner:
+        if self.state is State.PLANNING and self._pending is not None:
+            return ContenderStep(self.best)
+        if self.state is State.PLANNING:
+            # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
+            beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
+            return SearchStep(self._variant, Meanwhile(Look(min(beside)[1]))) if beside else ContenderStep(self.best)
+        if search.at_start and not self.warm_up.allows(self._search_s(search)):
+            return ContenderStep(self.best)
+        return SearchStep(self._variant, search.next_runner())
+
+    def _count(self, runner: Runner, seconds: float, call_s: float) -> None:
+        """Record a call for `warm_up`. What the best way takes longer than before is not lost, the machine is slower;
+        only what came before and after its step is. While a plan is being made it may run with fewer cores."""
+        by_best = isinstance(runner, ContenderStep) and runner.contender == self.best
+        best_s = seconds if by_best and self.state is not State.PLANNING else self.best_s
+        self.warm_up.ran(call_s, lost_s=0.0 if best_s is None else call_s - best_s)
+        if by_best and self.state is not State.PLANNING:
+            if self.best is DEFAULT:
+                self.warm_up.ran_eager(seconds)
+            else:
+                self._recent_s.append(seconds)
+        if isinstance(runner, SearchStep) and self._unchecked:
+            self._unchecked = False
+            self._capture_s = max(self._capture_s, call_s - seconds)
+
+    def _expected_s(self, instruction: Instruction) -> float:
+        """Seconds that an instruction, and what it begins, are expected to cost the caller."""
+        best_s = self.best_s or 0.0
+        match instruction:
+            case do.Capture():
+                return self._capture_s
+            case do.MakePlan():
+                return PLANNING_S
+            case do.Open(contender):
+                planned = None if contender.variant is None else self._queue.seconds(contender.variant)
+                step_s = best_s * (1 + UNKNOWN) if planned is None or math.isinf(planned) else planned
+                return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
+        return 0.0
+
+    def _search_s(self, search: PlanSearch) -> float:
+        """Seconds that the next look or trial is expected to cost."""
+        best_s, runner = self.best_s or 0.0, search.next_runner()
+        step_s = (1 + UNKNOWN) * best_s
+        if isinstance(runner, Look) and search.look_s:
+            step_s = search.look_s[0] * self._looks.slowdown(runner.number)
+        elif not isinstance(runner, Look):
+            step_s = search.predicted_s[-1] * (1 + UNKNOWN / 2)
+        check_s = CHECK_STEPS * (self.warm_up.eager_s or 0.0) if self._unchecked else 0.0
+        return check_s + search.steps * max(0.0, step_s - best_s)
+
+    def _observe_search(self, seconds: float) -> Instructions:
         search = self._searching("a step of the search")
-        if search.observe(seconds):
-            return (do.MakePlan(runner.variant),)
+        before = len(search.look_s)
+        wants_plan = search.observe(seconds)
+        if len(search.look_s) > before:
+            self._unchecked = True
+            best_s = self.best_s
+            if best_s is not None and search.hopeless(best_s) and (self.variants or self.best is not DEFAULT):
+                return do.LeaveOut(self._variant), *self._next_variant("the first look was far slower")
+        if wants_plan:
+            self._pending = do.MakePlan(self._variant)
+            return ()
         return self._end_of(search) if search.best is not None else ()
 
     def _end_of(self, search: PlanSearch) -> Instructions:
         assert search.best is not None
         self._search = None
-        self._queue.add(self._variant, search.step_s[search.best])
-        return do.UsePlan(self._variant, search.best), *self._search_next()
+        variant, best = self._variant, search.best
+        self._queue.add(variant, search.step_s[best])
+        contenders = [plan_of(variant)]
+        if variant.memory_format is not MemoryFormat.AS_GIVEN and not variant.fused:
+            contenders.append(eager_in(variant.memory_format))
+        return do.UsePlan(variant, best), *self._compare("a plan is found", contenders)
 
     def _compare(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
-        """Compare these contenders one after the other, each with the best before it, beginning with the default."""
+        """Compare these contenders one after the other, each with the best before it."""
         self.moves.to(State.COMPARING, reason)
-        self.best, self.challenger = DEFAULT, None
         self._to_open = deque(contenders)
         return self._next_challenger()
 
     def _next_challenger(self) -> Instructions:
+        if self._like is not None and self.challenger == plan_of(self._like):
+            if self.best == self.challenger:
+                self._queue.clear()
+            else:
+                self._queue.drop(self._like)
+            self._like = None
         self.challenger = None
-        if self._to_open:
-            return self._await(do.Open(self._to_open.popleft()))
-        return self._await(do.OpenBackend()) if self._backends else self._settle()
+        if not self._to_open:
+            return self._next_variant("compared")
+        self._pending = do.Open(self._to_open.popleft())
+        return ()
 
     def _observe_comparison(self, challenger: ContenderId, started_s: float, seconds: float) -> Instructions:
         self._guard.observe(started_s=started_s, seconds=seconds)
         verdict = self._guard.verdict
         if verdict is None:
             return ()
-        compared = do.Compared(challenger, verdict)
         if verdict.kept == "plan":
-            self.best = challenger
-        return compared, *self._next_challenger()
+            self._be_best(challenger, self._guard.planned_s)
+        return do.Compared(challenger, verdict), *self._next_challenger()
 
     def _settle(self) -> Instructions:
         self.challenger = None
-        self._backends = False  # compared once; the next comparisons are of plans
         self.moves.to(State.SETTLED, f"{self.best} is the fastest")
         return self._run_alone(self.best, expected_s=None)
 
     def _run_alone(self, contender: ContenderId, *, expected_s: float | None) -> Instructions:
-        self.best, self._alone = contender, ContenderStep(contender)
+        self._be_best(contender, expected_s)
         self._drift = Drift(expected_s)
         return (do.Settle(contender),)
 
@@ -270,16 +430,17 @@ class TuningMachine:
         return self._compare_again(reason, plans if self.best is DEFAULT else (self.best,))
 
     def _compare_again(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
-        return do.Unsettle(), *self._compare(reason, contenders)
+        self.challenger = None
+        self._be_best(DEFAULT, None)
+        return do.Unsettle(), *self._compare(reason, tuple(contenders))
 
     def _search_anew(self, reason: str) -> Instructions:
-        self.best = DEFAULT
-        return do.Unsettle(forget=True), *self._search_next()
+        self._be_best(DEFAULT, None)
+        return do.Unsettle(forget=True), *self._next_variant(reason)
 
     def _refuse_variant(self, variant: Variant, difference: str) -> Instructions:
-        self._search = None
         self.refused[plan_of(variant)] = difference
-        return do.Refuse(plan_of(variant), difference), *self._search_next()
+        return do.Refuse(plan_of(variant), difference), *self._next_variant(difference)
 
     def _refuse(self, contender: ContenderId, difference: str) -> Instructions:
         if contender is DEFAULT:
@@ -290,6 +451,9 @@ class TuningMachine:
         self.refused[contender] = difference
         if contender.variant is not None:
             self._queue.drop(contender.variant)
-        if self.state is State.COMPARING:
+        if contender == self.challenger:
             return refuse, *self._next_challenger()
+        if self._search is not None or self.state is State.WAITING:
+            self._be_best(DEFAULT, None)
+            return (refuse,)
         return refuse, *self._compare_again(difference, map(plan_of, self.variants))

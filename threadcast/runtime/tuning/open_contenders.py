@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from threadcast.core import Machine
@@ -18,15 +17,11 @@ from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_i
 class OpenContenders:
     """The contenders that are ready to run, by id; the default is always among them.
 
-    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set. `backends` yields further
-    contenders.
+    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set.
     """
 
-    def __init__(
-        self, default: Run, model_format: ModelFormat, machine: Machine, backends: Iterable[Contender]
-    ) -> None:
+    def __init__(self, default: Run, model_format: ModelFormat, machine: Machine) -> None:
         self._default, self._format, self._machine = default, model_format, machine
-        self._backends = iter(backends)
         self._contenders: dict[ContenderId, Contender] = {}
         self.engines: dict[VariantPlan, Engine] = {}
         """The engines of the plans that are ready to run."""
@@ -54,13 +49,9 @@ class OpenContenders:
         self._contenders[contender] = Contender(contender, run)
         return new
 
-    def open_backend(self) -> ContenderId | None:
-        """Make the next backend ready to run, and return its id; None where there are no more."""
-        found = next(self._backends, None)
-        if found is None:
-            return None
-        self._contenders[found.id] = found
-        return found.id
+    def add(self, contender: Contender) -> None:
+        """Add a contender that is ready to run."""
+        self._contenders[contender.id] = contender
 
     def rest(self) -> None:
         """End the idle thread teams of all engines."""

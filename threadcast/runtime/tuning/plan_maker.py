@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from threadcast.capture.capture import Captured
-from threadcast.core import CurveTable, Machine, Plan, Trace
+from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import engine_costs, open_engine
-from threadcast.runtime.plans.curves_in_step import STEPS, curves_in_step, curves_side_by_side
+from threadcast.runtime.plans.curves_in_step import (
+    MOST_STEPS,
+    WARM_UP,
+    LookSchedule,
+    curves_in_step,
+    curves_side_by_side,
+    seconds_in_step,
+)
+from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.tuning.plan_search import Meanwhile, Probe, Try
-from threadcast.scheduler.planner_process import PlannerProcess
+from threadcast.runtime.plans.step_forecasts import Answer, Observed, Question
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
 from threadcast.scheduler.policies import Problem
+
+PLANNING_S = 0.2
+"""Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -30,80 +42,161 @@ class SolvedProblem:
     problem: Problem
 
 
+class Planner:
+    """One planning process for all graphs of a call, on the last core of `machine`; it starts at the first question."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._cpus = machine.cores[-1].cpus
+        self._process: ForecastingPlanner | None = None
+        self._asked = False
+
+    def ask(self, question: Question) -> None:
+        """Begin a plan. One that was not fetched is given up."""
+        if self._asked:
+            self.close()
+        if self._process is None:
+            self._process = ForecastingPlanner(cpus=self._cpus)
+        self._process.ask_forecast(question)
+        self._asked = True
+
+    def answer(self) -> Answer | None:
+        """Return the answer; None until it is there. ExecutionError where planning failed."""
+        found = None if self._process is None else self._process.forecast()
+        self._asked = self._asked and found is None
+        return found
+
+    def close(self) -> None:
+        """End the process; closing again does nothing."""
+        if self._process is not None:
+            self._process.close()
+            self._process, self._asked = None, False
+
+
 class PlanMaker:
     """Makes plans of `captured` for `machine`, from the traces of the steps that a `PlanSearch` asks for.
 
-    Each of these is a whole step of the caller. `before` is called before each step and sets the memory format of the
-    model's tensors, which other calls of the same model may have changed.
+    Each of these is a whole step of the caller. `planner` makes the plans. `store` is the URL of a store of what is
+    known of operators on this machine, to which looks are added; None: nothing is known or added. `before` is called
+    before each step and sets the memory format of the model's tensors, which other calls of the same model may have
+    changed.
     """
 
-    def __init__(self, captured: Captured, machine: Machine, *, before: Callable[[], None]) -> None:
+    def __init__(
+        self, captured: Captured, machine: Machine, *, planner: Planner, store: str | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.plans: list[SolvedProblem] = []
         """All plans so far, in the order in which they were made."""
-        self.captured, self._machine, self._before = captured, machine, before
-        self._traces: dict[Probe | Try, deque[Trace]] = {}
-        """Traces of the latest steps of each probe and trial. The first steps, which warm up, drop out."""
-        self._probes: dict[Probe, Plan] = {}
+        self.captured, self._machine, self._before, self._planner = captured, machine, before, planner
+        self._schedule, self._store = LookSchedule.of(machine), store
+        self._cases: list[Case | tuple[Case, ...]] = list(self._schedule.cases)
+        """For each look, the case of all ops, or the case of each op in the graph's order."""
+        self._traces: dict[Look | Try, deque[Trace]] = {}
+        """Traces of the latest steps of each look and trial. The first step, which warms up, drops out."""
+        self._looks: dict[Look, Plan] = {}
         self._alone: CurveTable | None = None
-        """The curves of operators that run alone, once all have been probed."""
-        self._planning: tuple[PlannerProcess, Problem] | None = None
+        """The curves of operators that run alone, by which the first plan was made."""
+        self._looked = 0
+        """Number of looks when the last plan but corrected ones was asked for."""
+        self._planning = self._correcting = False
         self.engine: Engine | None = None
         """The engine that ran the last step; None before the first step and once closed."""
 
-    def prepare(self, step: Probe | Try | Meanwhile) -> None:
+    def prepare(self, step: Look | Try | Meanwhile) -> None:
         """Open the engine for `step`, which must then be the next one. Where this raises, no step has begun."""
         self._engine_for(step.by if isinstance(step, Meanwhile) else step)
 
-    def run(self, step: Probe | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:
+    def run(self, step: Look | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:
         """Run one step; return its result and its makespan in seconds, None for a step that is not traced."""
         self._before()
         if isinstance(step, Meanwhile):
             result = self._engine_for(step.by).run(self.captured.bind(*arguments))
             return self.captured.finish(result), None
         result, trace = self._engine_for(step).run_traced(self.captured.bind(*arguments))
-        self._traces.setdefault(step, deque(maxlen=STEPS)).append(trace)
+        traces = self._traces.setdefault(step, deque(maxlen=MOST_STEPS + WARM_UP))
+        traces.append(trace)
         return self.captured.finish(result), trace.makespan_s
 
     def start_planning(self) -> bool:
         """Start making a plan from all steps so far; return False where they would not change the last plan."""
-        graph = self.captured.graph
-        if self._alone is None:
-            probed = {step.case: traces for step, traces in self._traces.items() if isinstance(step, Probe)}
-            curves = self._alone = curves_in_step(graph, probed)
-        else:
-            curves = curves_side_by_side(self._alone, graph, self._traces[Try(len(self.plans) - 1)])
+        looks = [step for step in self._traces if isinstance(step, Look)]
+        if self._alone is not None and len(looks) == self._looked and self._traces.keys() & {Try(len(self.plans) - 1)}:
+            curves = curves_side_by_side(self._alone, self.captured.graph, self._warm(Try(len(self.plans) - 1)))
             if curves is self._alone:
                 return False
-        problem = Problem(graph, engine_costs().added(curves), self._machine)
-        self._planning = PlannerProcess(), problem
-        self._planning[0].ask(problem)
+            self._correcting = True
+            self._ask(curves=curves)
+            return True
+        self._correcting = False
+        self._looked, complete = len(looks), len(self._cases) == len(self._schedule.cases)
+        if complete and looks and self._schedule.most == self._schedule.uniform:
+            traces = {case: self._warm(look) for look, case in zip(looks, self._schedule.cases, strict=True)}
+            self._ask(curves=curves_in_step(self.captured.graph, traces), observed=self._observed(looks))
+        else:
+            self._ask(observed=self._observed(looks), looks=0 < len(looks) < self._schedule.most)
         return True
 
-    def poll(self) -> Plan | None:
-        """Return the plan that was started; None until it is made. ExecutionError where planning failed."""
-        if self._planning is None:
+    def poll(self) -> Answer | None:
+        """Return the answer to `start_planning`; None until there is one. ExecutionError where planning failed.
+
+        `accept` a plan before it is tried. A look is one more look to take.
+        """
+        if not self._planning:
             return None
-        planner, problem = self._planning
-        plan = planner.result()
-        if plan is not None:
-            _logger.info("planned %.3g s a step, at least %.3g s", plan.makespan_s, plan.lower_bound_s)
-            self._end_planning()
-            self.plans.append(SolvedProblem(plan, problem))
-        return plan
+        answer = self._planner.answer()
+        if answer is None:
+            return None
+        self._planning = False
+        if answer.look is not None:
+            self._cases.append(answer.look)
+        return answer
+
+    def accept(self, answer: Answer) -> None:
+        """Take the plan of an answer for the next one."""
+        assert answer.plan is not None
+        assert answer.curves is not None
+        _logger.info("planned %.3g s a step, at least %.3g s", answer.plan.makespan_s, answer.plan.lower_bound_s)
+        if not self._correcting:
+            self._alone = answer.curves
+        problem = Problem(self.captured.graph, engine_costs().added(answer.curves), self._machine)
+        self.plans.append(SolvedProblem(answer.plan, problem))
+
+    def _ask(
+        self, *, curves: CurveTable | None = None, observed: Mapping[str, Observed] = MappingProxyType({}),
+        looks: bool = False,
+    ) -> None:  # fmt: skip
+        question = Question(
+            self.captured.graph, self._machine, engine_costs(), observed, self._store, bool(observed), looks,
+            curves, {"budget_s": PLANNING_S},
+        )  # fmt: skip
+        self._planning = True
+        self._planner.ask(question)
+
+    def _observed(self, looks: Sequence[Look]) -> dict[str, dict[Case, list[float]]]:
+        """What the looks show of each distinct op, by key and case."""
+        found: dict[str, dict[Case, list[float]]] = {}
+        for look in looks:
+            cases = self._cases[look.number]
+            of_op = [cases] * len(self.captured.graph) if isinstance(cases, Case) else cases
+            for trace in self._warm(look):
+                for op, case, seconds in zip(
+                    self.captured.graph.ops, of_op, seconds_in_step(self.captured.graph, trace), strict=True
+                ):
+                    found.setdefault(op.key, {}).setdefault(case, []).append(seconds)
+        return found
 
     def close(self) -> None:
-        """End the planning process and the engine's threads; closing again does nothing."""
-        self._end_planning()
+        """End the engine's threads; closing again does nothing."""
+        self._planning = False
         if self.engine is not None:
             self.engine.close()
             self.engine = None
 
-    def _end_planning(self) -> None:
-        if self._planning is not None:
-            self._planning[0].close()
-            self._planning = None
+    def _warm(self, step: Look | Try) -> list[Trace]:
+        """The traces of a look or trial without those that warm up."""
+        return list(self._traces[step])[WARM_UP:]
 
-    def _engine_for(self, step: Probe | Try) -> Engine:
+    def _engine_for(self, step: Look | Try) -> Engine:
         plan = self._plan_of(step)
         if self.engine is not None and self.engine.plan is plan:
             return self.engine
@@ -114,9 +207,9 @@ class PlanMaker:
         return_free_memory()
         return self.engine
 
-    def _plan_of(self, step: Probe | Try) -> Plan:
+    def _plan_of(self, step: Look | Try) -> Plan:
         if isinstance(step, Try):
             return self.plans[step.plan].plan
-        if step not in self._probes:
-            self._probes[step] = sequential(self.captured.graph, self._machine, step.case)
-        return self._probes[step]
+        if step not in self._looks:
+            self._looks[step] = sequential(self.captured.graph, self._machine, self._cases[step.number])
+        return self._looks[step]

@@ -1,32 +1,34 @@
-"""The search for one graph's plan as a pure state machine: probe operators, plan, try the plan, plan again.
+"""The search for one graph's plan as a pure state machine: look at operators, plan, try the plan, plan again.
 
-Operators that run side by side share memory bandwidth and caches, and are slower than alone; by how much shows only
-when a plan runs them so. Therefore each plan is tried, and made again from curves corrected by the trial, until a plan
-takes as long as it predicts.
+A look is a few steps that run all operators one after the other and time each. The first look gives every operator all
+cores, which is seldom much slower than PyTorch. Operators that run side by side share memory bandwidth and caches, and
+are slower than alone; by how much shows only when a plan runs them so. Therefore each plan is tried, and made again
+from curves corrected by the trial, until a plan takes as long as it predicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from threadcast.core import Case
-from threadcast.runtime.plans.curves_in_step import STEPS, WARM_UP
+from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP
 from threadcast.runtime.tuning.states import Moves, State
 
 CLOSE = 0.05
 """Share by which steps may differ from a plan's prediction before another plan is made. A later plan is also preferred
 while it is slower by no more than this: medians of a few steps are no more precise."""
-MOST_PLANS = 4
-"""Most plans that are made for one graph."""
+MOST_PLANS = 3
+"""Most plans that are tried for one graph."""
+HOPELESS = 1.5
+"""Ratio of the first look's seconds to those of the best way known, above which no plan is made: what differs between a
+look and a plan has not been worth so much in any network (docs/engine-contributions.md)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """A traced step that runs all operators one after the other, each at `case`."""
+class Look:
+    """A traced step that runs all operators one after the other, with the thread counts of look number `number`."""
 
-    case: Case
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,56 +40,70 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """A step while a plan is being made; the fastest probe or the latest plan runs it."""
+    """A step while a plan is being made; a look or a plan runs it."""
 
-    by: Probe | Try
+    by: Look | Try
 
 
 class PlanSearch:
     """Decides what runs each step of the search, and when a plan has to be made.
 
-    `best` is the number of the best plan, None until it is known. Plans are numbered from 0 in the order in which they
-    were made.
+    With `known` the search begins with a plan from what is known, and takes looks only where that does not hold. The
+    first `looks` looks follow each other without a question, unless the first shows that the graph is hopeless;
+    `look_steps` is the number of timed steps of each. `best` is the number of the best plan, None until it is known.
+    Looks and plans are numbered from 0 in the order in which they were taken and made.
     """
 
-    def __init__(self, cases: Sequence[Case], moves: Moves | None = None) -> None:
-        self.moves = moves or Moves()
+    def __init__(self, looks: int, moves: Moves | None = None, *, look_steps: int, known: bool = False) -> None:
+        self.moves = moves or Moves(State.WAITING)
         self.best: int | None = None
         self.predicted_s: list[float] = []
         """Seconds of a step as each plan predicts them, by plan number."""
         self.step_s: list[float] = []
         """Median seconds of a step by each plan that was tried, by plan number."""
-        self._probes = [Probe(case) for case in cases]
-        self._probe_s: dict[Probe, float] = {}
+        self.look_s: list[float] = []
+        """Median seconds of a step of each look, by its number."""
+        self._looks, self._look_steps = looks, look_steps
         self._seconds: list[float] = []
-        """Seconds of each step of the current probe or trial so far."""
-        self._meanwhile: Probe | Try | None = None
-        self.moves.to(State.PROBING, f"{len(self._probes)} cases to probe")
+        """Seconds of each step of the current look or trial so far."""
+        if known:
+            self.moves.to(State.PLANNING, "operators may be known")
+        else:
+            self.moves.to(State.PROBING, f"{looks} looks to take")
 
-    def next_runner(self) -> Probe | Try | Meanwhile:
-        """Return what runs the next step."""
-        if self.moves.state is State.PROBING:
-            return self._probes[len(self._probe_s)]
-        if self.moves.state is State.TRYING:
-            return Try(len(self.step_s))
-        self.moves.expect("a step of the search", State.PLANNING)
-        if self._meanwhile is None:
-            raise self.moves.illegal("a step while planning without a probe")
-        return Meanwhile(self._meanwhile)
+    @property
+    def at_start(self) -> bool:
+        """Whether the next step would be the first of a look or of a trial."""
+        return not self._seconds and self.moves.state is not State.PLANNING
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the current look or trial."""
+        return WARM_UP + (TRIAL_STEPS if self.moves.state is State.TRYING else self._look_steps)
+
+    def next_runner(self) -> Look | Try:
+        """Return what runs the next step of the search; a step while planning is no step of it."""
+        self.moves.expect("a step of the search", State.PROBING, State.TRYING)
+        return Look(len(self.look_s)) if self.moves.state is State.PROBING else Try(len(self.step_s))
 
     def observe(self, seconds: float) -> bool:
         """Record the seconds of a step; return whether a plan has to be made now, from all steps so far."""
-        if self.moves.state is State.PLANNING:
-            return False
         self.moves.expect("a step of the search", State.PROBING, State.TRYING)
         self._seconds.append(seconds)
-        if len(self._seconds) < WARM_UP + STEPS:
+        if len(self._seconds) < self.steps:
             return False
         step_s = median(self._seconds[WARM_UP:])
         self._seconds.clear()
-        if self.moves.state is State.PROBING:
-            return self._probed(step_s)
-        return self._tried(step_s)
+        return self._looked(step_s) if self.moves.state is State.PROBING else self._tried(step_s)
+
+    def hopeless(self, best_s: float) -> bool:
+        """Return whether the first look was so slow that no plan can beat the best way known, of `best_s` seconds."""
+        return len(self.look_s) == 1 and self.look_s[0] > HOPELESS * best_s
+
+    def look_again(self) -> None:
+        """Record that looks have to be taken before a plan can be made: the first ones, or one more."""
+        self.moves.to(State.PROBING, "the plan depends on operators that are not known well enough")
+        self._looks = max(self._looks, len(self.look_s) + 1)
 
     def planned(self, predicted_s: float) -> None:
         """Record that a plan was made, which predicts `predicted_s` seconds for a step."""
@@ -99,20 +115,22 @@ class PlanSearch:
         self.moves.expect("nothing to correct", State.PLANNING)
         self._choose()
 
-    def _probed(self, step_s: float) -> bool:
-        self._probe_s[self._probes[len(self._probe_s)]] = step_s
-        if len(self._probe_s) < len(self._probes):
+    def _looked(self, step_s: float) -> bool:
+        self.look_s.append(step_s)
+        if len(self.look_s) < self._looks:
             return False
-        self._meanwhile = min(self._probe_s, key=self._probe_s.__getitem__)
-        self.moves.to(State.PLANNING, f"probed, {self._probe_s[self._meanwhile]:.3g} s at best")
+        self.moves.to(State.PLANNING, f"looked, {min(self.look_s):.3g} s at best")
         return True
 
     def _tried(self, step_s: float) -> bool:
-        self._meanwhile = Try(len(self.step_s))
         self.step_s.append(step_s)
         predicted_s = self.predicted_s[-1]
-        if abs(step_s - predicted_s) <= CLOSE * step_s or len(self.step_s) >= MOST_PLANS:
+        close = abs(step_s - predicted_s) <= CLOSE * step_s
+        if close or (self.look_s and len(self.step_s) >= MOST_PLANS):
             self._choose()
+            return False
+        if not self.look_s:
+            self.look_again()
             return False
         self.moves.to(State.PLANNING, f"a plan takes {step_s:.3g} s, not {predicted_s:.3g} s")
         return True

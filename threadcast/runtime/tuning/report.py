@@ -8,6 +8,7 @@ from threadcast.core import Plan
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
 from threadcast.runtime.tuning.guard import Verdict
+from threadcast.runtime.tuning.warm_up import WarmUp
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class Report:
     """For each contender's name, the verdict on it against the best before it. In order of comparison, plans first."""
     predicted_s: dict[str, float] = field(default_factory=dict)
     """For each variant that was tried (memory format, fused or not), the seconds of a step that its plan predicts."""
+    warm_up: WarmUp = field(default_factory=WarmUp)
+    """What learning has cost so far: calls, seconds, seconds lost and gained, and the call that broke even."""
 
     @property
     def runs(self) -> str:

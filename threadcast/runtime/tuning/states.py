@@ -1,8 +1,8 @@
 """The states of tuning one kind of call, and the only moves between them.
 
-    STARTING ──> RESUMED ──┐
-        └──────────────────┴> PROBING ──> PLANNING <──> TRYING     once for each variant of the graph
-                                                 └─────────┴> COMPARING <──> SETTLED
+    STARTING ──> RESUMED ──┐                      (or to COMPARING, with a plan of calls of other shapes)
+        └──────────────────┴> WAITING ──> PROBING <──> PLANNING <──> TRYING ──> COMPARING     for each variant
+                                 └─<──────────<────────────<────────────<───────────┴──> SETTLED <──> COMPARING
 
 From every state it can go to GIVEN_UP, where the default runs for good, and to CLOSED.
 """
@@ -21,8 +21,11 @@ class State(Enum):
     """No step has run."""
     RESUMED = "resumed"
     """A plan that an earlier process stored runs, and is watched: it must be as fast as it was."""
+    WAITING = "waiting"
+    """The best way known runs, until it is known how long PyTorch takes, the next variant of the graph is ready, and
+    learning may lose as much time as trying it takes."""
     PROBING = "probing"
-    """Operators run one after the other, all with the same number of threads, and are timed."""
+    """Operators run one after the other and are timed: a look."""
     PLANNING = "planning"
     """A plan is being made in another process; the fastest way so far runs meanwhile."""
     TRYING = "trying"
@@ -39,12 +42,13 @@ class State(Enum):
 
 _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
-    State.STARTING: frozenset({State.RESUMED, State.PROBING}) | _ENDS,
-    State.RESUMED: frozenset({State.PROBING}) | _ENDS,
-    State.PROBING: frozenset({State.PLANNING, State.PROBING, State.COMPARING}) | _ENDS,
-    State.PLANNING: frozenset({State.TRYING, State.PROBING, State.COMPARING}) | _ENDS,
-    State.TRYING: frozenset({State.PLANNING, State.PROBING, State.COMPARING}) | _ENDS,
-    State.COMPARING: frozenset({State.SETTLED, State.COMPARING}) | _ENDS,
+    State.STARTING: frozenset({State.RESUMED, State.WAITING, State.COMPARING}) | _ENDS,
+    State.RESUMED: frozenset({State.WAITING}) | _ENDS,
+    State.WAITING: frozenset({State.PROBING, State.PLANNING, State.SETTLED}) | _ENDS,
+    State.PROBING: frozenset({State.PLANNING, State.WAITING}) | _ENDS,
+    State.PLANNING: frozenset({State.TRYING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,
+    State.TRYING: frozenset({State.PLANNING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,
+    State.COMPARING: frozenset({State.WAITING, State.SETTLED, State.COMPARING}) | _ENDS,
     State.SETTLED: frozenset({State.COMPARING}) | _ENDS,
     State.GIVEN_UP: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),

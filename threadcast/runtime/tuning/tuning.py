@@ -10,33 +10,38 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import torch
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
-from threadcast.runtime.plans.curves_in_step import probe_cases
+from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.step_forecasts import Answer, is_there
+from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Backends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.open_contenders import OpenContenders
-from threadcast.runtime.tuning.plan_maker import PlanMaker
+from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.states import State
 from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 from threadcast.threads.this_process import this_process
 
@@ -47,13 +52,17 @@ class Tuning:
     """A callable that runs one kind of call; each call does the caller's whole step, whichever contender runs it.
 
     `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
-    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` yields further
-    contenders when their turn comes. A plan that `plans` has stored for the graph runs from the first call on; `call`
-    identifies the call in that store. With `fuse` the graph with fused operators is tried too.
+    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` returns a search for
+    further contenders, which begins once the fastest plan is known; it takes the graph in the format as given. A plan
+    that `plans` has stored for the graph runs from the first call on; `call` identifies the call in that store. With
+    `fuse` the graph with fused operators is tried too.
 
     `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
-    Without it nothing is checked. A graph that draws random numbers runs in the format as given only.
+    Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
+    how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
+    this machine, which looks add to. `like` are plans of other calls of the same model: the first that fits the graph
+    is compared with the default before anything is measured.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -68,41 +77,75 @@ class Tuning:
         *,
         call: object,
         plans: PlanStore,
-        backends: Iterable[Contender] = (),
+        backends: Callable[[Captured], Backends] | None = None,
         fuse: bool = True,
         checked: Shadowed | None = None,
+        warm_up: WarmUp | None = None,
+        store: str | None = None,
+        like: Sequence[VariantPlan] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._began_s: float | None = clock()
+        """When this object was begun: its making belongs to the first call."""
         self._graphs = VariantGraphs(capture, plans.formats_first(call, formats))
-        self.report = Report()
+        self._warm_up = warm_up or WarmUp()
+        self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
-        self._contenders = OpenContenders(default, model_format, machine, backends)
+        self._contenders = OpenContenders(default, model_format, machine)
+        self._make_backends = backends
+        """Makes the search for backends; None once that has begun, and where there is none."""
+        self._backends: Backends | None = None
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
+        self._planner = Planner(machine)
         self._makers: dict[Variant, PlanMaker] = {}
         self._plans: dict[Variant, VariantPlan] = {}
         self._first_steps = FirstSteps(checked)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._states = TuningMachine(self._graphs.formats, probe_cases(machine), fuse=fuse)
+        self._store, self._like = store, like
+        self._states = TuningMachine(
+            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up
+        )
         self._instructions: Instructions = ()
 
     def __call__(self, *arguments: Any) -> Any:
+        began_s = self._clock() if self._began_s is None else self._began_s
+        self._began_s = None
         runner = self._prepare()
         if isinstance(runner, ContenderStep) and runner.rest:
             self._contenders.rest()
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
-        self._observe(timed, difference)
+        self._observe(timed, self._clock() - began_s, difference)
         return result
 
     @property
     def captured(self) -> Captured:
         """The graph of a call, as it was captured first."""
         return self._graphs.first
+
+    @property
+    def plan(self) -> VariantPlan | None:
+        """The plan that was found to be the fastest; None where something else was, or nothing is known yet."""
+        contender = self.report.contender
+        return None if contender is None else self._plan_of(contender)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory that this object takes, estimated from its graphs and from the tensors that they hold."""
+        return self._graphs.size_bytes
+
+    @property
+    def learning(self) -> bool:
+        """Whether it is still being learned what runs fastest; also while backends have not been tried."""
+        if self.report.measuring:
+            return True
+        searching = self._make_backends is not None or self._backends is not None
+        return self._states.state is State.SETTLED and searching
 
     @property
     def ran(self) -> Ran | None:
@@ -139,6 +182,7 @@ class Tuning:
                 self._instructions = self._start()
             self._carry_out(self._instructions)
             self._look()
+            self._carry_out(self._states.due())
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
                 self._makers[runner.variant].prepare(runner.step)
@@ -152,23 +196,27 @@ class Tuning:
         if isinstance(runner, SearchStep):
             return partial(self._makers[runner.variant].run, runner.step)
         run = self._contenders[runner.contender].run
+        if runner.contender is DEFAULT and self._states.state is State.PLANNING:
+            run = partial(_beside_planner, run, max(1, len(self._machine) - 1))
         return lambda *arguments: (run(*arguments), None)
 
-    def _observe(self, timed: TimedRun, difference: str | None) -> None:
+    def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
         all_cores = self._follower.all_cores
         try:
             self._instructions = self._states.observe(
-                timed.seconds, started_s=timed.started_s, difference=difference, all_cores=all_cores
+                timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
             )
         except ThreadcastError as error:  # the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
 
     def _look(self) -> None:
-        """Report to the state machine what has happened since the last step: finished plans, stale contenders."""
+        """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
         if self._states.state is State.PLANNING:
             for maker in self._makers.values():
-                if (plan := maker.poll()) is not None:
-                    self._carry_out(self._states.planned(plan.makespan_s))
+                if (answer := maker.poll()) is not None:
+                    self._carry_out(self._answered(maker, answer))
+        elif self._states.state is State.SETTLED:
+            self._look_for_backends()
         while stale := [one for one in self._states.contenders if not self._contenders[one].holds()]:
             self._carry_out(self._states.stale(stale[0]))
 
@@ -187,20 +235,16 @@ class Tuning:
                 return () if self._makers[variant].start_planning() else self._states.nothing_to_correct()
             case do.UsePlan(variant, plan):
                 self._use(variant, plan)
-            case do.Searched(variants):
-                self.report.predicted_s = {str(one): self._plans[one].plan.makespan_s for one in variants}
-                self._report_plan(self._plans[variants[0]])
+            case do.LeaveOut(variant):
+                self._makers.pop(variant).close()
             case do.Open(contender):
                 return_free_memory()
                 self._open(contender)
                 return self._states.opened(contender)
-            case do.OpenBackend():
-                return_free_memory()
-                backend = self._contenders.open_backend()
-                return self._states.no_backend() if backend is None else self._states.opened(backend)
             case do.Compared(contender, verdict):
                 self.report.verdicts[str(contender)] = verdict
                 _logger.info("%s over the best before it: %.2f", contender, verdict.gain)
+                self._contenders.close_all_but(self._states.best, self._plan_of(self._states.best))
             case do.Refuse(contender, difference):
                 self._refuse(contender, difference)
             case do.Settle(contender):
@@ -213,12 +257,36 @@ class Tuning:
                 self._give_up(reason)
         return ()
 
+    def _look_for_backends(self) -> None:
+        """Begin the search for backends, or report what it has found."""
+        if self._make_backends is not None:
+            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
+            if captured is not None:
+                self._format.set(MemoryFormat.AS_GIVEN)
+                self._backends = self._make_backends(captured)
+                self._backends.start()
+            self._make_backends = None
+        elif self._backends is not None:
+            found = self._backends.poll()
+            if self._backends.over:
+                self._backends = None
+            if found is not None:
+                self._contenders.add(found)
+                self._carry_out(self._states.found_backend(found.id))
+
+    def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
+        """Pass the answer of the planning process on to the state machine."""
+        if answer.plan is None or answer.pessimistic_s is None or not self._states.accepts(answer.pessimistic_s):
+            return self._states.look_again()
+        maker.accept(answer)
+        return self._states.planned(answer.plan.makespan_s)
+
     def _start(self) -> Instructions:
         """Begin with the plan that an earlier process stored, where it can run."""
         try:
             found = self._stored.read(self.captured, self._graphs.formats[0])
             if found is None:
-                return self._states.start()
+                return self._start_like()
             variant_plan, step_s = found
             self._plans[variant_plan.variant] = variant_plan
             self._open(plan_of(variant_plan.variant))
@@ -228,13 +296,29 @@ class Tuning:
         self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
         return self._states.start(stored=variant_plan.variant, step_s=step_s)
 
+    def _start_like(self) -> Instructions:
+        """Begin with the plan of another call, where one fits; else with nothing."""
+        for other in self._like:
+            if other.variant.memory_format in self._graphs.formats and self._graphs.compiled(other.variant):
+                captured = self._graphs.find(other.variant)
+                if captured is not None and same_structure(captured.graph, other.captured.graph):
+                    unfused = self._graphs.unfused(other.variant).graph
+                    self._plans[other.variant] = VariantPlan(other.variant, captured, other.plan, unfused)
+                    self.report.predicted_s[str(other.variant)] = other.plan.makespan_s
+                    return self._states.start(like=other.variant)
+        return self._states.start()
+
     def _capture(self, variant: Variant) -> Instructions:
+        if not self._graphs.compiled(variant):
+            return self._states.later()
         captured = self._graphs.find(variant)
         if captured is None:
             return self._states.not_captured()
         self._first_steps.forget(variant, search=True)
         before = partial(self._format.set, variant.memory_format)
-        self._makers[variant] = PlanMaker(captured, self._machine, before=before)
+        self._makers[variant] = PlanMaker(
+            captured, self._machine, planner=self._planner, store=self._store, before=before
+        )
         return self._states.captured()
 
     def _use(self, variant: Variant, number: int) -> None:
@@ -244,6 +328,8 @@ class Tuning:
         self._plans[variant] = VariantPlan(
             variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem
         )
+        self.report.predicted_s[str(variant)] = planned.plan.makespan_s
+        self._report_plan(self._plans[self._states.variants[0]])
 
     def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
@@ -263,6 +349,7 @@ class Tuning:
             self._stored.drop(self._graphs.unfused(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
+        self._planner.close()
         variant_plan = self._plan_of(contender)
         if variant_plan is None:
             self._stored.drop(self.captured)
@@ -282,7 +369,7 @@ class Tuning:
         self.report.contender = None
         if forget:
             self._contenders.close_all_but(DEFAULT)
-            self.report = Report()
+            self.report = Report(warm_up=self._warm_up)
 
     def _give_up(self, reason: str) -> None:
         _logger.warning("this step runs as before: %s", reason)
@@ -313,7 +400,21 @@ class Tuning:
         return None if contender.variant is None else self._plans.get(contender.variant)
 
     def _release_all(self) -> None:
+        self._planner.close()
+        if self._backends is not None:
+            self._backends.close()
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()
         self._contenders.close_all_but(DEFAULT)
+
+
+def _beside_planner(run: Run, threads: int, *arguments: Any) -> Any:
+    """Run a step of PyTorch's with at most so many threads: the planning process has one core, and all threads would
+    wait for the one that shares it with that, at the end of every operator."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(threads, before))
+    try:
+        return run(*arguments)
+    finally:
+        torch.set_num_threads(before)

@@ -17,6 +17,8 @@ class VariantQueue:
     def __init__(self, formats: Sequence[MemoryFormat], *, fuse: bool) -> None:
         self._waiting, self._fuse = deque(map(Variant, formats)), fuse
         self._step_s: dict[Variant, float] = {}
+        self.searched = False
+        """Whether a plan was made for any variant."""
 
     @property
     def planned(self) -> tuple[Variant, ...]:
@@ -33,6 +35,16 @@ class VariantQueue:
     def add(self, variant: Variant, step_s: float) -> None:
         """Record that `variant` has a plan, whose steps take `step_s` seconds."""
         self._step_s[variant] = step_s
+        self.searched = True
+
+    def seconds(self, variant: Variant) -> float | None:
+        """Return the seconds of a step by the plan of `variant`; None where it has no plan."""
+        return self._step_s.get(variant)
+
+    def clear(self) -> None:
+        """Search no more variants."""
+        self._waiting.clear()
+        self._fuse = False
 
     def drop(self, variant: Variant) -> None:
         """Forget the plan of `variant`, if it has one."""

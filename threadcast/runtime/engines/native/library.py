@@ -26,6 +26,7 @@ import torch
 from threadcast.core import parent_process
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
+from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.threads.memory import return_freed_memory
 from threadcast.threads.this_process import this_process
 
@@ -46,6 +47,18 @@ _logger = logging.getLogger("threadcast")
 
 
 _loading = threading.Lock()
+_compilations = Compilations()
+
+
+def is_being_compiled() -> bool:
+    """Return whether the library is being compiled, in a thread that this starts where the library is missing.
+
+    `native_library` would wait for it. Where it fails, `native_library` raises its error without another try.
+    """
+    built = _cache_folder() / f"{NAME}.so"
+    if _library.cache_info().currsize or built.is_file():
+        return False
+    return _compilations.running(built, lambda: _build(built))
 
 
 def native_library() -> ModuleType:
@@ -63,6 +76,8 @@ def native_library() -> ModuleType:
 def _library() -> ModuleType:
     built = _cache_folder() / f"{NAME}.so"
     if not built.is_file():
+        if (failed := _compilations.error(built)) is not None:
+            raise failed
         _build(built)
     module = _loaded(built)
     obstacle = module.take_over_openmp(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -1,0 +1,35 @@
+"""Compilations go on in threads, each once, and their errors are kept."""
+
+from __future__ import annotations
+
+import threading
+
+from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engines.native.compilations import Compilations
+
+
+def test_a_compilation_runs_once_and_beside_the_caller() -> None:
+    compilations, go_on, runs = Compilations(), threading.Event(), []
+
+    def compile_it() -> None:
+        runs.append(threading.current_thread())
+        assert go_on.wait(60)
+
+    assert compilations.running("key", compile_it)
+    assert compilations.running("key", compile_it)
+    go_on.set()
+    runs[0].join(60)
+    assert not compilations.running("key", compile_it)
+    assert (len(runs), runs[0] is threading.current_thread(), compilations.error("key")) == (1, False, None)
+
+
+def test_an_error_is_kept_for_whoever_asks() -> None:
+    compilations, error = Compilations(), ExecutionError("there is no C++ compiler")
+
+    def fails() -> None:
+        raise error
+
+    while compilations.running("key", fails):
+        pass
+    assert compilations.error("key") is error
+    assert compilations.error("another key") is None

@@ -1,0 +1,70 @@
+"""Calls of microseconds are left alone after a few of them, and say so."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import closing
+
+import pytest
+import torch
+
+import threadcast
+from threadcast.runtime.short_calls import LONG, MOST_KINDS, TIMED, ShortCalls
+
+
+def test_a_short_kind_is_timed_and_left_alone() -> None:
+    short = ShortCalls(1e-4)
+    for seconds in (1e-3, 2e-5, 3e-5):
+        assert short.wants("kind", further=False)
+        assert short.why_left_alone("kind") is None or seconds == 3e-5
+        short.ran("kind", seconds)
+    assert not short.wants("kind", further=False)
+    assert "takes 20 us" in (short.why_left_alone("kind") or "")
+    assert short.wants("another kind", further=False)
+    assert short.take("kind") == [1e-3, 2e-5, 3e-5]
+    assert short.wants("kind", further=False), "what is forgotten is timed again"
+
+
+def test_a_slow_first_call_alone_does_not_make_a_kind_long() -> None:
+    short = ShortCalls(1e-4)
+    short.ran("kind", LONG * 1e-4 * 0.9)
+    assert short.wants("kind", further=False)
+    short.ran("long", LONG * 1e-4)
+    assert not short.wants("long", further=False)
+    assert short.why_left_alone("long") is None
+
+
+def test_nothing_is_timed_where_no_call_is_too_short() -> None:
+    short = ShortCalls(0.0)
+    assert not short.wants("kind", further=False)
+    assert short.why_left_alone("kind") is None
+
+
+def test_an_addition_of_small_tensors_is_left_to_pytorch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e6")
+    x = torch.ones(4, 5)
+    with closing(threadcast.optimize(torch.add)) as add:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(TIMED):
+                assert torch.equal(add(x, x), x + x)
+        with pytest.warns(UserWarning, match=r"takes \d+ us, too short to gain"):
+            add(x, x)
+        (report,) = add.reports
+        assert (report.runs, "too short" in report.reason) == ("default", True)
+        assert torch.equal(add(x, 2 * x), 3 * x)
+
+
+def test_a_further_kind_is_called_once_before_it_is_captured() -> None:
+    short = ShortCalls(0.0)
+    assert short.wants("kind", further=True)
+    short.ran("kind", 1.0)
+    assert not short.wants("kind", further=True)
+
+
+def test_kinds_that_never_come_again_are_forgotten() -> None:
+    short = ShortCalls(0.0)
+    for number in range(MOST_KINDS + 1):
+        short.ran(number, 1.0)
+    assert short.wants(0, further=True)
+    assert not short.wants(1, further=True)

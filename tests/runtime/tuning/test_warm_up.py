@@ -1,0 +1,55 @@
+"""What learning costs is counted against the best way known, and bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from threadcast.runtime.tuning.warm_up import EAGER_STEPS, START_S, WarmUp
+
+
+@pytest.fixture(autouse=True)
+def learning_at_once() -> None:
+    """Here it is waited for."""
+
+
+def test_how_long_eager_takes_is_known_after_some_steps_without_the_first() -> None:
+    warm_up = WarmUp()
+    for seconds in (9.0, *[1.0] * EAGER_STEPS):
+        assert warm_up.eager_s is None
+        warm_up.ran(seconds, lost_s=0.0)
+        warm_up.ran_eager(seconds)
+    assert warm_up.eager_s == 1.0
+    assert WarmUp(eager_s=[9.0, *[1.0] * EAGER_STEPS]).eager_s == 1.0
+
+
+def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> None:
+    warm_up = WarmUp(0.1, eager_s=[1.0, 1.0, 1.0])
+    warm_up.ran(5.0, lost_s=4.0)
+    assert warm_up.allows(START_S)
+    assert not warm_up.allows(1.01 * START_S)
+    warm_up.ran(1.0, lost_s=START_S)
+    assert not warm_up.allows(0.1)
+    for _ in range(20):
+        warm_up.ran(1.0, lost_s=0.0)
+    assert warm_up.seconds == 29.0
+    assert warm_up.allows(2.9 - START_S)
+    assert not warm_up.allows(3.0 - START_S)
+
+
+def test_a_share_of_one_allows_anything_and_of_zero_nothing_after_the_start() -> None:
+    whole, nothing = WarmUp(1.0), WarmUp(0.0)
+    for warm_up in (whole, nothing):
+        warm_up.ran(1.0, lost_s=0.0)
+        warm_up.ran(100.0, lost_s=START_S)
+    assert whole.allows(1e9)
+    assert not nothing.allows(1e-6)
+
+
+def test_the_call_that_breaks_even_is_the_first_that_stays_so() -> None:
+    warm_up = WarmUp(eager_s=[1.0, 1.0, 1.0])
+    found = []
+    for seconds in (3.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5):
+        warm_up.ran(seconds, lost_s=0.0)
+        found.append(warm_up.break_even)
+    assert found == [None, None, None, None, 8, 8, 8]
+    assert warm_up.gained_s == pytest.approx(1.0)

@@ -1,0 +1,170 @@
+"""Forecasts of how long ops take within a step, from what was measured in steps on this machine, and a plan from them.
+
+This runs in the planner's process (`forecasting_planner`), as models and stores take seconds to load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan, Sample
+from threadcast.core.errors import ThreadcastError
+from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.engine_costs import EngineCosts
+
+if TYPE_CHECKING:
+    from threadcast.models.base import PerformanceModel
+
+IN_STEP = "step"
+"""The condition "cache" of measurements in a step: an op found caches as the ops before it left them."""
+
+WORTH = 0.01
+"""Share of a step by which a look must be expected to shorten it, to be worth its time. A convention."""
+
+_SQLITE = "sqlite:///"
+
+Observed = Mapping[Case, Sequence[float]]
+"""What was measured of one op: seconds of each of some steps, by case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Asks for the plan of a graph: with these `curves`, or with forecasts from what was `observed` and stored.
+
+    `observed` has what was measured of the graph's distinct ops, by key. `store` is the URL of a store with further
+    measurements, None for none. With `record` what was observed is added to it. With `looks` the answer may be that
+    operators must be looked at first.
+    """
+
+    graph: OpGraph
+    machine: Machine
+    costs: EngineCosts
+    observed: Mapping[str, Observed]
+    store: str | None = None
+    record: bool = False
+    looks: bool = False
+    curves: CurveTable | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A plan and the curves that it was made from; or the cases of the next look at the graph's ops, in its order.
+
+    `pessimistic_s`: the 90th percentile of the plan's makespan over the curves' intervals. All are None where nothing
+    is known of the machine's ops.
+    """
+
+    plan: Plan | None = None
+    curves: CurveTable | None = None
+    pessimistic_s: float | None = None
+    look: tuple[Case, ...] | None = None
+
+
+def is_there(store: str | None) -> bool:
+    """Return whether there may be a store at this URL; it is not opened, which takes long."""
+    if store is None:
+        return False
+    return not store.startswith(_SQLITE) or Path(store.removeprefix(_SQLITE)).is_file()
+
+
+def answered(question: Question) -> Answer:
+    """Return the answer to a question, and record what was observed."""
+    if question.curves is not None:
+        return _planned(question, question.curves)
+    known = _known(question)
+    if not known and not question.observed:
+        return Answer()
+    distinct = {op.key: op for op in question.graph.ops}
+    model, observed = _model(distinct, known, question)
+    if question.looks and (look := _look(model, list(distinct.values()), observed, question)) is not None:
+        return Answer(look=look)
+    cases = tuple(sorted(question.machine.cases()))
+    table = model.predict_many(list(distinct.values()), observed, cases, machine=question.machine)
+    row = {key: i for i, key in enumerate(distinct)}
+    return _planned(question, table.take([row[op.key] for op in question.graph.ops]))
+
+
+def record(question: Question) -> None:
+    """Add what was observed to the question's store, with the time and the version of PyTorch."""
+    from threadcast.store import Store
+
+    if not question.record or question.store is None:
+        return
+    distinct = {op.key: op for op in question.graph.ops}
+    rows = [found for key, op in distinct.items() for found in _measurements(op, question)]
+    if rows:
+        with Store.open(question.store) as store:
+            store.add(rows)
+
+
+def _planned(question: Question, curves: CurveTable) -> Answer:
+    from threadcast.scheduler.planner import plan
+    from threadcast.scheduler.search.robust import percentiles_s, resampled
+
+    problem = Problem(question.graph, question.costs.added(curves), question.machine)
+    found = plan(problem, **question.options)
+    (pessimistic_s,) = percentiles_s([found.ops], resampled(problem))
+    return Answer(found, curves, max(pessimistic_s, found.makespan_s))
+
+
+def _measurements(op: Op, question: Question) -> list[Measurement]:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    conditions = {"cache": IN_STEP, "torch": version("torch"), "time": now}
+    return [
+        Measurement(op, question.machine, case, tuple(map(Sample, seconds)), conditions)
+        for case, seconds in question.observed.get(op.key, {}).items()
+    ]
+
+
+def _known(question: Question) -> list[Measurement]:
+    """What is stored of steps on this machine; nothing where there is no store, or one that cannot be read."""
+    from threadcast.store import Store
+
+    if question.store is None:
+        return []
+    try:
+        with Store.open(question.store, create=False) as store:
+            found = store.measurements(machine=question.machine.fingerprint)
+    except (ThreadcastError, OSError):
+        return []
+    in_step = [measured for measured in found if measured.conditions.get("cache") == IN_STEP]
+    return in_step or found
+
+
+def _model(
+    distinct: Mapping[str, Op], known: Sequence[Measurement], question: Question
+) -> tuple[PerformanceModel, list[list[Measurement]]]:
+    """The model for what is known, and what was measured of each distinct op."""
+    from threadcast.models.untrained import UntrainedModel
+
+    own = {key: _measurements(op, question) for key, op in distinct.items()}
+    stored: dict[str, list[Measurement]] = {key: [] for key in distinct}
+    for measured in known:
+        if measured.op.key in stored:
+            stored[measured.op.key].append(measured)
+    everything = [*known, *chain.from_iterable(own.values())]
+    return UntrainedModel(lambda: everything), [[*stored[key], *own[key]] for key in distinct]
+
+
+def _look(
+    model: PerformanceModel, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], question: Question
+) -> tuple[Case, ...] | None:
+    """The cases of the next look, for each op of the graph; None where no look is worth its time.
+
+    An op is looked at where its choice may cost more than `WORTH`; the others run at their best case.
+    """
+    cases = question.machine.cases()
+    outlooks = dict(zip((op.key for op in ops), model.outlooks(ops, observed, question.machine), strict=True))
+    step = [outlooks[op.key] for op in question.graph.ops]
+    best_s = sum(one.seconds for one in step)
+    gain_s = sum(one.seconds * one.expected_regret / (1 + one.expected_regret) for one in step)
+    if gain_s < WORTH * best_s:
+        return None
+    return tuple(cases[one.best if one.ask is None or one.expected_regret <= WORTH else one.ask] for one in step)

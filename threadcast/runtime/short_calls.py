@@ -1,0 +1,58 @@
+"""Finds out which kinds of calls are too short or too seldom to gain anything, before their graph is captured."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+TIMED = 3
+"""Calls of a kind that are timed before it is decided; the first does not count, as it fills caches."""
+LONG = 50
+"""A first call that takes so many times as long as the shortest step worth planning is not too short."""
+
+
+NEW_IN_A_ROW = 20
+"""Calls in a row that are each the first of a kind, after which a user is told."""
+MOST_KINDS = 1_000
+"""Most kinds whose times are remembered; of more, those that came first are forgotten."""
+
+
+class ShortCalls:
+    """Times the first calls of each kind in eager PyTorch. `least_s` are the fewest seconds of a call worth planning;
+    with 0 only the first call of `further` kinds is timed."""
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._seconds: OrderedDict[Hashable, list[float]] = OrderedDict()
+        self.new_in_a_row = 0
+        """Number of last calls that were each the first of a further kind."""
+
+    def wants(self, kind: Hashable, *, further: bool) -> bool:
+        """Return whether one more call of this kind has to be timed.
+
+        `further`: other kinds were captured before. Then the first call is timed in any case: a kind may never come
+        again, as where an argument is a number that changes in every call.
+        """
+        seconds = self._seconds.get(kind, ())
+        if further and not seconds:
+            self.new_in_a_row += 1
+            return True
+        self.new_in_a_row = 0
+        return self._least_s > 0 and len(seconds) < TIMED and not (seconds and seconds[0] >= LONG * self._least_s)
+
+    def ran(self, kind: Hashable, seconds: float) -> None:
+        """Record the seconds of a call of this kind in eager PyTorch."""
+        self._seconds.setdefault(kind, []).append(seconds)
+        if len(self._seconds) > MOST_KINDS:
+            self._seconds.popitem(last=False)
+
+    def why_left_alone(self, kind: Hashable) -> str | None:
+        """Return why calls of this kind are not worth planning; None where they may be."""
+        seconds = min(self._seconds.get(kind, [])[1:], default=self._least_s)
+        if seconds >= self._least_s:
+            return None
+        return f"a call takes {seconds * 1e6:.0f} us, too short to gain (engine.least_step_us)"
+
+    def take(self, kind: Hashable) -> list[float]:
+        """Return the seconds of the calls of this kind that were timed, and forget them."""
+        return self._seconds.pop(kind, [])

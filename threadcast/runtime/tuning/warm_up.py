@@ -1,0 +1,76 @@
+"""What learning in the caller's own steps has cost so far, and how much more it may cost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+START_S = 1.5
+"""Seconds that learning may lose at once, before any share of the time, beside the capture of the first graph."""
+EAGER_STEPS = 2
+"""Timed steps of eager PyTorch, after the first call's, after which it is known how long one takes."""
+_RECENT = 25
+
+
+class WarmUp:
+    """Counts calls and seconds since the first call, and what was lost against the best way that was known.
+
+    Beside the capture of the first graph learning may lose the share `share` of all seconds since the first call, and
+    `START_S` at any time; with a share of 1 it may lose anything. `eager_s` are seconds of the calls before, which ran
+    in eager PyTorch.
+    """
+
+    def __init__(self, share: float = 1.0, *, eager_s: Sequence[float] = ()) -> None:
+        self.share = share
+        self._eager_s = deque(eager_s[1:], maxlen=_RECENT)
+        self.calls = len(eager_s)
+        """Number of calls so far."""
+        self.seconds = sum(eager_s)
+        """Seconds that these calls took."""
+        self.lost_s = 0.0
+        """Seconds that the calls took longer than they would have by the best way that was known then."""
+        self._captured_s: float | None = None
+        """Seconds that the first call that was captured lost by it."""
+        self._last_behind = 0
+        """Number of the last call after which all calls so far had taken longer than in eager PyTorch."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough steps in eager PyTorch were timed to learn anything else."""
+        return len(self._eager_s) >= EAGER_STEPS
+
+    @property
+    def eager_s(self) -> float | None:
+        """Median seconds of recent steps in eager PyTorch; None until it is `ready`."""
+        return median(self._eager_s) if self.ready and self._eager_s else None
+
+    @property
+    def gained_s(self) -> float:
+        """Seconds that all calls so far took less than in eager PyTorch; below 0 where they took more."""
+        return 0.0 if self.eager_s is None else self.calls * self.eager_s - self.seconds
+
+    @property
+    def break_even(self) -> int | None:
+        """Number of the first call from which on the calls have taken no longer than in eager PyTorch; else None."""
+        return None if self._last_behind >= self.calls else self._last_behind + 1
+
+    def allows(self, extra_s: float) -> bool:
+        """Return whether learning may lose `extra_s` more seconds now."""
+        lost_s = self.lost_s + extra_s - (self._captured_s or 0.0)
+        return self.share >= 1 or lost_s <= max(START_S, self.share * self.seconds)
+
+    def ran(self, seconds: float, *, lost_s: float) -> None:
+        """Record a call that took `seconds`, `lost_s` longer than it would have by the best way known."""
+        self.calls += 1
+        self.seconds += seconds
+        self.lost_s += lost_s
+        if self._captured_s is None:
+            self._captured_s = lost_s
+        if self.gained_s < 0:
+            self._last_behind = self.calls
+
+    def ran_eager(self, seconds: float) -> None:
+        """Record the seconds of a step in eager PyTorch, after `ran`; the first call, a slow one, does not count."""
+        if self.calls > 1:
+            self._eager_s.append(seconds)
