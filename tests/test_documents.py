@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from threadcast.cli.main import COMMANDS, cli
-from threadcast.runtime import optimize
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
 
@@ -68,8 +67,8 @@ def test_python_of_the_readme_runs(
     (tmp_path / "graph.json").write_text(json.dumps(graph))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
-    # building the backends takes most of the time; tests/runtime/backends has optimised calls with them
-    monkeypatch.setattr(optimize, "contenders", lambda module, arguments, cores: iter(()))
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")  # the network below is tiny
     training, inference, planning = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(planning, "README.md", "exec"), {})
     assert capsys.readouterr().out.split()[0] == "0.5"
@@ -89,6 +88,7 @@ def test_python_of_the_recipes_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     torch.manual_seed(0)
     user: dict[str, Any] = {}
     printed = []

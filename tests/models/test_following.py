@@ -222,3 +222,25 @@ def test_forecasts_of_many_ops_take_one_thread_of_linear_algebra(monkeypatch: py
     assert used
     assert set(used) == {1}
     assert set(after) == {2}
+
+
+def test_of_very_many_ops_some_are_learned_and_all_are_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.models.curve_learning.MOST_OPS", 10)
+    known = [PHI(op, CASES[i % 3 * 20]) for i, op in enumerate(OPS)]
+    model = JointProcess().fit(known)
+    assert model.notes == [f"{PHI.machine.fingerprint}: learned from 10 of {len(OPS)} ops, drawn at random"]
+    found = model.predict_many(OPS, [[measured] for measured in known], CASES, machine=PHI.machine)
+    for row, measured in enumerate(known):
+        assert found[row].at(measured.case) == measured.seconds
+    exact = np.array([[PHI.model.seconds(op, case) for case in CASES] for op in OPS])
+    assert np.median(np.abs(np.log(found.seconds / exact))) < 0.5
+
+
+def test_a_table_with_few_cases_is_proposed_from_alone() -> None:
+    few = CASES[::9]
+    model = JointProcess(samples=4, enough=0.0).fit([PHI(op, case) for op in OPS[5:] for case in few])
+    observed: list[Measurement] = []
+    while (case := model.propose_among(OPS[0], observed, PHI.machine, few)) is not None:
+        assert case in few
+        observed.append(PHI(OPS[0], case))
+    assert len({m.case for m in observed}) == 4

@@ -107,12 +107,17 @@ class Annealed(nn.Module):
         return result
 
 
-def test_an_annealed_number_runs_as_before_and_has_a_plan_once_it_stays() -> None:
+def test_an_annealed_number_runs_as_before_with_a_warning_and_has_a_plan_once_it_stays() -> None:
     model, x = Annealed(), torch.ones(4, 3)
-    with closing(threadcast.optimize(model)) as call:
+
+    def anneal(call: Any) -> None:
         for n in range(30):
             model.factor = 1 - 0.01 * n
             torch.testing.assert_close(call(x), model(x))
+
+    with closing(threadcast.optimize(model)) as call:
+        with pytest.warns(UserWarning, match=r"came once: they differ by the model or the optimizer \(factor\)"):
+            anneal(call)
         assert len(call.reports) == 1, "of the first number; the others came once"
         for _ in range(3):
             torch.testing.assert_close(call(x), model(x))

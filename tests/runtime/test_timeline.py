@@ -111,13 +111,15 @@ def test_without_a_plan_a_timeline_is_refused_with_the_reason_and_nothing_is_wri
 
 
 @usual
-def test_repr_says_what_is_optimised_and_what_runs_it(trained: Any) -> None:
+def test_repr_says_what_is_optimised_what_runs_it_and_how_far_behind_it_is(trained: Any) -> None:
     step, *_ = trained
-    assert repr(step) == "OptimizedStep(training of Net by SGD: not called yet)"
-    step(*batch(0))
-    assert repr(step) == "OptimizedStep(training of Net by SGD: measuring)"
-    assert this_process().steps.learning.endswith("training of Net by SGD: measuring")
+    begins = "OptimizedStep(training of Net by SGD: "
+    assert repr(step) == begins + "not called yet)"
+    while not step.reports:
+        step(*batch(0))
+    assert repr(step).startswith(begins + "measuring")
+    assert "training of Net by SGD: measuring" in this_process().steps.learning
     run_until_settled(step, lambda seed: step(*batch(seed)))
-    assert repr(step) == "OptimizedStep(training of Net by SGD: plan)"
+    assert re.fullmatch(re.escape(begins) + r"plan, [\d,]+ calls, \d+\.\d\d s (behind|ahead of) eager\)", repr(step))
     assert "training of Net by SGD" not in this_process().steps.learning
     assert repr(threadcast.optimize(torch.relu)).startswith("OptimizedCall(inference of relu: ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,15 @@ class CallKind(NamedTuple):
     settings: Hashable
     """The settings of model and optimizer that a graph has built in."""
     default_dtype: torch.dtype
+
+
+_PARTS = (
+    "shapes, types or values of the arguments",
+    "whether tensors share memory",
+    "the model or the optimizer",
+    "PyTorch's default type",
+)
+"""What each member of a `CallKind` stands for, in words."""
 
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
@@ -48,6 +57,18 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
     return CallKind((described, structure), _overlaps(leaves, held), settings, torch.get_default_dtype())
 
 
+def differences(kind: CallKind, others: Iterable[CallKind]) -> str:
+    """Return a text that names the parts in which `kind` differs from any of `others`, with the settings' names."""
+    known = list(others)
+    found = []
+    for i, part in enumerate(_PARTS):
+        if all(kind[i] == other[i] for other in known):
+            continue
+        names = sorted({name for other in known for name in _names(kind[i], other[i])})
+        found.append(f"{part} ({', '.join(names)})" if names else part)
+    return "they differ by " + " and by ".join(found)
+
+
 def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
     """For each tensor, a number that tensors with the same memory share, and the address if the model holds it.
 
@@ -57,3 +78,14 @@ def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int |
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
     return tuple([(places.setdefault(at, len(places)), at if at in held else None) for at in storages])
+
+
+def _names(one: Any, other: Any) -> Iterator[str]:
+    """Names of the pairs (name, value) that differ between two nested tuples of the same structure."""
+    if one == other or not isinstance(one, tuple) or not isinstance(other, tuple):
+        return
+    if len(one) == len(other) == 2 and isinstance(one[0], str) and one[0] == other[0]:
+        yield one[0]
+    elif len(one) == len(other):
+        for mine, theirs in zip(one, other, strict=True):
+            yield from _names(mine, theirs)

@@ -29,6 +29,11 @@ class CallTable:
     def __iter__(self) -> Iterator[Tuning | Fallback]:
         return iter(self._runners.values())
 
+    @property
+    def kinds(self) -> list[CallKind]:
+        """The kinds in the table."""
+        return list(self._runners)
+
     def __len__(self) -> int:
         return len(self._runners)
 

@@ -268,8 +268,16 @@ def _short_name(function: Callable[..., Any]) -> str:
 
 
 def _state(report: Report) -> str:
-    """What runs the calls of one kind; of the default, also why nothing else does."""
-    return f"{report.runs}, {report.reason}" if report.runs == "default" and report.reason else report.runs
+    """What runs the calls of one kind, how many there were, and how far they are behind PyTorch or ahead of it."""
+    if report.runs == "default" and report.reason:
+        return f"default, {report.reason}"
+    warm_up = report.warm_up
+    said = [report.runs]
+    if warm_up.calls:
+        said.append("1 call" if warm_up.calls == 1 else f"{warm_up.calls:,} calls")
+    if warm_up.eager_s is not None:
+        said.append(f"{abs(warm_up.gained_s):.2f} s {'behind' if warm_up.gained_s < 0 else 'ahead of'} eager")
+    return ", ".join(said)
 
 
 def _described(function: Callable[..., Any]) -> str:

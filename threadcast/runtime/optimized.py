@@ -22,14 +22,14 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
-from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
+from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.short_calls import ShortCalls
+from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, traced_step
 from threadcast.runtime.tuning.contender import Backends, Contender
 from threadcast.runtime.tuning.report import Report
@@ -146,6 +146,9 @@ class Optimized:
             return found
         if not now and self._short.wants(kind, further=len(self._table) > 0):
             self._timed = kind
+            if self._short.new_in_a_row == NEW_IN_A_ROW:
+                reason = f"kinds of calls that came once: {differences(kind, self._table.kinds)}"
+                self._warn(reason)
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
         tuning = self._tuning(arguments, kind) if reason is None else Fallback(reason)
@@ -275,10 +278,14 @@ class Optimized:
             observed = replace(now, unsteady=observed.unsteady or now.unsteady)
         return observed
 
-    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+    def _warn(self, reason: str) -> None:
+        """Warn once of what runs as PyTorch."""
         if reason not in self._warned:
             self._warned.add(reason)
-            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=3)
+            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=4)
+
+    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        self._warn(reason)
         return self._as_given(*arguments)
 
     def _as_given(self, *arguments: Any) -> Any:

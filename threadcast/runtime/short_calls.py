@@ -11,6 +11,8 @@ LONG = 50
 """A first call that takes so many times as long as the shortest step worth planning is not too short."""
 
 
+NEW_IN_A_ROW = 20
+"""Calls in a row that are each the first of a kind, after which a user is told."""
 MOST_KINDS = 1_000
 """Most kinds whose times are remembered; of more, those that came first are forgotten."""
 
@@ -22,6 +24,8 @@ class ShortCalls:
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
         self._seconds: OrderedDict[Hashable, list[float]] = OrderedDict()
+        self.new_in_a_row = 0
+        """Number of last calls that were each the first of a further kind."""
 
     def wants(self, kind: Hashable, *, further: bool) -> bool:
         """Return whether one more call of this kind has to be timed.
@@ -31,7 +35,9 @@ class ShortCalls:
         """
         seconds = self._seconds.get(kind, ())
         if further and not seconds:
+            self.new_in_a_row += 1
             return True
+        self.new_in_a_row = 0
         return self._least_s > 0 and len(seconds) < TIMED and not (seconds and seconds[0] >= LONG * self._least_s)
 
     def ran(self, kind: Hashable, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,7 +21,6 @@ from torch import nn
 from tests.runtime.backends.test_backends import ARGUMENTS, Two
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import capture_forward
-from threadcast.runtime.backends import search as searching
 from threadcast.runtime.backends.search import BACKENDS, BackendSearch, _nice
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.tuning.contender import Contender
@@ -88,11 +89,8 @@ def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, b
     wait_until_gone(folder)
 
 
-def test_nothing_is_opened_that_would_take_too_long_from_the_caller(
-    module: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(searching, "CALLER_S", 1e-3)
-    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6)
+def test_nothing_is_opened_that_would_take_too_long_from_the_caller(module: Two) -> None:
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, limit_s=1e-3)
     assert not found_by(search)
     assert all("opening it takes" in reason for reason in search.left_out.values())
     assert search.left_out
@@ -215,7 +213,24 @@ print([contender.run((torch.ones(2),), {}).tolist() for contender in found])
     assert done.stdout.strip() == "[[2.0, 2.0]]"
 
 
-def test_polling_draws_no_random_numbers(module: Two) -> None:
-    before = torch.get_rng_state()
+def test_a_search_leaves_the_random_generators_as_they_are(module: Two) -> None:
+    before = states()
     assert found_by(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6))
-    assert torch.equal(torch.get_rng_state(), before)
+    assert states() == before
+
+
+def states() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]
+
+
+def test_only_backends_that_are_opened_come_into_the_process() -> None:
+    code = """
+import sys, torch
+from tests.runtime.backends.test_search import ARGUMENTS, Two, found_by, search_for
+torch.manual_seed(0)
+(found,) = found_by(search_for(Two().eval(), ARGUMENTS, among=["openvino"], close=1e6))
+assert found.name.startswith("openvino"), found.name
+assert "openvino" in sys.modules
+assert not {"onnxruntime", "onnxscript", "torch._inductor.compile_fx"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

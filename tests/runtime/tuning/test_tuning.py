@@ -6,21 +6,29 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
+from tests.runtime.conftest import SequentialPlanner
 from threadcast.capture.capture import Captured, capture_forward
-from threadcast.core import Machine
+from threadcast.core import Case, CurveTable, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
+from threadcast.runtime.plans import curves_in_step
+from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.sequential import sequential
+from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning import plan_maker
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 from threadcast.runtime.tuning.drift import DRIFT_STEPS
 from threadcast.runtime.tuning.plan_maker import PlanMaker
+from threadcast.runtime.tuning.states import State
 from threadcast.runtime.tuning.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
@@ -184,3 +192,45 @@ def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> 
             tuned(torch.ones(3, 2))
         assert dict(tuned._states.steps) == before
         run_until(tuned, lambda: not tuned.report.measuring)
+
+
+class LookingPlanner(SequentialPlanner):
+    """Asks for one more look, with one thread for the first op and two for the others, before it makes a plan."""
+
+    asked: ClassVar[list[Question]] = []
+
+    def ask_forecast(self, question: Question) -> None:
+        """Remember the question."""
+        super().ask_forecast(question)
+        self.asked.append(question)
+
+    def forecast(self) -> Answer | None:
+        """A look while there may be one more, then a plan."""
+        graph, machine = self._question.graph, self._question.machine
+        if len(self.asked) == 1:
+            return Answer(look=(Case(1), *[Case(2)] * (len(graph) - 1)))
+        plan = sequential(graph, machine, Case(1))
+        times = np.full((len(graph), 1), 1e-4)
+        curves = CurveTable((Case(1),), times, times, times, np.zeros(times.shape, dtype=np.int8), "test")
+        return Answer(plan, curves, plan.makespan_s)
+
+
+def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(machine) < 2:
+        pytest.skip("one core has one thread count")
+    monkeypatch.setattr(curves_in_step, "UNIFORM", 1)  # so that two cores are many
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", LookingPlanner)
+    LookingPlanner.asked.clear()
+    with made(Clock(), machine, tmp_path) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        first, second = LookingPlanner.asked[:2]
+        ops = tuned.captured.graph.ops
+        assert (first.looks, {tuple(cases) for cases in first.observed.values()}) == (True, {(Case(2),)})
+        shown = {key: {case: len(seconds) for case, seconds in cases.items()} for key, cases in second.observed.items()}
+        assert set(shown[ops[0].key]) == {Case(2), Case(1)}
+        assert (
+            sum(map(sum, (cases.values() for cases in shown.values()))) == 2 * len(ops) * LookSchedule.of(machine).steps
+        )
+        assert tuned._states.steps[State.PROBING] <= LOOK_CALLS

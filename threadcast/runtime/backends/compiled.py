@@ -18,6 +18,8 @@ def write_package(program: ExportedProgram, folder: Path, cores: int) -> Path:
 
     `package_call` runs it in any process of this machine, without a compiler.
     """
+    import torch._inductor
+
     options = {
         "freezing": True,
         "cpp.threads": cores,

@@ -39,7 +39,7 @@ from threadcast.runtime.tuning.contender_id import backend
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
 CALLER_S = 2.0
-"""Longest time in seconds that a search may take from its caller, in all calls of `start` and `poll` together."""
+"""Longest time in seconds that a search takes from its caller, in all calls of `start` and `poll` together."""
 TURNS_S = 0.6
 """Longest part of it in which the caller waits while backends are timed: three turns and some more."""
 CLOSE = 1.3
@@ -68,7 +68,8 @@ class BackendSearch:
     A process that runs while the caller leaves cores idle builds, checks and times `among`, the likeliest first, for
     `cores` cores. In a caller that keeps all cores busy it gets `share` of one core's time at most. It needs 10 to 60 s
     of CPU time. A way is opened if its call takes up to `close` times the seconds of the fastest that is known. What
-    earlier searches found is in the file `history`, one for each kind of machine; None: nothing is stored.
+    earlier searches found is in the file `history`, one for each kind of machine; None: nothing is stored. All calls of
+    `start` and `poll` together take up to `limit_s` seconds.
 
     A module in training mode has no backends, nor has one that `program_file` refuses.
     """
@@ -76,13 +77,14 @@ class BackendSearch:
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
         among: Sequence[str] = BACKENDS, result: Any = None, share: float = 0.05, close: float = CLOSE,
-        history: Path | None = None,
+        limit_s: float = CALLER_S, history: Path | None = None,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
         self._result, self._nice = result, _nice(share)
         among = [name for name in among if name not in NEEDED or has(name)]
         history_path = None if history is None else str(history)
         self._options = Options(among, cores, network_kind(captured.graph), close, history_path)
+        self._limit_s = limit_s
         self.caller_s = 0.0
         """Seconds that the search has taken from its caller so far."""
         self.left_out: dict[str, str] = {}
@@ -95,9 +97,8 @@ class BackendSearch:
         self._built: deque[Built] = deque()
         self._opening: Generator[float, None, Contender] | None = None
         self._next_s = 0.0
-        self._slowness = (
-            1.0  # seconds over those of a calm machine: by its load, then by the last piece of opening a way
-        )
+        self._slowness = 1.0
+        """Seconds over those of a calm machine: by its load, then by the last piece of opening a way."""
         self._writing: threading.Thread | None = None
         self._flat: FlatModule | None = None
 
@@ -234,7 +235,7 @@ class BackendSearch:
         """Wait while the other process times its ways, if there are seconds left for that."""
         assert self._process is not None
         assert self._process.stdin is not None
-        given = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= CALLER_S
+        given = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= self._limit_s
         began_s = time.perf_counter()
         with suppress(OSError):
             os.write(self._process.stdin.fileno(), bytes([GRANTED if given else REFUSED]))
@@ -255,11 +256,9 @@ class BackendSearch:
         else:
             needed_s = self._next_s
         contender = None
-        if self.caller_s + needed_s * self._slowness > CALLER_S:
-            reason = (
-                f"opening it takes {needed_s:.2g} s, and the search has taken {self.caller_s:.2g} of {CALLER_S:g} s"
-            )
-            self._leave_out(str(built.way), reason)
+        if self.caller_s + needed_s * self._slowness > self._limit_s:
+            taken = f"the search has taken {self.caller_s:.2g} of {self._limit_s:g} s"
+            self._leave_out(str(built.way), f"opening it takes {needed_s:.2g} s, and {taken}")
         elif not self._versions.unchanged():
             self._end(str(built.way), "the weights were written to since they were copied")
             return None

@@ -26,6 +26,8 @@ LOOK_CALLS = 12
 """Most calls that looks at one graph may take, whatever the machine."""
 UNIFORM = 4
 """Most thread counts at which looks time all operators; on larger machines forecasts say at which to look."""
+MOST_LOOKS = 4
+"""Most looks on such larger machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class LookSchedule:
         """Return the schedule for this machine: looks with all its cases where they are few, else with all cores."""
         cases = sorted(machine.cases(), key=lambda case: -case.threads)
         few = len(cases) <= UNIFORM
-        most = len(cases) if few else UNIFORM
+        most = len(cases) if few else MOST_LOOKS
         return cls(tuple(cases if few else cases[:1]), most, min(MOST_STEPS, LOOK_CALLS // most - WARM_UP))
 
     @property

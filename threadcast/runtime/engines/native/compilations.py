@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from threadcast.core.errors import ExecutionError
 
-NICE = 10
-"""Priority of a compilation (nice(2)): with steps on all cores it gets about a tenth of the time."""
+NICE = 14
+"""Priority of a compilation (nice(2)): beside steps on all cores it gets about a twentieth of one core."""
 
 
 class Compilations:

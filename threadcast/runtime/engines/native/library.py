@@ -160,7 +160,7 @@ def make_file(command: Sequence[str], built: Path, what: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-I", parent_process.__file__, str(os.getpid()), *command],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        start_new_session=True,
+        process_group=0,  # not a session: Linux weighs priorities within one, and this thread may have a low one
     ) as running:  # fmt: skip
         try:
             output, _ = running.communicate(timeout=timeout_s)
