@@ -44,7 +44,8 @@ cumulative time at a call is the sum of its steps as they were measured around e
   *long measurement*: eager / ours of the table at the end. *at the end*: seconds ahead (+) or behind (-).
   *others*: the part of all cores' time that other processes used meanwhile.
 - *cold*: no plans and no measurements on the machine; the native engine was compiled before. *store*: a store that
-  knows the other five networks. *bundle*: what an earlier process of the same network stored.
+  knows the other five networks. *bundle*: `threadcast bundle save` after the same network's
+  cold run, and `load --trust` into empty folders.
 - A dash: not within the calls that ran.
 
 {summary}

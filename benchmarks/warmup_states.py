@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from warmup_networks import CASES, Case
@@ -28,9 +31,11 @@ def cold(name: str, folder: Path) -> dict[str, str]:
 def environment(case: Case, state: str, folder: Path) -> dict[str, str]:
     """The environment of a process that finds this state; everything that it stores lands below `folder`.
 
-    In every state the native engine is compiled already, which happens once on a machine, and fused operators are not.
+    In every state the native engine is compiled already, which happens once on a machine; fused operators are so only
+    in a bundle.
     cold: no plans, no measurements. store: what steps of the other group of networks have stored: of the built-in ones
-    for a case that is not built in, and the other way round. bundle: the plans that the case's last cold run has left.
+    for a case that is not built in, and the other way round. bundle: what `threadcast bundle` carries over of what the
+    case's last cold run has left.
     """
     place = folder / f"{case.network}-{state}"
     if state == "bundle":
@@ -38,7 +43,8 @@ def environment(case: Case, state: str, folder: Path) -> dict[str, str]:
         if not left.exists():
             raise RuntimeError(f"{case.title}: the state bundle needs what a cold run leaves; run cold before")
         _emptied(place)
-        shutil.copytree(left, place, dirs_exist_ok=True)
+        _bundle("save", str(place / "bundle"), variables=_variables(left))
+        _bundle("load", str(place / "bundle"), "--trust", variables=_variables(place))
     else:
         _emptied(place)
         _copy_engine(place / "native")
@@ -84,6 +90,10 @@ def _copy_engine(target: Path) -> None:
     for folder in cache.iterdir() if cache.exists() else ():
         if not folder.name.startswith("fused"):
             shutil.copytree(folder, target / folder.name)
+
+
+def _bundle(*arguments: str, variables: Mapping[str, str]) -> None:
+    subprocess.run([sys.executable, "-m", "threadcast", "bundle", *arguments], env=dict(variables), check=True)
 
 
 def _variables(place: Path) -> dict[str, str]:
