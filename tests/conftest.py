@@ -114,7 +114,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from threadcast.runtime.engines.native import library
 
-    if not (library._cache_folder() / f"{library.NAME}.so").is_file():
+    if not (library.library_folder() / f"{library.NAME}.so").is_file():
         program = f"from {library.__name__} import native_library; native_library()"
         subprocess.run([sys.executable, "-c", program], check=False)
 

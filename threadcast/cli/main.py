@@ -35,6 +35,7 @@ COMMANDS = {
     "keys": "Make and remove the service's API keys.",
     "models": "List, show and promote registered models.",
     "db": "Import, export and check the measurements.",
+    "bundle": "Save and load what optimised steps have learned.",
     "demo": "Do all stages once on small networks and write a report.",
 }
 """Every command with its help, in the order of a typical use. A command is the function `command` in the file with its

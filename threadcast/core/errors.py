@@ -14,6 +14,7 @@ ThreadcastError
 ├── ModelError (ValueError)            too little or unusable data to learn from
 ├── StoreError (RuntimeError)          the measurement store cannot be read or written
 ├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
+├── BundleError (RuntimeError)         a bundle that must not or cannot be loaded, or nothing to make one of
 ├── IllegalLaunch (RuntimeError)       a policy launched an op that must not start now
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
 │   └── EngineClosed                   the engine was closed before
@@ -92,6 +93,10 @@ class NoStore(StoreError):
 
 class ArtefactError(ThreadcastError, RuntimeError):
     """A model artefact that is damaged, not written by threadcast, or holds something that must not be loaded."""
+
+
+class BundleError(ThreadcastError, RuntimeError):
+    """A bundle that must not or cannot be loaded; or there is nothing to make one of."""
 
 
 class IllegalLaunch(ThreadcastError, RuntimeError):

@@ -93,20 +93,23 @@ def _symbols(kernels: Sequence[Kernel]) -> tuple[str, ...]:
     return tuple(sorted(kernel.symbol for kernel in kernels))
 
 
+def fused_folder() -> Path:
+    """Return the folder of the loops that fit this version of flags, of their common source and of torch."""
+    digest = hashlib.sha256(repr((_flags(), PRELUDE, torch.__version__, torch.version.git_version)).encode())
+    cache: Path = Settings.read()["engine.cache"]
+    return cache / f"fused-{torch.__version__}-{digest.hexdigest()[:16]}"
+
+
 def compiled(kernels: Iterable[Kernel]) -> Path:
     """Return a folder with a shared object `SYMBOL.so` for each kernel; missing ones are compiled together."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    flags = _flags(capability)
-    digest = hashlib.sha256(repr((flags, PRELUDE, torch.__version__, torch.version.git_version)).encode()).hexdigest()
-    cache: Path = Settings.read()["engine.cache"]
-    folder = cache / f"fused-{torch.__version__}-{digest[:16]}"
+    folder = fused_folder()
     missing = {k.symbol: k.source for k in kernels if not (folder / f"{k.symbol}.so").is_file()}
     if missing:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _clear_up(folder)
             with tempfile.TemporaryDirectory(prefix=DRAFT, dir=folder, ignore_cleanup_errors=True) as draft:
-                _compile(missing, Path(draft), folder, flags)
+                _compile(missing, Path(draft), folder, _flags())
         except OSError as error:
             raise ExecutionError(f"{folder} cannot be written: {error.strerror}; set engine.cache") from error
     return folder
@@ -141,8 +144,9 @@ def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence
         os.replace(draft / f"{symbol}.so", folder / f"{symbol}.so")
 
 
-def _flags(capability: str) -> tuple[str, ...]:
+def _flags() -> tuple[str, ...]:
     # Without contraction: PyTorch's own kernels round every product and sum too.
-    capability = capability if capability in _ISA_FLAGS else "DEFAULT"
+    found = torch.backends.cpu.get_cpu_capability()
+    capability = found if found in _ISA_FLAGS else "DEFAULT"
     common = ("-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", f"-DCPU_CAPABILITY={capability}")
     return (*common, f"-DCPU_CAPABILITY_{capability}", *_ISA_FLAGS.get(capability, ()))

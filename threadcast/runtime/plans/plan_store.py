@@ -63,17 +63,7 @@ class PlanStore:
         """Return the plan stored for this graph; None where there is none that can be read."""
         path = self._path(_text(graph), "json")
         try:
-            document = json.loads(path.read_text())
-            layout = member(document, "layout", str)
-            if layout not in list(MemoryFormat):
-                raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
-            step_s = number(document, "step_s", minimum=0.0)
-            plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
-            written = member(document, "fewer", dict, default={})
-            fewer = _FewerPlans(plan, {int(cores): fewer_plan for cores, fewer_plan in written.items()})
-            curves = member(document, "curves", dict, default={})
-            known = from_codes(curves) if curves else None
-            return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
+            return stored_plan(json.loads(path.read_text()))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -110,6 +100,20 @@ class PlanStore:
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def stored_plan(document: Any) -> StoredPlan:
+    """Return the plan in the JSON document of a plan's file; ValueError, LookupError or TypeError where it is none."""
+    layout = member(document, "layout", str)
+    if layout not in list(MemoryFormat):
+        raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
+    step_s = number(document, "step_s", minimum=0.0)
+    plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
+    written = member(document, "fewer", dict, default={})
+    fewer = _FewerPlans(plan, {int(cores): fewer_plan for cores, fewer_plan in written.items()})
+    curves = member(document, "curves", dict, default={})
+    known = from_codes(curves) if curves else None
+    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
 
 
 class _FewerPlans(Mapping[int, Plan]):

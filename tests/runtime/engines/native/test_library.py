@@ -153,7 +153,7 @@ def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_damaged_library_is_told(cache: Path) -> None:
-    built = library._cache_folder() / f"{library.NAME}.so"
+    built = library.library_folder() / f"{library.NAME}.so"
     built.parent.mkdir(parents=True)
     built.write_bytes(b"nothing")
     with pytest.raises(ExecutionError, match="delete it"):

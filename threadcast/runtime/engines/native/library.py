@@ -55,7 +55,7 @@ def is_being_compiled() -> bool:
 
     `native_library` would wait for it. Where it fails, `native_library` raises its error without another try.
     """
-    built = _cache_folder() / f"{NAME}.so"
+    built = library_folder() / f"{NAME}.so"
     if _library.cache_info().currsize or built.is_file():
         return False
     return _compilations.running(built, lambda: _build(built))
@@ -74,7 +74,7 @@ def native_library() -> ModuleType:
 
 @cache
 def _library() -> ModuleType:
-    built = _cache_folder() / f"{NAME}.so"
+    built = library_folder() / f"{NAME}.so"
     if not built.is_file():
         if (failed := _compilations.error(built)) is not None:
             raise failed
@@ -108,8 +108,8 @@ def return_free_memory() -> None:
     return_freed_memory()
 
 
-def _cache_folder() -> Path:
-    """The folder for this version of sources, flags, torch and Python."""
+def library_folder() -> Path:
+    """Return the folder of the library that fits this version of sources, flags, torch and Python."""
     digest = hashlib.sha256(repr((FLAGS, torch.__version__, torch.version.git_version)).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())

@@ -1,0 +1,27 @@
+"""Whether a file of the folder of plans is one that optimised steps can read."""
+
+from __future__ import annotations
+
+from threadcast.core.errors import BundleError, FormatError
+from threadcast.core.json_reading import check_schema, member, parse
+from threadcast.runtime.backends.likeliest import SCHEMA
+from threadcast.runtime.bundles.manifest import BACKENDS
+from threadcast.runtime.plans.plan_store import stored_plan
+from threadcast.runtime.plans.variant import MemoryFormat
+
+
+def check_plan_file(name: str, content: bytes) -> None:
+    """Raise BundleError where optimised steps could not read this file: a plan, a memory format, or the history of
+    backends."""
+    try:
+        if name.endswith(".layout"):
+            MemoryFormat(content.decode())
+            return
+        document = parse(content, what=name)
+        if name == BACKENDS:
+            check_schema(document, SCHEMA)
+            member(document, "found", list)
+        else:
+            stored_plan(document)
+    except (FormatError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise BundleError(f"{name} is not a file that optimised steps can read: {error}") from error
