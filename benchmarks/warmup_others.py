@@ -26,14 +26,28 @@ def wait_until_quiet(most_s: float) -> bool:
             return False
 
 
+def processes_of(session: int) -> list[int]:
+    """Return the ids of the processes of a session, whatever process groups they are in."""
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if (_stat(process) or [0] * 4)[3] == session]
+
+
+def _stat(process: Path) -> list[int] | None:
+    """The numbers of /proc/PID/stat from the state on (as 0); None where the process has ended."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return [0, *map(int, fields[1:])]
+
+
 class OtherWork:
-    """The CPU time that processes outside of some process groups use, from when this object is made.
+    """The CPU time that processes outside of some sessions use, from when this object is made.
 
     Source: /proc/stat and /proc/PID/stat (proc(5)), in clock ticks of 10 ms.
     """
 
-    def __init__(self, groups: Collection[int]) -> None:
-        self._groups = set(groups)
+    def __init__(self, sessions: Collection[int]) -> None:
+        self._sessions = set(sessions)
         self._before = self._ticks()
 
     def share(self) -> float:
@@ -48,9 +62,8 @@ class OtherWork:
         return sum(fields) - idle - sum(map(self._own, Path("/proc").glob("[0-9]*"))), sum(fields)
 
     def _own(self, process: Path) -> int:
-        """Ticks of a process, and of its children that have ended, if it belongs to the groups."""
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
+        """Ticks of a process, and of its children that have ended, if it belongs to the sessions."""
+        fields = _stat(process)
+        if fields is None:
             return 0
-        return sum(map(int, fields[11:15])) if int(fields[2]) in self._groups or int(process.name) == os.getpid() else 0
+        return sum(fields[11:15]) if fields[3] in self._sessions or int(process.name) == os.getpid() else 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from run_facts import RunFacts
-from warmup_others import OtherWork
+from warmup_others import OtherWork, processes_of
 
 TURN_S, EAGER_S = 2.0, 0.4
 """Seconds of a turn of threadcast, and of eager PyTorch before and after it."""
@@ -76,8 +76,8 @@ class Side:
         self._signal(signal.SIGSTOP)
 
     @property
-    def group(self) -> int:
-        """The process group of all its processes."""
+    def session(self) -> int:
+        """The session of all its processes, whatever groups they are in."""
         return self._running.pid
 
     def turn(self, seconds: float, *, calls: int | None = None, untimed: int = 0) -> dict[str, Any]:
@@ -102,8 +102,9 @@ class Side:
         self._running.stdout.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._running.pid, number)
+        for process in processes_of(self.session):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def _answer(self) -> dict[str, Any]:
         assert self._running.stdout is not None
@@ -121,7 +122,7 @@ def recorded(title: str, state: str, environment: Mapping[str, str], *, run: Run
         ends.callback(theirs.close)
         ends.callback(ours.close)
         theirs.turn(EAGER_S, untimed=3)
-        others = OtherWork((ours.group, theirs.group))
+        others = OtherWork((ours.session, theirs.session))
         blocks: list[Block] = []
         changes: list[tuple[int, str]] = []
         answer: dict[str, Any] = {}
