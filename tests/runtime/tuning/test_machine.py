@@ -31,7 +31,7 @@ from threadcast.runtime.tuning.instructions import (
     Store,
     UsePlan,
 )  # fmt: skip
-from threadcast.runtime.tuning.machine import TuningMachine
+from threadcast.runtime.tuning.machine import BESIDE_S, TuningMachine
 from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
 from threadcast.runtime.tuning.warm_up import START_S, WarmUp
@@ -303,6 +303,18 @@ def test_learning_loses_no_more_time_than_it_may(far_slower: float, more_s: floa
     assert machine.state is State.SETTLED
     assert machine.best == plan_of(AS_GIVEN)
     assert worst < more_s, "not more than what a few steps were not expected to take"
+
+
+def test_what_runs_beside_the_calls_begins_once_its_cost_may_be_lost() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=True, warm_up=WarmUp(0.05))
+    world = World(machine, {DEFAULT: 0.1, plan_of(AS_GIVEN): 0.08})
+    world.carry_out(machine.start())
+    world.run_until(lambda: Capture(FUSED) in world.done)
+    spent_s = 0.05 * machine.warm_up.seconds - machine.warm_up.lost_s
+    assert spent_s >= 0.9 * BESIDE_S, "of the share, so much is left for it"
+    world.run_to(State.SETTLED)
+    assert machine.may_search_backends()
+    assert not machine.may_search_backends(), "the first one's cost is counted"
 
 
 def test_without_any_share_learning_ends_after_its_first_second() -> None:

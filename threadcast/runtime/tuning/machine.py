@@ -28,6 +28,10 @@ CHECK_STEPS = 2.5
 UNKNOWN = 0.5
 """Share by which a step is expected to be slower than the best way known where nothing is known of it."""
 _RECENT = 15
+BESIDE_S = 3.0
+"""Seconds that compilers or the search for backends are expected to cost calls on 2 cores, until they end. At low
+priority they still make all threads of an operator wait now and then: calls took 10 to 25 % longer for as long as they
+ran (decision 33). On more cores the part of one core counts. A convention."""
 FORECAST_S = 1.0
 """Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
 as long."""
@@ -81,6 +85,10 @@ class TuningMachine:
         """Seconds of recent steps by the best contender, where that is not the default."""
         self._capture_s = 0.0
         """Seconds that the last capture cost the caller."""
+        self._beside_s = BESIDE_S / max(1, looks.cases[0].threads - 1)
+        """Seconds that processes beside the calls are expected to cost these."""
+        self._charged: set[Variant] = set()
+        """Variants for which compilers were started."""
         self._like: Variant | None = None
         """The variant of a plan of calls of other shapes, until it was compared."""
         self._unchecked = True
@@ -199,6 +207,9 @@ class TuningMachine:
         """Answer to `Capture`: what the graph needs is still being made."""
         self._pending = self.awaited
         self._answer("later", do.Capture)
+        if self._variant.fused and self._variant not in self._charged:
+            self._charged.add(self._variant)
+            self.warm_up.charge(self._beside_s)
         return ()
 
     def accepts(self, pessimistic_s: float) -> bool:
@@ -232,6 +243,13 @@ class TuningMachine:
         self._answer("opened", do.Open)
         self.challenger, self._guard = contender, Guard()
         return ()
+
+    def may_search_backends(self) -> bool:
+        """Return whether a search for backends may begin now; if so, count what it is expected to cost."""
+        if self.state is not State.SETTLED or not self.warm_up.allows(self._beside_s):
+            return False
+        self.warm_up.charge(self._beside_s)
+        return True
 
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""
@@ -331,8 +349,8 @@ class TuningMachine:
         """Seconds that an instruction, and what it begins, are expected to cost the caller."""
         best_s = self.best_s or 0.0
         match instruction:
-            case do.Capture():
-                return self._capture_s
+            case do.Capture(variant):
+                return self._capture_s + (self._beside_s if variant.fused and variant not in self._charged else 0.0)
             case do.MakePlan():
                 return PLANNING_S
             case do.Open(contender):

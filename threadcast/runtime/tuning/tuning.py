@@ -259,6 +259,8 @@ class Tuning:
 
     def _look_for_backends(self) -> None:
         """Begin the search for backends, or report what it has found."""
+        if self._make_backends is not None and not self._states.may_search_backends():
+            return
         if self._make_backends is not None:
             captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
             if captured is not None:

@@ -60,6 +60,10 @@ class WarmUp:
         lost_s = self.lost_s + extra_s - (self._captured_s or 0.0)
         return self.share >= 1 or lost_s <= max(START_S, self.share * self.seconds)
 
+    def charge(self, lost_s: float) -> None:
+        """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""
+        self.lost_s += lost_s
+
     def ran(self, seconds: float, *, lost_s: float) -> None:
         """Record a call that took `seconds`, `lost_s` longer than it would have by the best way known."""
         self.calls += 1
