@@ -65,6 +65,7 @@ def test_a_way_that_is_near_the_fastest_is_reported_and_a_wrong_one_is_not(run: 
     cannot, wrong, built = run(close=1e9)
     assert cannot == {"left_out": "math", "reason": "it has no such form"}
     assert wrong == {"left_out": "numpy, 1 thread", "reason": "the answers differ from the module's"}
+    assert "built" in built, built
     assert built["built"]["way"][0] == "numpy"
     assert built["built"]["way"][1] in ("2 threads", "odd")
 
