@@ -27,7 +27,7 @@ class CallTable:
         """The kinds by when they were last begun to be used, as a number that increases."""
 
     def __iter__(self) -> Iterator[Tuning | Fallback]:
-        return iter(self._runners.values())
+        return iter(list(self._runners.values()))  # other threads read reports meanwhile
 
     @property
     def kinds(self) -> list[CallKind]:

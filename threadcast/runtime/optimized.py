@@ -145,10 +145,9 @@ class Optimized:
         if found is not None:
             return found
         if not now and self._short.wants(kind, further=len(self._table) > 0):
-            self._timed = kind
             if self._short.new_in_a_row == NEW_IN_A_ROW:
-                reason = f"kinds of calls that came once: {differences(kind, self._table.kinds)}"
-                self._warn(reason)
+                self._warn(f"kinds of calls that came once: {differences(kind, self._table.kinds)}")
+            self._timed = kind
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
         tuning = self._tuning(arguments, kind) if reason is None else Fallback(reason)
@@ -172,8 +171,8 @@ class Optimized:
 
     @property
     def learning(self) -> bool:
-        """Whether any kind of arguments is still being measured, or backends are still tried."""
-        return any(tuning.learning for tuning in self._table.tunings)
+        """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
+        return isinstance(self._last, Tuning) and self._last.learning
 
     @contextmanager
     def hurry(self) -> Iterator[None]:

@@ -5,12 +5,12 @@ This runs in the planner's process (`forecasting_planner`), as models and stores
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan, Sample
@@ -71,7 +71,7 @@ def is_there(store: str | None) -> bool:
     """Return whether there may be a store at this URL; it is not opened, which takes long."""
     if store is None:
         return False
-    return not store.startswith(_SQLITE) or Path(store.removeprefix(_SQLITE)).is_file()
+    return not store.startswith(_SQLITE) or os.path.isfile(store.removeprefix(_SQLITE))
 
 
 def answered(question: Question) -> Answer:

@@ -100,6 +100,11 @@ class TuningMachine:
         return self.moves.state
 
     @property
+    def planning(self) -> bool:
+        """Whether a plan is being made now, in a process that uses a core."""
+        return self.state is State.PLANNING and self._pending is None
+
+    @property
     def variants(self) -> tuple[Variant, ...]:
         """The variants that have a plan, the fastest first."""
         return self._queue.planned
@@ -334,9 +339,9 @@ class TuningMachine:
         """Record a call for `warm_up`. What the best way takes longer than before is not lost, the machine is slower;
         only what came before and after its step is. While a plan is being made it may run with fewer cores."""
         by_best = isinstance(runner, ContenderStep) and runner.contender == self.best
-        best_s = seconds if by_best and self.state is not State.PLANNING else self.best_s
+        best_s = seconds if by_best and not self.planning else self.best_s
         self.warm_up.ran(call_s, lost_s=0.0 if best_s is None else call_s - best_s)
-        if by_best and self.state is not State.PLANNING:
+        if by_best and not self.planning:
             if self.best is DEFAULT:
                 self.warm_up.ran_eager(seconds)
             else:

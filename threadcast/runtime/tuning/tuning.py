@@ -29,7 +29,7 @@ from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Backends, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Backends, Contender, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.first_steps import FirstSteps
@@ -196,7 +196,7 @@ class Tuning:
         if isinstance(runner, SearchStep):
             return partial(self._makers[runner.variant].run, runner.step)
         run = self._contenders[runner.contender].run
-        if runner.contender is DEFAULT and self._states.state is State.PLANNING:
+        if runner.contender is DEFAULT and self._states.planning:
             run = partial(_beside_planner, run, max(1, len(self._machine) - 1))
         return lambda *arguments: (run(*arguments), None)
 
@@ -261,6 +261,20 @@ class Tuning:
         """Begin the search for backends, or report what it has found."""
         if self._make_backends is not None and not self._states.may_search_backends():
             return
+        try:
+            found = self._found_backend()
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            _logger.warning("backends are left out: %s", error)
+            if self._backends is not None:
+                self._backends.close()
+            self._make_backends = self._backends = None
+            return
+        if found is not None:
+            self._contenders.add(found)
+            self._carry_out(self._states.found_backend(found.id))
+
+    def _found_backend(self) -> Contender | None:
+        """Begin the search, or return what it has found."""
         if self._make_backends is not None:
             captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
             if captured is not None:
@@ -272,9 +286,8 @@ class Tuning:
             found = self._backends.poll()
             if self._backends.over:
                 self._backends = None
-            if found is not None:
-                self._contenders.add(found)
-                self._carry_out(self._states.found_backend(found.id))
+            return found
+        return None
 
     def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
         """Pass the answer of the planning process on to the state machine."""
@@ -301,7 +314,10 @@ class Tuning:
     def _start_like(self) -> Instructions:
         """Begin with the plan of another call, where one fits; else with nothing."""
         for other in self._like:
-            if other.variant.memory_format in self._graphs.formats and self._graphs.compiled(other.variant):
+            unfused_variant = Variant(other.variant.memory_format)
+            if other.variant.memory_format not in self._graphs.formats or self._graphs.find(unfused_variant) is None:
+                continue
+            if self._graphs.compiled(other.variant):
                 captured = self._graphs.find(other.variant)
                 if captured is not None and same_structure(captured.graph, other.captured.graph):
                     unfused = self._graphs.unfused(other.variant).graph
