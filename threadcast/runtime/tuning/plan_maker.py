@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
+from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import engine_costs, open_engine
@@ -31,6 +33,9 @@ from threadcast.scheduler.policies import Problem
 PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
 
+ANSWER_S = 60.0
+"""Longest time in seconds that a plan may take, with reading a store and loading libraries."""
+
 _logger = logging.getLogger("threadcast")
 
 
@@ -48,7 +53,7 @@ class Planner:
     def __init__(self, machine: Machine) -> None:
         self._cpus = machine.cores[-1].cpus
         self._process: ForecastingPlanner | None = None
-        self._asked = False
+        self._asked, self._asked_s = False, 0.0
 
     def ask(self, question: Question) -> None:
         """Begin a plan. One that was not fetched is given up."""
@@ -57,11 +62,14 @@ class Planner:
         if self._process is None:
             self._process = ForecastingPlanner(cpus=self._cpus)
         self._process.ask_forecast(question)
-        self._asked = True
+        self._asked, self._asked_s = True, time.monotonic()
 
     def answer(self) -> Answer | None:
-        """Return the answer; None until it is there. ExecutionError where planning failed."""
+        """Return the answer; None until it is there. ExecutionError where planning failed, or took too long."""
         found = None if self._process is None else self._process.forecast()
+        if found is None and self._asked and time.monotonic() - self._asked_s > ANSWER_S:
+            self.close()
+            raise ExecutionError(f"planning took longer than {ANSWER_S:g} s")
         self._asked = self._asked and found is None
         return found
 
