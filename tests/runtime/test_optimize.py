@@ -101,10 +101,10 @@ def test_a_training_step_takes_a_tuple_of_tensors_as_an_input() -> None:
         assert step.reports[0].reason == ""
 
 
-def test_an_example_settles_inference_at_once() -> None:
+def test_learning_from_an_example_settles_inference() -> None:
     model = net().eval()
     x, _ = batch(0)
-    with closing(threadcast.optimize(model, x, backends=False)) as call, torch.no_grad():
+    with closing(threadcast.optimize(model, backends=False).learn(x)) as call, torch.no_grad():
         assert [report.runs != "measuring" for report in call.reports] == [True]
         torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
 
