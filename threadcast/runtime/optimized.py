@@ -28,6 +28,7 @@ from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, traced_step
@@ -82,8 +83,7 @@ class Optimized:
         self._table = CallTable(settings["engine.most_bytes"])
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._share: float = settings["engine.tuning_share"]
-        feedback: str = settings["engine.feedback"]
-        self._feedback = {"off": None, "local": settings["store"]}.get(feedback, feedback)
+        self._feedback = store_of(settings)
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""

@@ -11,6 +11,7 @@ from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine
 from threadcast.runtime.engines.native.library import NAME, library_folder
 from threadcast.runtime.fusion.library import fused_folder
+from threadcast.runtime.plans.step_forecasts import store_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,9 @@ class Places:
     @classmethod
     def of(cls, settings: Settings) -> Places:
         """Return those that optimised steps of this machine use under these settings."""
-        feedback: str = settings["engine.feedback"]
-        store = {"off": None, "local": settings["store"]}.get(feedback, feedback)
         cache: Path = settings["engine.cache"]
         native, fused = cache / library_folder().name, cache / fused_folder().name
-        return cls(read_machine(), settings["engine.plans"], store, native, fused)
+        return cls(read_machine(), settings["engine.plans"], store_of(settings), native, fused)
 
     def folders(self) -> Mapping[str, Path]:
         """Return the folders of plans and compiled code by their names in a bundle."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan, Sample
 from threadcast.core.errors import ThreadcastError
+from threadcast.core.settings import Settings
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
 
@@ -65,6 +66,13 @@ class Answer:
     curves: CurveTable | None = None
     pessimistic_s: float | None = None
     look: tuple[Case, ...] | None = None
+
+
+def store_of(settings: Settings) -> str | None:
+    """Return the URL of the store of what steps show, as the setting `engine.feedback` says; None where it is off."""
+    feedback: str = settings["engine.feedback"]
+    local: str = settings["store"]
+    return {"off": None, "local": local}.get(feedback, feedback)
 
 
 def is_there(store: str | None) -> bool:

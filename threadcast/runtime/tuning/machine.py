@@ -71,7 +71,7 @@ class TuningMachine:
         """Seconds that the caller's steps took in each state."""
         self.awaited: Instruction | None = None
         """The instruction that must be answered before the next step; None where there is none."""
-        self._formats, self._looks, self._known = tuple(formats), looks, known
+        self._looks, self._known = looks, known
         self._queue = VariantQueue(formats, fuse=fuse)
         self._variant = Variant(formats[0])
         """The variant that is being captured or searched."""
