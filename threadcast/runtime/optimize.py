@@ -221,9 +221,9 @@ def optimize(
     (None: all that this process may use).
 
     A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`. The fastest
-    of all is kept. `backends=False` leaves the three out. They work on copies of
-    the weights, which are renewed after writes to the weights. Write under `torch.no_grad()`: a write by way of `.data`
-    or NumPy that changes few elements may be missed.
+    of all is kept. `backends=False` leaves the three out. They work on copies of the weights, and are left for good
+    once the weights were written to. Write under `torch.no_grad()`: a write by way of `.data` or NumPy that changes few
+    elements may be missed.
 
     A call that cannot be captured (control flow that depends on data, hooks, unknown operators) runs in PyTorch as
     before, with a warning that says why.

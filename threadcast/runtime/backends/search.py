@@ -125,7 +125,7 @@ class BackendSearch:
                 self._end("every backend", f"no process can be started: {error.strerror}")
 
     def poll(self) -> Contender | None:
-        """Return a contender that is new and ready to run; None where there is none yet, which takes 2 us.
+        """Return a contender that is new and ready to run; None where there is none yet, which takes microseconds.
 
         A backend that was built is opened in three calls, each of which does a piece of it. Call this between steps.
         """
