@@ -200,6 +200,9 @@ class _CopyingBackend:
 
         return Contender(backend("copy"), run, WeightVersions(self._captured).unchanged)
 
+    def wait(self, _: float) -> None:
+        """Nothing to wait for."""
+
     def close(self) -> None:
         """Nothing to end."""
 
