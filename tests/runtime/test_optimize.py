@@ -119,7 +119,7 @@ def test_a_model_that_fails_channels_last_is_planned_as_it_is() -> None:
             return self.convolve(x).view(len(x), -1)
 
     model, x = Viewed().eval(), torch.ones(2, 3, 8, 8)
-    with closing(threadcast.optimize(model, x, backends=False)) as call:
+    with closing(threadcast.optimize(model, backends=False).learn(x)) as call:
         assert (call.reports[0].reason, set(call.reports[0].predicted_s)) == ("", {"as given"})
         torch.testing.assert_close(call(x), model(x))
 

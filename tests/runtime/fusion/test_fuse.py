@@ -338,6 +338,6 @@ def test_optimised_steps_that_are_fused_say_so(machine: Machine) -> None:
     model = Cells().eval()
     with torch.no_grad():
         wanted = model(x)
-    with closing(threadcast.optimize(model, x, backends=False)) as call:
+    with closing(threadcast.optimize(model, backends=False).learn(x)) as call:
         assert set(call.reports[0].predicted_s) == {"as given", "as given, fused"}
         same(call(x), wanted)

@@ -142,10 +142,18 @@ class Tuning:
     @property
     def learning(self) -> bool:
         """Whether it is still being learned what runs fastest; also while backends have not been tried."""
-        if self.report.measuring:
+        if self.report.measuring or self._states.state is State.COMPARING:
             return True
         searching = self._make_backends is not None or self._backends is not None
         return self._states.state is State.SETTLED and searching
+
+    def wait(self, timeout_s: float) -> None:
+        """Leave the cores to a search for backends until it has something to tell, or for `timeout_s` seconds.
+
+        Returns at once where nothing but calls can tell what runs fastest.
+        """
+        if self._states.state is State.SETTLED and self._backends is not None:
+            self._backends.wait(timeout_s)
 
     @property
     def ran(self) -> Ran | None:
