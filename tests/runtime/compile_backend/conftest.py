@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from threadcast.runtime.compile_backend import backend
+from threadcast.runtime.compile_backend import backend, compiled_graphs
 
 
 @pytest.fixture(autouse=True)
@@ -19,5 +19,7 @@ def nothing_compiled() -> Iterator[None]:
         registered.register_backend(backend, name="threadcast")
     torch._dynamo.reset()
     gc.collect()  # graphs hold themselves in cycles
+    for graph in compiled_graphs():
+        graph.close()  # PyTorch still holds it, as after a graph break
     yield
     torch._dynamo.reset()
