@@ -138,6 +138,7 @@ class OptimizedCall(_OptimizedModel):
             capture,
             machine,
             name=name,
+            title=self._title,
             watched=(model, None),
             functions=(function,),
             backends=of_backends,
@@ -198,8 +199,9 @@ class OptimizedStep(_OptimizedModel):
         self._title = f"training of {_short_name(model)} by {type(optimizer).__name__}"
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
         self._optimized = Optimized(
-            shadowed, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
-        )
+            shadowed, capture, machine, name=name, title=self._title, watched=(model, optimizer), functions=(loss,),
+            most=most,
+        )  # fmt: skip
         this_process().steps.ask_learning(self._learning)
 
     def __call__(self, *arguments: Any) -> Tensor:
