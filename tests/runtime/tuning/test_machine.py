@@ -487,9 +487,9 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self._running() and self.machine.contenders[-1:] not in ((), (DEFAULT,)))
     @rule()
     def differ(self) -> None:
-        wrong, resumed = self.machine.contenders[-1], self.machine.state is State.RESUMED
         self.shell.look()
-        wrong, resumed = self.machine.contenders[-1], self.machine.state is State.RESUMED
+        wrong = self.machine.contenders[-1]
+        resumed = self.machine.state is State.RESUMED or wrong == self._like()
         if isinstance(self.machine.next_runner(), SearchStep):
             return
         self._step(1.0, difference="differs")
@@ -517,6 +517,10 @@ class AnyOrder(RuleBasedStateMachine):
             opened = {one.contender for one in self.shell.done if isinstance(one, Open)}
             settled_on = {one.contender for one in self.shell.done if isinstance(one, Settle)}
             assert all(one in opened or one.kind in (Kind.DEFAULT, Kind.BACKEND) for one in settled_on - self._stored())
+
+    def _like(self) -> ContenderId | None:
+        """The plan of calls of other shapes, while it is compared or runs."""
+        return None if self.machine._like is None else plan_of(self.machine._like)
 
     def _stored(self) -> set[ContenderId]:
         first = self.machine.moves.history[:1]

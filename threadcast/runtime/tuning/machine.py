@@ -470,6 +470,8 @@ class TuningMachine:
         if self._like is not None:
             self._queue.drop(self._like)
             self._like = None
+        self.challenger = self._pending = None
+        self._to_open.clear()
         self._be_best(DEFAULT, None)
         return do.Unsettle(forget=True), *self._next_variant(reason)
 
@@ -481,12 +483,12 @@ class TuningMachine:
         if contender is DEFAULT:
             raise self.moves.illegal(f"the default differs from itself: {difference}")
         refuse = do.Refuse(contender, difference)
-        if self.state is State.RESUMED:  # a plan that is made now is another
+        if self.state is State.RESUMED or (self._like is not None and contender == plan_of(self._like)):
+            # a plan that is made now is another
             return refuse, *self._search_anew(difference)
         self.refused[contender] = difference
         if contender.variant is not None:
             self._queue.drop(contender.variant)
-            self._like = None if contender.variant == self._like else self._like
         if contender == self.challenger:
             return refuse, *self._next_challenger()
         if self._search is not None or self.state is State.WAITING:
