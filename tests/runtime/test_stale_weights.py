@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.compiler import needs_compiler
-from threadcast.capture.capture import capture_forward, capture_training
+from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.runtime import optimize as optimize_file
 from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.weight_versions import WeightVersions
@@ -94,7 +94,7 @@ def test_writes_are_found(write: Callable[[Any], Any], native: bool, monkeypatch
     library = native_library() if native else None
     monkeypatch.setattr(weight_versions, "loaded_library", lambda: library)
     model = network().eval()
-    versions = WeightVersions(model)
+    versions = WeightVersions(capture_forward(model, numbers(0)[0]))
     with torch.no_grad():
         model(numbers(0)[0])
     assert versions.unchanged()
@@ -104,10 +104,39 @@ def test_writes_are_found(write: Callable[[Any], Any], native: bool, monkeypatch
 
 def test_another_memory_format_is_no_write() -> None:
     model = nn.Conv2d(3, 4, 3)
-    versions = WeightVersions(model)
+    versions = WeightVersions(capture_forward(model, torch.ones(1, 3, 5, 5)))
     model.weight.data = model.weight.detach().contiguous(memory_format=torch.channels_last)
     assert versions.unchanged()
     model.weight.data.add_(1)
+    assert not versions.unchanged()
+
+
+ELSEWHERE = torch.ones(6)
+
+
+class Scattered(nn.Module):
+    """Reads tensors that are neither its parameters nor its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.in_list, self.in_dict = torch.ones(6), [torch.ones(6)], {"one": (torch.ones(6),)}
+        in_closure = torch.ones(6)
+        self.places = {
+            "an attribute": self.plain, "a list": self.in_list[0], "a tuple in a dictionary": self.in_dict["one"][0],
+            "a closure": in_closure, "a global": ELSEWHERE,
+        }  # fmt: skip
+        self.add = lambda x: x + in_closure
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.add(x * self.plain + self.in_list[0] * self.in_dict["one"][0]) + ELSEWHERE
+
+
+@pytest.mark.parametrize("place", Scattered().places)
+def test_writes_to_other_tensors_that_a_module_reads_are_found(place: str) -> None:
+    model = Scattered()
+    versions = WeightVersions(capture_forward(model, torch.ones(2, 6)))
+    assert versions.unchanged()
+    model.places[place].mul_(1.5)
     assert not versions.unchanged()
 
 
@@ -124,8 +153,9 @@ def test_a_captured_training_step_counts_as_a_write(optimizer: Callable[[Any], t
 
 def test_a_captured_call_that_writes_nothing_counts_none_and_one_that_writes_to_an_argument_does() -> None:
     model, (x, _) = network().eval(), numbers(0)
-    versions = WeightVersions(model)
-    capture_forward(model, x).run()
+    captured = capture_forward(model, x)
+    versions = WeightVersions(captured)
+    captured.run()
     assert versions.unchanged()
     captured = capture_forward(lambda given: given.add_(1), x)
     before = x._version
@@ -135,8 +165,8 @@ def test_a_captured_call_that_writes_nothing_counts_none_and_one_that_writes_to_
 
 def test_copied_weights_are_stale_when_a_plan_trains_them() -> None:
     model, (x, y) = network(), numbers(0)
+    versions = WeightVersions(capture_forward(model, x))
     step = capture_training(model, mse_loss, torch.optim.Adam(model.parameters()), (x,), y)
-    versions = WeightVersions(model)
     assert versions.unchanged()
     step.run()
     assert not versions.unchanged()
@@ -148,8 +178,8 @@ class _CopyingBackend:
     calls = 0
     """Calls of all such backends."""
 
-    def __init__(self, module: nn.Module, *_: object, **__: object) -> None:
-        self._module, self.over = module, False
+    def __init__(self, module: nn.Module, _: object, captured: Captured, *__: object, **___: object) -> None:
+        self._module, self._captured, self.over = module, captured, False
 
     def start(self) -> None:
         """Nothing to start."""
@@ -168,7 +198,10 @@ class _CopyingBackend:
                 answers[id(x)] = frozen(x)
             return answers[id(x)]
 
-        return Contender(backend("copy"), run, WeightVersions(module).unchanged)
+        return Contender(backend("copy"), run, WeightVersions(self._captured).unchanged)
+
+    def wait(self, _: float) -> None:
+        """Nothing to wait for."""
 
     def close(self) -> None:
         """Nothing to end."""

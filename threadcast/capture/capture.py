@@ -22,7 +22,7 @@ from threadcast.capture.dependencies import memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs
-from threadcast.capture.program import Input, Program
+from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.training_step import OTHERS, TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
@@ -130,6 +130,26 @@ def capture_forward(function: Callable[..., Any], *inputs: Any) -> Captured:
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     with module.left_alone(function):
         return _capture(call, groups, inputs, Recorder(), settings=None, split=True)
+
+
+def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> Captured:
+    """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
+
+    The captured graph keeps no example, only shapes: `bind` needs arguments. CaptureError says why the graph cannot be
+    captured, as where it writes to an input.
+    """
+    recorder = Recorder()
+    recorder.phase = phase
+
+    def call(arguments: tuple[Any, ...]) -> Any:
+        with torch.no_grad():
+            return graph(*arguments)
+
+    examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
+    captured = _capture(call, {}, examples, recorder, settings=None, split=True)
+    if captured.written:
+        raise CaptureError("cannot capture: a graph writes to an input of its own")
+    return replace(captured, arguments=tuple(value.to("meta") for value in captured.arguments))
 
 
 def capture_training(

@@ -18,13 +18,16 @@ def made_at(found: Measurement) -> datetime | None:
 
 def not_void(found: Sequence[Measurement]) -> Sequence[Measurement]:
     """The measurements, of one machine, that no other of them declares void; those without a time are kept."""
-    limits = [limit for m in found if (limit := _time(m.conditions.get(REPLACES))) is not None]
+    replacing = [text for m in found if (text := m.conditions.get(REPLACES)) is not None]
+    limits = [limit for text in replacing if (limit := _time(text)) is not None]
     if not limits:
         return found
     return [m for m in found if (time := made_at(m)) is None or time >= max(limits)]
 
 
 def _time(text: object) -> datetime | None:
+    if text is None:  # parsing "None" would raise, which takes long for thousands of measurements
+        return None
     try:
         time = datetime.fromisoformat(str(text))
     except ValueError:

@@ -61,11 +61,19 @@ def with_measured(table: CurveTable, knots: Iterable[Mapping[Case, Knot]]) -> Cu
     source = table.source.copy()
     codes = {name: code for code, name in enumerate(Source)}
     position = {case: i for i, case in enumerate(table.cases)}
+    # Flat lists: a tuple for each of many points would make the garbage collector look through all objects.
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
     for row, known in enumerate(knots):
         for case, knot in known.items():
             if (i := position.get(case)) is not None:
-                seconds[row, i], low[row, i], high[row, i] = knot.seconds, knot.low, knot.high
-                source[row, i] = codes[knot.source]
+                rows.append(row)
+                columns.append(i)
+                values += (knot.seconds, knot.low, knot.high, codes[knot.source])
+    if rows:
+        given = np.reshape(values, (-1, 4)).T
+        seconds[rows, columns], low[rows, columns], high[rows, columns], source[rows, columns] = given
     return CurveTable(table.cases, seconds, low, high, source, table.model)
 
 

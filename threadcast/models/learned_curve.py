@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -170,12 +169,11 @@ class LearnedCurve(BatchModel):
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
         known = [by_case(measurements) for measurements in observed]
-        for measured in chain.from_iterable(measured_at.values() for measured_at in known):
-            refuse_defect(measured)
+        knots = [knots_of(measured_at) for measured_at in known]
         learned = self._machines.get(machine.fingerprint) or self._unknown(ops, known, tuple(cases), machine)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) == len(ops):
-            return self._curves(ops, known, cases, learned, machine)
+            return with_measured(self._curves(ops, known, cases, learned, machine), knots)
         # the others need no forecast, and many samples take long
         seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
@@ -183,7 +181,7 @@ class LearnedCurve(BatchModel):
             found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
             seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
             source[wanting] = found.source
-        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
+        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
 
     def _curves(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],
@@ -200,7 +198,7 @@ class LearnedCurve(BatchModel):
             return self._interpolated(learned, found, known, cases)
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
-        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), map(knots_of, known))
+        return CurveTable(tuple(cases), seconds, low, high, source, self.name)
 
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
@@ -225,6 +223,9 @@ class LearnedCurve(BatchModel):
         return logs, spread
 
     def _corrected(self, forecast: Forecast, learned: MachineCurves) -> Floats:
+        if learned.correction is None:
+            return forecast.mean
+
         def of_some(some: Sequence[int]) -> Floats:
             return learned.log_seconds(forecast.rows(slice(some[0], some[-1] + 1)))
 

@@ -65,6 +65,8 @@ class MachineCurves:
         known = [op for op in ops if self.process is not None and op.kind in self._kinds]
         if self.process is None or not known:
             return by_trees(ops)
+        if self.share == 1:
+            return by_trees(ops)
         by_process = self.process.forecast(known) + work_per_thread(known, self.cases)
         if len(known) == len(ops) and self.share == 0:
             return by_process

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -95,11 +97,18 @@ def _run(tasks: list[Any], jobs: int, how: str) -> Iterator[Any]:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Within the block, linear algebra runs in one thread: on small matrices the others would wait more than work, and
-    on a busy machine hold the first one up by a factor of 50. Entering takes 5 ms."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
+    on a busy machine hold the first one up by a factor of 50."""
+    with _loaded_libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
         yield
+
+
+@lru_cache(maxsize=1)
+def _loaded_libraries(modules: int) -> Any:
+    """The libraries with threads of their own that are loaded; looked up again, which takes 3 ms and more, once the
+    number of imported `modules` has changed."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jobs: int) -> Floats:

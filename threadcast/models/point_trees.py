@@ -19,6 +19,7 @@ from threadcast.models.decision_trees import Trees
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import Features, joint_features
+from threadcast.models.tree_tables import CaseForecasts
 
 Library = Literal["xgboost", "hist_boosting"]
 
@@ -57,6 +58,7 @@ class PointTrees:
             raise InvalidInput(f"library={library!r} must be one of {', '.join(get_args(Library))}")
         self.library, self.shape, self.names, self.limits = library, shape, names, limits or MachineLimits()
         self._fitted: Any = None
+        self._of_cases: CaseForecasts | None = None
 
     def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
         """Learn targets (n_points,) from features (n_points, n_features)."""
@@ -64,6 +66,7 @@ class PointTrees:
         if self.library == "xgboost":
             self._fitted = unfitted.fit(features, targets)
             self._fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
+            self._of_cases = CaseForecasts(self._fitted)
         else:
             self._fitted = Trees.by_histograms(unfitted, features, targets)
         return self
@@ -79,8 +82,10 @@ class PointTrees:
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """Forecast log seconds, (n_ops, n_cases)."""
         features = joint_features(ops, machine, cases, self.names)
-        flat = self.forecast(features.reshape(-1, features.shape[2]))
-        return flat.reshape(len(ops), len(cases)) + self.limits.log_seconds(ops, machine, cases)
+        rooflines = self.limits.log_seconds(ops, machine, cases)
+        if self._of_cases is not None:
+            return rooflines + self._of_cases(features)
+        return rooflines + self.forecast(features.reshape(-1, features.shape[2])).reshape(rooflines.shape)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
         """The trees as files whose names begin with `prefix`."""
@@ -93,6 +98,7 @@ class PointTrees:
         if self.library == "xgboost":
             fresh = _make(self.library, self.shape, 1)
             self._fitted = boosted_trees.load(fresh, artefacts.content(files, f"{prefix}.ubj"), features=features)
+            self._of_cases = CaseForecasts(self._fitted)
             return self
         with artefacts.reading(f"{prefix}.npz"):
             self._fitted = Trees(artefacts.read_npz(files, f"{prefix}.npz"))

@@ -36,6 +36,9 @@ LEAST_SHARE = 0.01
 EXAMPLE_S = 2.0
 """Seconds for which `optimize` learns from an example before it returns. A convention."""
 
+_WAIT_S = 1.0
+"""Longest time in seconds between two calls of `learn`, which leaves the cores to a search for backends."""
+
 
 class _OptimizedModel:
     """What optimised calls and training steps have in common: reports, the choice of cores, and `close`."""
@@ -163,6 +166,7 @@ class OptimizedCall(_OptimizedModel):
         with self._optimized.hurry():
             while self._optimized.learning and time.monotonic() < end_s:
                 self(*args, **kwargs)
+                self._optimized.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
         return self
 
 

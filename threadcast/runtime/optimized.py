@@ -180,6 +180,11 @@ class Optimized:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
         return isinstance(self._last, Tuning) and self._last.learning
 
+    def wait(self, timeout_s: float) -> None:
+        """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""
+        if isinstance(self._last, Tuning):
+            self._last.wait(timeout_s)
+
     @contextmanager
     def hurry(self) -> Iterator[None]:
         """Within the context, learning may take any time."""

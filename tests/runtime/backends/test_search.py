@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -136,6 +137,19 @@ def test_a_search_is_over_when_its_process_ends(module: Two, folder: Path) -> No
         os.kill(worker, signal.SIGKILL)
         assert not list(_polled(search))
     assert search.left_out == {"every other backend": "the process that built it ended early"}
+
+
+def test_a_search_ends_where_the_program_cannot_be_handed_over(
+    module: Two, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", no_memory)
+    assert not found_by(search := search_for(module, ARGUMENTS))
+    reason = f"the program cannot be handed over: {os.strerror(errno.ENOSPC)}"
+    assert search.left_out == {"every backend": reason}
+    wait_until_gone(folder)
 
 
 def test_closing_ends_the_process_and_deletes_its_files(module: Two, folder: Path) -> None:

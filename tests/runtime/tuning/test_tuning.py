@@ -56,10 +56,11 @@ class Clock:
 
 
 class Found:
-    """A search for backends that has one, at its second look."""
+    """A search for backends that has one, after its first `looks` looks."""
 
-    def __init__(self, contender: Contender) -> None:
-        self._left, self.over = [None, contender], False
+    def __init__(self, contender: Contender, looks: int = 1) -> None:
+        self._left, self.over = [*[None] * looks, contender], False
+        self.waits = 0
 
     def start(self) -> None:
         """Nothing to start."""
@@ -70,6 +71,10 @@ class Found:
         self.over = not self._left
         return found
 
+    def wait(self, _: float) -> None:
+        """Count how often it is waited for."""
+        self.waits += 1
+
     def close(self) -> None:
         """No more."""
         self.over = True
@@ -77,7 +82,7 @@ class Found:
 
 @contextmanager
 def made(
-    clock: Clock, machine: Machine, folder: Path, *, backend: Contender | None = None,
+    clock: Clock, machine: Machine, folder: Path, *, backend: Contender | None = None, looks: int = 1,
     capture: Callable[[MemoryFormat], Captured] | None = None, 
     formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,),
 ) -> Iterator[Tuning]:  # fmt: skip
@@ -85,7 +90,7 @@ def made(
     found = Tuning(
         clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
         plans=PlanStore(folder, machine), fuse=False, clock=clock,
-        backends=None if backend is None else lambda _: Found(backend),
+        backends=None if backend is None else lambda _: Found(backend, looks),
     )  # fmt: skip
     with closing(found):
         yield found
@@ -149,6 +154,29 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         assert tuned.report.measuring
         run_until(tuned, lambda: not tuned.report.measuring)
         assert tuned.report.runs == "plan"
+
+
+def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_slower(
+    machine: Machine, tmp_path: Path
+) -> None:
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default), looks=400) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        run(tuned, 2 * DRIFT_STEPS)
+        clock.other_s *= 3
+        run_until(tuned, lambda: "slow" in tuned.report.verdicts or not tuned.learning)
+        assert "slow" in tuned.report.verdicts
+
+
+def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5) as tuned:
+        tuned.wait(1.0)
+        run_until(tuned, lambda: tuned._backends is not None)
+        search = tuned._backends
+        assert isinstance(search, Found)
+        assert search.waits == 0
+        tuned.wait(1.0)
+        assert search.waits == 1
 
 
 def test_a_memory_format_that_cannot_be_captured_is_left_out(machine: Machine, tmp_path: Path) -> None:

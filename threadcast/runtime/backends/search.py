@@ -100,6 +100,8 @@ class BackendSearch:
         self._slowness = 1.0
         """Seconds over those of a calm machine: by its load, then by the last piece of opening a way."""
         self._writing: threading.Thread | None = None
+        self._not_written: str | None = None
+        """Why the program could not be handed over; set by that thread."""
         self._flat: FlatModule | None = None
 
     @property
@@ -114,7 +116,7 @@ class BackendSearch:
                 if any(part.training for part in self._module.modules()):
                     raise CaptureError("the module is in training mode")
                 content = program_file(self._captured)
-                self._versions = WeightVersions(self._module)
+                self._versions = WeightVersions(self._captured)
             except (CaptureError, RuntimeError) as error:
                 self._end("every backend", str(error))
                 return
@@ -192,24 +194,26 @@ class BackendSearch:
 
     def _write_program(self, file: int, content: ProgramFile, questions: int) -> None:
         """Hand the program over, in a thread of low priority: BERT-base's 434 MB take 0.3 s."""
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        answer = REFUSED  # on which the other process ends, as `_receive` finds out
         try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
             for offset, part in content.parts():
                 while part and not self._over:
                     written = os.pwrite(file, part[:_PIECE_BYTES], offset)
                     part, offset = part[written:], offset + written
-        except OSError as error:  # memory ran out
-            _logger.warning("backends are left out: %s", error.strerror)
-            return
+            answer = PROGRAM_WRITTEN
+        except (OSError, MemoryError, RuntimeError) as error:  # memory ran out
+            self._not_written = f"the program cannot be handed over: {getattr(error, 'strerror', None) or error}"
         finally:
             os.close(file)
         with suppress(OSError):  # the process has ended
-            os.write(questions, bytes([PROGRAM_WRITTEN]))
+            os.write(questions, bytes([answer]))
 
     def _receive(self, found: bytes) -> None:
         """Take note of messages; nothing at all means that the other process has ended."""
         if not found:
-            self._leave_out("every other backend", "the process that built it ended early")
+            what = "every other backend" if self._not_written is None else "every backend"
+            self._leave_out(what, self._not_written or "the process that built it ended early")
             self._finish()
             return
         *lines, self._unread = (self._unread + found).split(b"\n")

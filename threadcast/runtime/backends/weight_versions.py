@@ -1,4 +1,4 @@
-"""Finds out whether a module's parameters and buffers still have the values that a backend has copied."""
+"""Finds out whether the tensors that a graph holds still have the values that a backend has copied."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from threadcast.capture.capture import Captured
 from threadcast.runtime.engines.native.library import loaded_library
 
 
 class WeightVersions:
-    """The current versions of a module's parameters, buffers and plain tensor attributes, to compare before each call.
+    """The current versions of all tensors that a captured graph holds, to compare before each call.
+
+    These are the module's parameters and buffers, and whatever other tensors it read: attributes, also within lists,
+    dictionaries or tuples, globals, and variables of closures.
 
     PyTorch's version counters show writes by in-place operators, optimizers, `load_state_dict` and optimised training
     steps. PyTorch does not count writes by way of `.data` or of a NumPy array that shares the memory. To find those,
@@ -24,9 +28,8 @@ class WeightVersions:
 
     SAMPLES = 2
 
-    def __init__(self, module: nn.Module) -> None:
-        plain = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
-        self._tensors = [*module.parameters(), *module.buffers(), *plain]
+    def __init__(self, captured: Captured) -> None:
+        self._tensors = [value for value in captured.held.values() if isinstance(value, Tensor)]
         self._versions = [tensor._version for tensor in self._tensors]
         library = loaded_library()
         self._unwritten = None if library is None else library.Unwritten(self._tensors)

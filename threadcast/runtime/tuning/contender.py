@@ -63,6 +63,10 @@ class Backends(Protocol):
         """Return a contender that is new and ready to run; None where there is none yet."""
         ...
 
+    def wait(self, timeout_s: float) -> None:
+        """Return when `poll` has something to do, or after `timeout_s` seconds."""
+        ...
+
     def close(self) -> None:
         """End the search; contenders that it returned go on."""
         ...

@@ -270,7 +270,7 @@ class TuningMachine:
         self.moves.expect("a backend", State.SETTLED)
         self.moves.to(State.COMPARING, f"{contender} is ready")
         self._pending = None
-        self.challenger, self._guard = contender, Guard()
+        self.challenger, self._guard = contender, Guard(at_once=False)  # it was near the fastest when it was built
         return (do.Unsettle(further=True),)
 
     def stale(self, contender: ContenderId) -> Instructions:

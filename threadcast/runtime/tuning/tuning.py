@@ -156,6 +156,14 @@ class Tuning:
         searching = self._make_backends is not None or self._backends is not None or bool(self._instructions)
         return searching or state is not State.SETTLED or self._states.pending_variant is not None
 
+    def wait(self, timeout_s: float) -> None:
+        """Leave the cores to a search for backends until it has something to tell, or for `timeout_s` seconds.
+
+        Returns at once where nothing but calls can tell what runs fastest.
+        """
+        if self._states.state is State.SETTLED and self._backends is not None:
+            self._backends.wait(timeout_s)
+
     @property
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""

@@ -1,0 +1,23 @@
+"""Models that `torch.compile(backend="threadcast")` runs, each beside a copy that eager PyTorch runs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from threadcast.runtime.compile_backend import backend
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """Each test begins and ends without compiled code; `backend` is known by its name, also where not installed."""
+    registered = torch._dynamo.backends.registry
+    if "threadcast" not in registered.list_backends(exclude_tags=()):
+        registered.register_backend(backend, name="threadcast")
+    torch._dynamo.reset()
+    gc.collect()  # graphs hold themselves in cycles
+    yield
+    torch._dynamo.reset()

@@ -1,0 +1,82 @@
+"""`torch.compile(model, backend="threadcast")`: graphs for inference, forward and backward pass, each run by a plan.
+
+PyTorch (Dynamo and AOTAutograd) divides a program into graphs of operators, differentiates them, and runs everything
+between them: optimizers, hooks, clipping, accumulation. Each graph is a `GraphCalls`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+from weakref import WeakSet
+
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._guards import CompileContext
+from torch.fx import GraphModule
+
+from threadcast.capture.fake_tensors import load_fake_tensors
+from threadcast.capture.program import Phase
+from threadcast.core import Machine, read_machine
+from threadcast.runtime.compile_options import CompileOptions
+from threadcast.runtime.graph_calls import GraphCalls
+from threadcast.threads.memory import keep_freed_memory
+
+_graphs: WeakSet[GraphCalls] = WeakSet()
+
+
+def compiled_graphs() -> list[GraphCalls]:
+    """Return the graphs of this process that `torch.compile` has given to this backend and still holds, by title."""
+    return sorted(_graphs, key=lambda graph: graph.title)
+
+
+def backend(
+    graph: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
+
+    InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle runs as it is, with a warning.
+    """
+    chosen = CompileOptions.of(mode, options)
+    machine = _machine(chosen.cores)
+    compiled = aot_autograd(
+        fw_compiler=partial(_compiled, machine, chosen, "forward"),
+        bw_compiler=partial(_compiled, machine, chosen, "backward"),
+        inference_compiler=partial(_compiled, machine, chosen, "inference"),
+    )
+    try:
+        found: Callable[..., Any] = compiled(graph, example_inputs)
+    except TorchDynamoException:  # Dynamo's own way to try again
+        raise
+    except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
+        reason = str(error).strip().splitlines()[:1]
+        warnings.warn(
+            f"threadcast runs a graph as PyTorch does: AOTAutograd raised {type(error).__name__}: {''.join(reason)}",
+            stacklevel=2,
+        )
+        return graph.forward
+    return found
+
+
+def _compiled(
+    machine: Machine, options: CompileOptions, role: str, graph: GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Return what runs a graph of operators below autograd."""
+    if not any(node.op == "call_function" for node in graph.graph.nodes):
+        return make_boxed_func(graph.forward)
+    phase: Phase = "backward" if role == "backward" else "forward"
+    number = CompileContext.current_compile_id()
+    calls = GraphCalls(graph, machine, options, title=f"torch.compile {number}, {role}", phase=phase)
+    _graphs.add(calls)
+    return make_boxed_func(calls)
+
+
+@lru_cache(maxsize=8)
+def _machine(cores: int | None) -> Machine:
+    keep_freed_memory()
+    load_fake_tensors()
+    return read_machine(cores=cores)

@@ -1,0 +1,196 @@
+"""Runs one graph that AOTAutograd has made, by PyTorch or by a plan, whichever is faster for its inputs."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from threadcast.capture.capture import capture_graph
+from threadcast.capture.program import Phase
+from threadcast.core import Core, Machine
+from threadcast.core.errors import CaptureError
+from threadcast.core.settings import Settings
+from threadcast.runtime.call_kinds import CallKind
+from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.compile_options import CompileOptions
+from threadcast.runtime.fallback import Fallback, why_not_captured
+from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.step_forecasts import store_of
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.short_calls import ShortCalls
+from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
+from threadcast.runtime.verification.functional import FunctionalShadow
+from threadcast.runtime.verification.shadow import shadow_step
+from threadcast.threads.this_process import this_process
+
+
+class GraphCalls:
+    """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
+
+    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. The
+    calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the graph does in PyTorch, with a
+    warning that says why. May be called from several threads, which wait for each other.
+    """
+
+    def __init__(
+        self, graph: GraphModule, machine: Machine, options: CompileOptions, *, title: str, phase: Phase = "forward"
+    ) -> None:
+        self.title = title
+        self._graph, self._phase, self._options = graph.forward, phase, options
+        self._shadowed = FunctionalShadow(self._as_pytorch)
+        settings = Settings.read()
+        self._table = CallTable(settings["engine.most_bytes"])
+        self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
+        self._feedback, self._folder = store_of(settings), settings["engine.plans"]
+        self._format = ModelFormat(None)
+        self._calls = 0
+        self._lock = RLock()
+        self._warned: set[str] = set()
+        self._process = os.getpid()
+        self._steps = this_process().steps
+        self._steps.ask_learning(self._learning)
+        self.machine = machine
+        self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if os.getpid() != self._process:  # a fork has none of the threads
+            return self._as_pytorch(*arguments)
+        with self._lock:
+            if self._phase == "backward":
+                return self._run(arguments)
+            with self._steps.step():
+                return self._run(arguments)
+
+    @property
+    def reports(self) -> list[Report]:
+        """One report for each kind of inputs: what runs it and why. In order of first use."""
+        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
+
+    def close(self) -> None:
+        """End the threads that run the graph; a later call measures anew."""
+        with self._lock:
+            self._table.close()
+
+    def _run(self, arguments: tuple[Any, ...]) -> Any:
+        reason = why_not_captured(())
+        if reason is not None:
+            return self._as_pytorch(*arguments) if _is_first_run() else self._fallen_back(reason, arguments)
+        kind = _kind_of(arguments)
+        found = self._found(kind)
+        if found is None and self._short.wants(kind, further=len(self._table) > 0):
+            began_s = time.perf_counter()
+            result = self._as_pytorch(*arguments)
+            self._short.ran(kind, time.perf_counter() - began_s)
+            return result
+        runner = self._new(kind, arguments) if found is None else found
+        if isinstance(runner, Fallback):
+            return self._fallen_back(runner.reason, arguments)
+        every = self._options.verify_every
+        self._calls += 1
+        if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
+            return shadow_step(self._shadowed, runner, arguments, runner.captured, lambda: runner.ran)
+        return runner(*arguments)
+
+    def _found(self, kind: CallKind) -> Tuning | Fallback | None:
+        """What runs calls of this kind on the cores of now; None where that has to be found out."""
+        found = self._table.find(kind)
+        if self.cores.whole or isinstance(found, Fallback):
+            return found
+        follows = isinstance(found, Tuning) and found.follows
+        if follows and not self.cores.has_more:
+            return found
+        others_follow = any(tuning.follows for tuning in self._table.tunings)
+        if self.cores.unchanged and (self.cores.has_more or not others_follow):
+            self._table.close()
+            self.machine = self.cores.adopt()
+            return None
+        return found if follows else _OTHER_CORES
+
+    def _new(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
+        """Find out what is to run calls of this kind."""
+        short = self._short.why_left_alone(kind)
+        runner = self._tuning(kind, arguments) if short is None else Fallback(short)
+        if short is not None:
+            self._warned.add(short)  # nobody needs to do anything about it
+        self._table.add(kind, runner)
+        if isinstance(runner, Tuning):
+            self.cores.pass_to(runner.resize)
+        return runner
+
+    def _tuning(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
+        strange = why_not_captured([_without_gradient(value) for value in arguments])
+        if strange is not None:
+            return Fallback(strange)
+        try:
+            return Tuning(
+                self._as_pytorch,
+                lambda _: capture_graph(self._graph, arguments, phase=self._phase),
+                self._format,
+                (MemoryFormat.AS_GIVEN,),
+                self.machine,
+                call=(self.title, kind.arguments),
+                plans=PlanStore(self._folder, self.machine, among=f"graph, fused: {self._options.fuse}"),
+                fuse=self._options.fuse,
+                checked=self._shadowed,
+                store=self._feedback,
+                like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
+                warm_up=WarmUp(Allowance(self._options.tuning_share), eager_s=self._short.take(kind)),
+            )
+        except CaptureError as error:
+            return Fallback(str(error))
+
+    def _as_pytorch(self, *arguments: Any) -> Any:
+        with torch.no_grad():
+            return self._graph(*arguments)
+
+    def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast runs a graph as PyTorch does: {reason}", stacklevel=2)
+        return self._as_pytorch(*arguments)
+
+    def _resized(self, cores: Sequence[Core]) -> None:
+        for tuning in self._table.tunings:
+            tuning.resize(cores)
+
+    def _learning(self) -> str:
+        """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
+        learning = sum(report.measuring for report in self.reports)
+        return f"{self.title}: measuring" if learning else ""
+
+
+_OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
+
+
+def _kind_of(arguments: tuple[Any, ...]) -> CallKind:
+    """The kind of a call: shapes, types and strides of tensors, the values of all others.
+
+    Nothing is written, so that tensors may share memory in whichever way.
+    """
+    described = tuple(
+        [(value.shape, value.dtype, value.stride()) if isinstance(value, Tensor) else value for value in arguments]
+    )
+    return CallKind(described, None, None, torch.get_default_dtype())
+
+
+def _is_first_run() -> bool:
+    """Whether AOTAutograd examines the operators of the first run of a graph, by a mode of its own."""
+    modes = _get_current_dispatch_mode_stack()
+    return len(modes) == 1 and type(modes[0]).__module__.startswith("torch._functorch.")
+
+
+def _without_gradient(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) and type(value) in (Tensor, torch.nn.Parameter) else value
