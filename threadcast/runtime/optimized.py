@@ -32,7 +32,7 @@ from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, traced_step
-from threadcast.runtime.tuning.contender import Backends, Contender
+from threadcast.runtime.tuning.contender import Contender, MakeBackends
 from threadcast.runtime.tuning.plan_maker import Planner
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
@@ -50,7 +50,7 @@ class Optimized:
     `shadowed` holds the call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments.
     `capture(arguments, model_format)` returns the graph of one call in the current memory format. `watched` are the
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
-    in, such as a loss. `backends(arguments, cores)` returns further contenders; the text `among` names them. `name`
+    in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
     identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
     of cores to use (None: all that the process has).
     """
@@ -65,7 +65,7 @@ class Optimized:
         title: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        backends: Callable[[tuple[Any, ...], int], Callable[[Captured], Backends] | None] = lambda *_: None,
+        backends: Callable[[int], MakeBackends | None] = lambda _: None,
         among: str = "",
         most: int | None = None,
     ) -> None:
@@ -259,7 +259,7 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments),
                 plans=PlanStore(self._folder, self.machine, among=self._among),
-                backends=self._backends(arguments, len(self.machine)),
+                backends=self._backends(len(self.machine)),
                 fuse=self._fuse,
                 checked=self._shadowed,
                 store=self._feedback,

@@ -29,7 +29,7 @@ from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Backends, Contender, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Backends, MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -45,6 +45,9 @@ from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 from threadcast.threads.this_process import this_process
+
+_PAUSE_S = 0.05
+"""Seconds after which it is looked again whether another search for backends has ended."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -81,7 +84,7 @@ class Tuning:
         *,
         call: object,
         plans: PlanStore,
-        backends: Callable[[Captured], Backends] | None = None,
+        backends: MakeBackends | None = None,
         fuse: bool = True,
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
@@ -127,6 +130,8 @@ class Tuning:
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
+        if self._make_backends is not None and difference is None and self._states.may_search_backends():
+            self._search_backends(self._make_backends, arguments, result)
         self._observe(timed, self._clock() - began_s, difference)
         return result
 
@@ -161,8 +166,10 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._states.state is State.SETTLED and self._backends is not None:
+        if self._backends is not None and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
+        elif self._make_backends is not None and self._states.may_search_backends():  # another search is at work
+            time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
     def ran(self) -> Ran | None:
@@ -286,39 +293,44 @@ class Tuning:
                 self._give_up(reason)
         return ()
 
+    def _search_backends(self, make: MakeBackends, arguments: tuple[Any, ...], result: Any) -> None:
+        """Begin the search for backends by the example of a step and its result."""
+        try:
+            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
+            if captured is None:
+                self._make_backends = None
+                return
+            self._backends = make(captured, arguments, result)
+            if self._backends is not None:
+                self._make_backends = None
+                self._states.searches_backends()
+                self._format.set(MemoryFormat.AS_GIVEN)
+                self._backends.start()
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            self._leave_backends(error)
+
     def _look_for_backends(self) -> None:
-        """Begin the search for backends, or report what it has found."""
-        if self._make_backends is not None and not self._states.may_search_backends():
+        """Report what the search for backends has found."""
+        if self._backends is None:
             return
         try:
-            found = self._found_backend()
-        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            _logger.warning("backends are left out: %s", error)
-            if self._backends is not None:
-                self._backends.close()
-            self._make_backends = self._backends = None
+            found = self._backends.poll(unlimited=self._warm_up.unlimited)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._leave_backends(error)
             return
+        if self._backends.over:
+            self._backends = None
+            if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
+                self._stored.add_tried(variant_plan, self._tried)
         if found is not None:
             self._contenders.add(found)
             self._carry_out(self._states.found_backend(found.id))
 
-    def _found_backend(self) -> Contender | None:
-        """Begin the search, or return what it has found."""
-        if self._make_backends is not None:
-            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
-            if captured is not None:
-                self._format.set(MemoryFormat.AS_GIVEN)
-                self._backends = self._make_backends(captured)
-                self._backends.start()
-            self._make_backends = None
-        elif self._backends is not None:
-            found = self._backends.poll()
-            if self._backends.over:
-                self._backends = None
-                if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
-                    self._stored.add_tried(variant_plan, self._tried)
-            return found
-        return None
+    def _leave_backends(self, error: Exception) -> None:
+        _logger.warning("backends are left out: %s", error)
+        if self._backends is not None:
+            self._backends.close()
+        self._make_backends = self._backends = None
 
     @property
     def _tried(self) -> frozenset[Extra]:
