@@ -29,10 +29,11 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_warm_up import SharedWarmUp
+from threadcast.runtime.shared_learning import allowance, planner_for
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.threads.this_process import this_process
@@ -52,6 +53,7 @@ class GraphCalls:
     ) -> None:  # fmt: skip
         self.number, self.title = number, title
         self._graph, self._phase, self._options = graph.forward, phase, options
+        self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
@@ -95,7 +97,9 @@ class GraphCalls:
         if found is None and self._short.wants(kind, further=len(self._table) > 0):
             began_s = time.perf_counter()
             result = self._as_pytorch(*arguments)
-            self._short.ran(kind, time.perf_counter() - began_s)
+            seconds = time.perf_counter() - began_s
+            self._short.ran(kind, seconds)
+            self._allowance.ran_eager(seconds)
             return result
         runner = self._new(kind, arguments) if found is None else found
         if isinstance(runner, Fallback):
@@ -149,7 +153,9 @@ class GraphCalls:
                 checked=self._shadowed,
                 store=self._feedback,
                 like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-                warm_up=SharedWarmUp(self._options.tuning_share, eager_s=self._short.take(kind)),
+                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
+                planner=planner_for(self.machine),
+                title=self.title,
             )
         except CaptureError as error:
             return Fallback(str(error))
