@@ -20,12 +20,13 @@ from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.traced_step import timeline_page
-from threadcast.runtime.tuning.contender import Backends, Contender
+from threadcast.runtime.tuning.contender import Contender, MakeBackends
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
@@ -123,10 +124,14 @@ class OptimizedCall(_OptimizedModel):
         settings = Settings.read()
         share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
 
-        def of_backends(arguments: tuple[Any, ...], cores: int) -> Callable[[Captured], Backends] | None:
+        slot = SearchSlot()
+
+        def of_backends(cores: int) -> MakeBackends | None:
             if not backends or model is None:
                 return None
-            return lambda captured: BackendSearch(model, arguments, captured, cores, share=share, history=history)
+            return lambda captured, arguments, result: slot.fill(
+                lambda: BackendSearch(model, arguments, captured, cores, result=result, share=share, history=history)
+            )
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with torch.no_grad():
@@ -141,6 +146,7 @@ class OptimizedCall(_OptimizedModel):
             capture,
             machine,
             name=name,
+            title=self._title,
             watched=(model, None),
             functions=(function,),
             backends=of_backends,
@@ -202,8 +208,9 @@ class OptimizedStep(_OptimizedModel):
         self._title = f"training of {_short_name(model)} by {type(optimizer).__name__}"
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
         self._optimized = Optimized(
-            shadowed, capture, machine, name=name, watched=(model, optimizer), functions=(loss,), most=most
-        )
+            shadowed, capture, machine, name=name, title=self._title, watched=(model, optimizer), functions=(loss,),
+            most=most,
+        )  # fmt: skip
         this_process().steps.ask_learning(self._learning)
 
     def __call__(self, *arguments: Any) -> Tensor:

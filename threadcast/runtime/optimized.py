@@ -32,10 +32,11 @@ from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, traced_step
-from threadcast.runtime.tuning.contender import Backends, Contender
+from threadcast.runtime.tuning.contender import Contender, MakeBackends
+from threadcast.runtime.tuning.plan_maker import Planner
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.warm_up import WarmUp
+from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
@@ -49,9 +50,9 @@ class Optimized:
     `shadowed` holds the call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments.
     `capture(arguments, model_format)` returns the graph of one call in the current memory format. `watched` are the
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
-    in, such as a loss. `backends(arguments, cores)` returns further contenders; the text `among` names them. `name`
-    identifies the call in stored plans, for other processes. `most` is the largest number of cores to use (None: all
-    that the process has).
+    in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
+    identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
+    of cores to use (None: all that the process has).
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Optimized:
         machine: Machine,
         *,
         name: str,
+        title: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        backends: Callable[[tuple[Any, ...], int], Callable[[Captured], Backends] | None] = lambda *_: None,
+        backends: Callable[[int], MakeBackends | None] = lambda _: None,
         among: str = "",
         most: int | None = None,
     ) -> None:
@@ -82,7 +84,9 @@ class Optimized:
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
-        self._share: float = settings["engine.tuning_share"]
+        self._allowance = Allowance(settings["engine.tuning_share"])
+        self._capture_s = 0.0
+        """Seconds that the last capture took."""
         self._feedback = store_of(settings)
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._timed: CallKind | None = None
@@ -90,7 +94,8 @@ class Optimized:
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
-        self._name = name
+        self._name, self._title = name, title
+        self._planner = Planner(machine)
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
@@ -144,7 +149,8 @@ class Optimized:
             found = None
         if found is not None:
             return found
-        if not now and self._short.wants(kind, further=len(self._table) > 0):
+        further = len(self._table) > 0
+        if not now and (self._short.wants(kind, further=further) or (further and not self._may_capture())):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
                 self._warn(f"kinds of calls that came once: {differences(kind, self._table.kinds)}")
             self._timed = kind
@@ -181,15 +187,13 @@ class Optimized:
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """Within the context, learning may take any time, for the kinds of arguments so far."""
-        before = [(tuning.report.warm_up, tuning.report.warm_up.share) for tuning in self._table.tunings]
-        for warm_up, _ in before:
-            warm_up.share = 1.0
+        """Within the context, learning may take any time."""
+        with self._lock:
+            share, self._allowance.share = self._allowance.share, 1.0
         try:
             yield
         finally:
-            for warm_up, share in before:
-                warm_up.share = share
+            self._allowance.share = share
 
     def traced_step(self) -> TracedStep:
         """Run a traced step by the plan that ran the last call, and restore all that it changes.
@@ -216,7 +220,9 @@ class Optimized:
         self._timed = None
         began_s = time.perf_counter()
         result = self._as_given(*arguments)
-        self._short.ran(kind, time.perf_counter() - began_s)
+        seconds = time.perf_counter() - began_s
+        self._short.ran(kind, seconds)
+        self._allowance.ran_eager(seconds)
         return result
 
     def _with_other_cores(self, found: Tuning | Fallback | None) -> Tuning | Fallback | None:
@@ -229,6 +235,7 @@ class Optimized:
         if self.cores.unchanged and (self.cores.has_more or not others_follow):
             self.close()
             self.machine = self.cores.adopt()
+            self._planner = Planner(self.machine)
             return None
         if isinstance(found, Tuning) and found.follows:
             return found
@@ -237,6 +244,10 @@ class Optimized:
     def _resized(self, cores: Sequence[Core]) -> None:
         for tuning in self._table.tunings:
             tuning.resize(cores)
+
+    def _may_capture(self) -> bool:
+        """Whether learning may take the time of one more capture."""
+        return self._allowance.allows(self._capture_s)
 
     def _tuning(self, arguments: tuple[Any, ...], kind: CallKind) -> Tuning | Fallback | FirstCall:
         try:
@@ -248,12 +259,14 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments),
                 plans=PlanStore(self._folder, self.machine, among=self._among),
-                backends=self._backends(arguments, len(self.machine)),
+                backends=self._backends(len(self.machine)),
                 fuse=self._fuse,
                 checked=self._shadowed,
                 store=self._feedback,
                 like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-                warm_up=WarmUp(self._share, eager_s=self._short.take(kind)),
+                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
+                planner=self._planner,
+                title=self._title,
             )
         except FirstStepMissing:
             return FIRST_CALL
@@ -266,9 +279,11 @@ class Optimized:
             return Fallback(str(error))
 
     def _captured(self, arguments: tuple[Any, ...], memory_format: MemoryFormat) -> Captured:
+        began_s = time.perf_counter()
         self._format.set(memory_format)
         captured = self._capture(arguments, self._format)
         self._watch.renew()  # capturing makes an optimizer's missing state
+        self._capture_s = time.perf_counter() - began_s
         return captured
 
     def _observed(self) -> Observation:

@@ -149,6 +149,14 @@ def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_the
     assert min(runs[:-1]) >= 6, "five milliseconds of steps that count after one or more that do not"
 
 
+def test_a_disturbed_first_pair_ends_a_comparison_only_where_nothing_is_known_of_the_plan() -> None:
+    def disturbed() -> World:
+        return World(lambda step: 1.0, lambda step: 10.0 if step < 6 else 0.5)
+
+    assert disturbed().run_to_verdict().pairs == 1
+    assert disturbed().run_to_verdict(at_once=False).kept == "plan"
+
+
 def test_without_a_difference_the_default_is_kept_in_the_end() -> None:
     rng = np.random.default_rng(1)
     world = World(lambda step: rng.uniform(0.9, 1.1), lambda step: rng.uniform(0.9, 1.1))

@@ -16,6 +16,7 @@ from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP, LookSc
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
 from threadcast.runtime.tuning.drift import DRIFT_LIMIT, DRIFT_STEPS
+from threadcast.runtime.tuning.expected_costs import BESIDE_S
 from threadcast.runtime.tuning.instructions import (
     Capture,
     ContenderStep,
@@ -31,13 +32,14 @@ from threadcast.runtime.tuning.instructions import (
     Store,
     UsePlan,
 )  # fmt: skip
-from threadcast.runtime.tuning.machine import BESIDE_S, TuningMachine
+from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.plan_search import Meanwhile
 from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
-from threadcast.runtime.tuning.warm_up import START_S, WarmUp
+from threadcast.runtime.tuning.warm_up import START_S, Allowance, WarmUp
 
 LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 AS_GIVEN, CHANNELS_LAST = Variant(MemoryFormat.AS_GIVEN), Variant(MemoryFormat.CHANNELS_LAST)
+FUSED = Variant(MemoryFormat.AS_GIVEN, fused=True)
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +86,10 @@ def check_invariants(machine: TuningMachine) -> None:
 class Shell:
     """Carries out instructions as `Tuning` does, without running anything."""
 
-    def __init__(self, machine: TuningMachine, *, captures: Any = True, backends: int = 0) -> None:
-        self.machine, self.captures, self.backends = machine, captures, backends
+    def __init__(
+        self, machine: TuningMachine, *, captures: Any = True, backends: int = 0, compiled: bool = True
+    ) -> None:  # fmt: skip
+        self.machine, self.captures, self.backends, self.compiled = machine, captures, backends, compiled
         self.done: list[Instruction] = []
         self.planning: Variant | None = None
 
@@ -94,7 +98,7 @@ class Shell:
         if self.machine.state is State.SETTLED and self.backends:
             self.backends -= 1
             self.carry_out(self.machine.found_backend(backend(f"backend {self.backends}")))
-        self.carry_out(self.machine.due())
+        self.carry_out(self.machine.due(compiled=self.compiled))
 
     def carry_out(self, instructions: Instructions) -> None:
         waiting = list(instructions)
@@ -121,9 +125,10 @@ class World(Shell):
     """Each contender and each plan takes its own time."""
 
     def __init__(
-        self, machine: TuningMachine, seconds: dict[ContenderId, float], *, captures: Any = True, backends: int = 0
-    ) -> None:
-        super().__init__(machine, captures=captures, backends=backends)
+        self, machine: TuningMachine, seconds: dict[ContenderId, float], *, captures: Any = True, backends: int = 0,
+        compiled: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(machine, captures=captures, backends=backends, compiled=compiled)
         self.seconds, self.now_s, self.ran = seconds, 0.0, list[ContenderId]()
 
     def run(self, steps: int = 1, **observed: Any) -> None:
@@ -157,7 +162,7 @@ def settled(seconds: dict[ContenderId, float], *, formats: int = 2, **more: Any)
     machine = TuningMachine(list(MemoryFormat)[:formats], LOOKS, fuse=more.pop("fuse", True))
     world = World(machine, seconds, **more)
     world.carry_out(machine.start())
-    world.run_until(lambda: machine.state is State.SETTLED and not world.backends)
+    world.run_until(lambda: machine.state is State.SETTLED and machine.tried_fused and not world.backends)
     return world
 
 
@@ -228,12 +233,63 @@ def test_a_stored_plan_runs_at_once_until_it_is_slower_than_it_was() -> None:
     world = World(machine, {plan_of(AS_GIVEN): 1.0})
     world.carry_out(machine.start(stored=AS_GIVEN, step_s=1.0))
     world.run(3 * DRIFT_STEPS)
-    assert (machine.state, set(world.ran)) == (State.RESUMED, {plan_of(AS_GIVEN)})
+    assert (machine.state, set(world.ran)) == (State.SETTLED, {plan_of(AS_GIVEN)})
     world.seconds = {plan_of(AS_GIVEN): 2.0}
+    world.run(DRIFT_STEPS)
+    assert machine.state is State.COMPARING
+    world.run_to(State.SETTLED)
+    assert machine.best == DEFAULT
+
+
+def test_a_stored_plan_that_is_slower_than_it_was_is_made_anew() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False)
+    world = World(machine, {plan_of(AS_GIVEN): 2.0})
+    world.carry_out(machine.start(stored=AS_GIVEN, step_s=1.0))
     world.run(DRIFT_STEPS)
     assert machine.state is State.WAITING
     world.run_to(State.SETTLED)
     assert machine.best == DEFAULT
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_what_was_not_tried_beside_a_stored_plan_is_tried(fuse: bool) -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=True)
+    world = World(machine, {plan_of(FUSED): 0.5, backend("backend 0"): 0.1}, backends=1)
+    world.carry_out(machine.start(stored=AS_GIVEN, step_s=1.0, fuse=fuse))
+    world.run(200)
+    assert (Capture(FUSED) in world.done) == fuse
+    assert Capture(AS_GIVEN) not in world.done
+    assert machine.best == backend("backend 0")
+
+
+def test_a_plan_of_other_shapes_that_has_become_slow_is_made_anew() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=True)
+    world = World(machine, {plan_of(AS_GIVEN): 0.5})
+    world.carry_out(machine.start(like=AS_GIVEN))
+    world.run(3 * DRIFT_STEPS)
+    assert (machine.state, machine.best, MakePlan(AS_GIVEN) in world.done) == (State.SETTLED, plan_of(AS_GIVEN), False)
+    world.seconds = {plan_of(AS_GIVEN): 2.0}
+    world.run(DRIFT_STEPS)
+    world.run_to(State.SETTLED)
+    assert MakePlan(AS_GIVEN) in world.done
+
+
+def test_a_plan_of_other_shapes_that_is_slower_makes_way_for_a_search() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False)
+    world = World(machine, {plan_of(AS_GIVEN): 2.0})
+    world.carry_out(machine.start(like=AS_GIVEN))
+    world.run_to(State.SETTLED)
+    assert MakePlan(AS_GIVEN) in world.done
+
+
+def test_a_plan_waits_while_the_planner_makes_another() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False)
+    world = World(machine, {})
+    world.carry_out(machine.start())
+    world.run_until(lambda: machine.state is State.PLANNING)
+    assert (machine.due(planner_free=False), machine.planning) == ((), False)
+    assert machine.due(planner_free=True) == (MakePlan(AS_GIVEN),)
+    assert machine.planning
 
 
 @pytest.mark.parametrize("wrong", [plan_of(AS_GIVEN), backend("backend 0")], ids=str)
@@ -283,13 +339,10 @@ def test_an_event_out_of_turn_tells_the_history() -> None:
             event()
 
 
-FUSED = Variant(MemoryFormat.AS_GIVEN, fused=True)
-
-
 @pytest.mark.parametrize(("far_slower", "more_s"), [(0.12, 0.1), (1.0, 4.0)])
 def test_learning_loses_no_more_time_than_it_may(far_slower: float, more_s: float) -> None:
     share = 0.05
-    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(share))
+    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(Allowance(share)))
     seconds = {
         plan_of(AS_GIVEN): 0.08, DEFAULT: 0.1, plan_of(CHANNELS_LAST): 0.11, plan_of(FUSED): 0.085,
         eager_in(MemoryFormat.CHANNELS_LAST): far_slower,
@@ -300,24 +353,33 @@ def test_learning_loses_no_more_time_than_it_may(far_slower: float, more_s: floa
     for _ in range(5_000):
         world.run()
         worst = max(worst, machine.warm_up.lost_s - max(START_S, share * machine.warm_up.seconds))
-    assert machine.state is State.SETTLED
+    assert (machine.state, machine.tried_fused) == (State.SETTLED, True)
     assert machine.best == plan_of(AS_GIVEN)
     assert worst < more_s, "not more than what a few steps were not expected to take"
 
 
 def test_what_runs_beside_the_calls_begins_once_its_cost_may_be_lost() -> None:
-    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=True, warm_up=WarmUp(0.05))
-    world = World(machine, {DEFAULT: 0.1, plan_of(AS_GIVEN): 0.08})
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=True, warm_up=WarmUp(Allowance(0.05)))
+    world = World(machine, {DEFAULT: 0.1, plan_of(AS_GIVEN): 0.08}, compiled=False)
     world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    assert Capture(FUSED) not in world.done, "the plan is in use and stored before"
     world.run_until(lambda: Capture(FUSED) in world.done)
     assert 0.05 * machine.warm_up.seconds > 0.75 * BESIDE_S, "looks faster than the best way had gained the rest"
-    world.run_to(State.SETTLED)
     world.run_until(machine.may_search_backends)
+    machine.searches_backends()
     assert not machine.may_search_backends(), "the first one's cost is counted"
 
 
+def test_fused_operators_that_are_compiled_cost_nothing_beforehand() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=True, warm_up=WarmUp(Allowance(0.0)))
+    world = World(machine, {DEFAULT: 0.01, plan_of(AS_GIVEN): 0.008})
+    world.carry_out(machine.start())
+    world.run_until(lambda: Capture(FUSED) in world.done)
+
+
 def test_without_any_share_learning_ends_after_its_first_second() -> None:
-    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(0.0))
+    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(Allowance(0.0)))
     world = World(machine, {DEFAULT: 1.0})
     world.carry_out(machine.start())
     world.run(500)
@@ -353,12 +415,11 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         formats=st.permutations(list(MemoryFormat)), both=st.booleans(), fuse=st.booleans(),
         backends=st.integers(0, 2), known=st.booleans(), stored=st.none() | st.floats(0.01, 10.0),
-        other_format=st.booleans(),
-        can_fuse=st.booleans(),
+        other_format=st.booleans(), can_fuse=st.booleans(), like=st.booleans(),
     )  # fmt: skip
     def begin(
         self, formats: list[MemoryFormat], both: bool, fuse: bool, backends: int, known: bool, stored: float | None,
-        other_format: bool, can_fuse: bool,
+        other_format: bool, can_fuse: bool, like: bool,
     ) -> None:  # fmt: skip
         formats = formats[: 1 + both]
         self.machine = TuningMachine(formats, LOOKS, fuse=fuse, known=known)
@@ -368,7 +429,9 @@ class AnyOrder(RuleBasedStateMachine):
             captures=lambda variant: variant == variants[0] or (can_fuse if variant.fused else other_format),
         )  # fmt: skip
         self.now_s, self.steps = 0.0, 0
-        start = {} if stored is None else {"stored": variants[0], "step_s": stored}
+        start = {"like": variants[0]} if like else {}
+        if stored is not None:
+            start = {"stored": variants[0], "step_s": stored}
         self.shell.carry_out(self.machine.start(**start))  # type: ignore[arg-type]
 
     def _running(self) -> bool:
@@ -425,9 +488,9 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self._running() and self.machine.contenders[-1:] not in ((), (DEFAULT,)))
     @rule()
     def differ(self) -> None:
-        wrong, resumed = self.machine.contenders[-1], self.machine.state is State.RESUMED
         self.shell.look()
-        wrong, resumed = self.machine.contenders[-1], self.machine.state is State.RESUMED
+        wrong = self.machine.contenders[-1]
+        resumed = self.machine.state is State.RESUMED or wrong == self._like()
         if isinstance(self.machine.next_runner(), SearchStep):
             return
         self._step(1.0, difference="differs")
@@ -455,6 +518,10 @@ class AnyOrder(RuleBasedStateMachine):
             opened = {one.contender for one in self.shell.done if isinstance(one, Open)}
             settled_on = {one.contender for one in self.shell.done if isinstance(one, Settle)}
             assert all(one in opened or one.kind in (Kind.DEFAULT, Kind.BACKEND) for one in settled_on - self._stored())
+
+    def _like(self) -> ContenderId | None:
+        """The plan of calls of other shapes, while it is compared or runs."""
+        return None if self.machine._like is None else plan_of(self.machine._like)
 
     def _stored(self) -> set[ContenderId]:
         first = self.machine.moves.history[:1]

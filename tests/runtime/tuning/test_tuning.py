@@ -65,7 +65,7 @@ class Found:
     def start(self) -> None:
         """Nothing to start."""
 
-    def poll(self) -> Contender | None:
+    def poll(self, *, unlimited: bool = False) -> Contender | None:
         """The contender, or what comes before it."""
         found = self._left.pop(0)
         self.over = not self._left
@@ -90,7 +90,7 @@ def made(
     found = Tuning(
         clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
         plans=PlanStore(folder, machine), fuse=False, clock=clock,
-        backends=None if backend is None else lambda _: Found(backend, looks),
+        backends=None if backend is None else lambda *_: Found(backend, looks),
     )  # fmt: skip
     with closing(found):
         yield found

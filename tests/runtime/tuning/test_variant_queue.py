@@ -6,6 +6,7 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.variant_queue import VariantQueue
 
 AS_GIVEN, CHANNELS_LAST = map(Variant, MemoryFormat)
+FUSED = Variant(MemoryFormat.AS_GIVEN, fused=True)
 
 
 def test_all_formats_come_and_then_the_fastest_fused() -> None:
@@ -14,9 +15,11 @@ def test_all_formats_come_and_then_the_fastest_fused() -> None:
         assert queue.next() == variant
         queue.add(variant, step_s)
     fused = Variant(MemoryFormat.CHANNELS_LAST, fused=True)
-    assert queue.next() == fused
-    queue.add(fused, 1.5)
     assert queue.next() is None
+    assert queue.fused() == fused
+    queue.no_fused()
+    queue.add(fused, 1.5)
+    assert queue.fused() is None
     assert queue.planned == (CHANNELS_LAST, fused, AS_GIVEN)
     queue.drop(CHANNELS_LAST)
     queue.drop(CHANNELS_LAST)
@@ -27,3 +30,12 @@ def test_nothing_is_fused_where_no_variant_has_a_plan() -> None:
     queue = VariantQueue([MemoryFormat.AS_GIVEN], fuse=True)
     assert queue.next() == AS_GIVEN
     assert queue.next() is None
+    assert queue.fused() is None
+
+
+def test_beside_a_known_plan_only_fused_operators_may_be_tried() -> None:
+    for variant, fuse, wanted in ((AS_GIVEN, True, True), (AS_GIVEN, False, False), (FUSED, True, False)):
+        queue = VariantQueue(list(MemoryFormat), fuse=True)
+        queue.known(variant, 1.0, fuse=fuse)
+        assert queue.next() is None
+        assert queue.fused() == (FUSED if wanted else None)

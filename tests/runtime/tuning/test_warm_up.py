@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threadcast.runtime.tuning.warm_up import EAGER_STEPS, START_S, WarmUp
+from threadcast.runtime.tuning.warm_up import EAGER_STEPS, START_S, Allowance, WarmUp
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,10 @@ def test_how_long_eager_takes_is_known_after_some_steps_without_the_first() -> N
 
 
 def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> None:
-    warm_up = WarmUp(0.1, eager_s=[1.0, 1.0, 1.0])
+    allowance = Allowance(0.1)
+    for _ in range(3):
+        allowance.ran_eager(1.0)
+    warm_up = WarmUp(allowance, eager_s=[1.0, 1.0, 1.0])
     warm_up.ran(5.0, lost_s=4.0)
     assert warm_up.allows(START_S)
     assert not warm_up.allows(1.01 * START_S)
@@ -36,8 +39,18 @@ def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> Non
     assert not warm_up.allows(3.0 - START_S)
 
 
+def test_all_kinds_of_calls_have_one_allowance() -> None:
+    allowance = Allowance(0.1)
+    one, other = WarmUp(allowance), WarmUp(allowance)
+    one.ran(1.0, lost_s=1.0)
+    assert other.allows(START_S), "the first capture is free"
+    other.charge(START_S)
+    assert not one.allows(0.1)
+    assert (one.lost_s, other.lost_s, allowance.seconds) == (1.0, START_S, 1.0)
+
+
 def test_a_share_of_one_allows_anything_and_of_zero_nothing_after_the_start() -> None:
-    whole, nothing = WarmUp(1.0), WarmUp(0.0)
+    whole, nothing = WarmUp(Allowance(1.0)), WarmUp(Allowance(0.0))
     for warm_up in (whole, nothing):
         warm_up.ran(1.0, lost_s=0.0)
         warm_up.ran(100.0, lost_s=START_S)

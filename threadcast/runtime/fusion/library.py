@@ -89,6 +89,12 @@ def are_being_compiled(kernels: Sequence[Kernel]) -> bool:
     return bool(kernels) and _compilations.running(_symbols(kernels), lambda: compiled(kernels))
 
 
+def are_compiled(kernels: Sequence[Kernel]) -> bool:
+    """Return whether these kernels are compiled; starts nothing."""
+    folder = fused_folder()
+    return all((folder / f"{kernel.symbol}.so").is_file() for kernel in kernels)
+
+
 def _symbols(kernels: Sequence[Kernel]) -> tuple[str, ...]:
     return tuple(sorted(kernel.symbol for kernel in kernels))
 

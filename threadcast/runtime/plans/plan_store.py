@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -20,6 +20,9 @@ from threadcast.core.json_reading import member, number
 from threadcast.runtime.plans.plan_difference import difference, restored
 from threadcast.runtime.plans.variant import MemoryFormat
 
+Extra = Literal["fused", "backends"]
+"""What is tried beside plans of operators as they are: fused operators, and backends."""
+
 _logger = logging.getLogger("threadcast")
 
 
@@ -29,7 +32,7 @@ class StoredPlan:
 
     `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
     cores; in the file they are differences from `plan`. While some of these are missing, `curves` are the curves of the
-    plan's graph, to make them from.
+    plan's graph, to make them from. `tried` says what the plan was compared with beside PyTorch's default.
     """
 
     plan: Plan
@@ -38,6 +41,7 @@ class StoredPlan:
     fused: bool = False
     fewer: Mapping[int, Plan] = field(default_factory=dict)
     curves: CurveTable | None = None
+    tried: frozenset[Extra] = frozenset()
 
 
 class PlanStore:
@@ -74,7 +78,7 @@ class PlanStore:
         """Store a plan for this graph, and its memory format for this call."""
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
-            "plan": stored.plan.to_json(),
+            "tried": sorted(stored.tried), "plan": stored.plan.to_json(),
             "fewer": {str(cores): difference(plan, stored.plan) for cores, plan in stored.fewer.items()},
             "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
@@ -113,7 +117,8 @@ def stored_plan(document: Any) -> StoredPlan:
     fewer = _FewerPlans(plan, {int(cores): fewer_plan for cores, fewer_plan in written.items()})
     curves = member(document, "curves", dict, default={})
     known = from_codes(curves) if curves else None
-    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known)
+    tried = frozenset(extra for extra in get_args(Extra) if extra in member(document, "tried", list, default=[]))
+    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known, tried)
 
 
 class _FewerPlans(Mapping[int, Plan]):

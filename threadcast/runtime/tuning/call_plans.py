@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan
 from threadcast.runtime.fusion.fuse import fused
 from threadcast.runtime.plans.malleable_plan import counts_below
-from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender import VariantPlan
 from threadcast.scheduler.policies import Problem
@@ -22,33 +22,38 @@ class CallPlans:
 
     def __init__(self, plans: PlanStore, machine: Machine, *, call: object) -> None:
         self._plans, self._machine, self._call = plans, machine, call
-        self._step_s: dict[VariantPlan, float] = {}
-        """Seconds of a step of each variant_plan that is stored."""
+        self._stored: dict[VariantPlan, tuple[float, frozenset[Extra]]] = {}
+        """Seconds of a step of each variant_plan that is stored, and what was tried beside it."""
         self._fewer: dict[VariantPlan, Mapping[int, Plan]] = {}
         """Plans for fewer cores, by number of cores, that were made since the variant_plan was."""
 
-    def read(self, captured: Captured, memory_format: MemoryFormat) -> tuple[VariantPlan, float] | None:
-        """Return the variant_plan stored for this graph, and the seconds that one of its steps took.
+    def read(
+        self, captured: Captured, memory_format: MemoryFormat, compiled: Callable[[Variant], bool]
+    ) -> tuple[VariantPlan, StoredPlan] | None:
+        """Return the variant_plan stored for this graph, and what is stored of it.
 
-        None where there is none in this memory format; ThreadcastError where the stored plan does not fit the graph.
+        None where there is none in this memory format, and where what it needs is not `compiled`; ThreadcastError
+        where the stored plan does not fit the graph.
         """
         stored = self._plans.read(captured.graph)
         if stored is None or stored.memory_format != memory_format:
+            return None
+        if not compiled(Variant(stored.memory_format, stored.fused)):
             return None
         planned = (fused(captured) if stored.fused else None) or captured
         problem = None if stored.curves is None else Problem(planned.graph, stored.curves, self._machine)
         variant = Variant(stored.memory_format, stored.fused)
         variant_plan = VariantPlan(variant, planned, stored.plan, captured.graph, problem, stored.fewer)
-        self._step_s[variant_plan] = stored.step_s
-        return variant_plan, stored.step_s
+        self._stored[variant_plan] = stored.step_s, stored.tried
+        return variant_plan, stored
 
-    def write(self, variant_plan: VariantPlan, step_s: float) -> None:
-        """Store a variant_plan whose steps take `step_s` seconds."""
-        self._step_s[variant_plan] = step_s
+    def write(self, variant_plan: VariantPlan, step_s: float, *, tried: frozenset[Extra]) -> None:
+        """Store a variant_plan whose steps take `step_s` seconds; it is faster than what was `tried` beside it."""
+        self._stored[variant_plan] = step_s, tried
         fewer, variant = self.fewer(variant_plan), variant_plan.variant
         missing = not set(counts_below(len(self._machine))) <= set(fewer)
         curves = variant_plan.problem.curves if variant_plan.problem is not None and missing else None
-        stored = StoredPlan(variant_plan.plan, variant.memory_format, step_s, variant.fused, fewer, curves)
+        stored = StoredPlan(variant_plan.plan, variant.memory_format, step_s, variant.fused, fewer, curves, tried)
         self._plans.write(self._call, variant_plan.unfused, stored)
 
     def drop(self, captured: Captured) -> None:
@@ -62,5 +67,11 @@ class CallPlans:
     def add_fewer(self, variant_plan: VariantPlan, fewer: Mapping[int, Plan]) -> None:
         """Remember all plans of a variant_plan for fewer cores; store them where the variant_plan is stored."""
         self._fewer[variant_plan] = fewer
-        if variant_plan in self._step_s and fewer.keys() != variant_plan.fewer.keys():
-            self.write(variant_plan, self._step_s[variant_plan])
+        if variant_plan in self._stored and fewer.keys() != variant_plan.fewer.keys():
+            step_s, tried = self._stored[variant_plan]
+            self.write(variant_plan, step_s, tried=tried)
+
+    def add_tried(self, variant_plan: VariantPlan, tried: frozenset[Extra]) -> None:
+        """Note what has been tried beside a variant_plan, where that is stored."""
+        if variant_plan in self._stored and tried != self._stored[variant_plan][1]:
+            self.write(variant_plan, self._stored[variant_plan][0], tried=tried)

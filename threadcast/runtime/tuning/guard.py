@@ -92,14 +92,16 @@ class Guard:
 
     "default" is the way to beat, "plan" the new one. Both do the whole step, so no step of the caller is wasted. The
     caller measures the times and reports each step to `observe`, except steps that raised: these do not count.
+    `at_once`: the first pair alone may end the comparison, at `HOPELESS_AT_ONCE`. Pass False for a way that is known to
+    be about as fast: there such a pair shows only that something else used the cores.
     """
 
-    def __init__(self, *, max_pairs: int = MAX_PAIRS) -> None:
+    def __init__(self, *, max_pairs: int = MAX_PAIRS, at_once: bool = True) -> None:
         if max_pairs < PAIRS_AT_LEAST:
             raise InvalidInput(f"max_pairs={max_pairs} must be at least {PAIRS_AT_LEAST}")
         self.verdict: Verdict | None = None
         """The verdict, once it is clear which way is faster, or once `max_pairs` have shown no difference."""
-        self._max_pairs = max_pairs
+        self._max_pairs, self._at_once = max_pairs, at_once
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
         self._last: Side | None = None
@@ -137,7 +139,8 @@ class Guard:
         default_s, planned_s = self._blocks["default"], self._blocks["plan"]
         if len(default_s) != len(planned_s):
             return
-        if len(default_s) == 1 and (ratio := default_s[0] / planned_s[0]) < HOPELESS_AT_ONCE:
+        ratio = default_s[0] / planned_s[0]
+        if self._at_once and len(default_s) == 1 and ratio < HOPELESS_AT_ONCE:
             self.verdict = Verdict("default", ratio, ratio, ratio, 1)
         if len(default_s) < PAIRS_AT_LEAST:
             return

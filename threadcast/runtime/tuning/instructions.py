@@ -91,9 +91,13 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Unsettle:
-    """It is open again which contender is the fastest. With `forget` a stored plan ran; release it."""
+    """It is open again which contender is the fastest. With `forget` a stored plan ran; release it.
+
+    With `further` one more contender is tried, and the fastest before it stays in reports meanwhile.
+    """
 
     forget: bool = False
+    further: bool = False
 
 
 @dataclass(frozen=True, slots=True)

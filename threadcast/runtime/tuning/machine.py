@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from threadcast.runtime.plans.curves_in_step import LookSchedule
@@ -16,36 +16,27 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.drift import Drift
-from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Guard
+from threadcast.runtime.tuning.expected_costs import PLANNING_S, ExpectedCosts
+from threadcast.runtime.tuning.guard import Guard
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, PlanSearch
-from threadcast.runtime.tuning.states import Moves, State
+from threadcast.runtime.tuning.states import Move, Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
 from threadcast.runtime.tuning.warm_up import WarmUp
 
-CHECK_STEPS = 2.5
-"""Steps of eager PyTorch that comparing the results of a first step with eager's is expected to take."""
-UNKNOWN = 0.5
-"""Share by which a step is expected to be slower than the best way known where nothing is known of it."""
 _RECENT = 15
-BESIDE_S = 3.0
-"""Seconds that compilers or the search for backends are expected to cost calls on 2 cores, until they end. At low
-priority they still make all threads of an operator wait now and then: calls took 10 to 25 % longer for as long as they
-ran (decision 33). On more cores the part of one core counts. A convention."""
 FORECAST_S = 1.0
 """Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
 as long."""
-PLANNING_S = 0.2
-"""Seconds that making a plan is expected to cost steps, by the cores that it uses. A convention."""
 
 
 class TuningMachine:
     """Decides what runs each step of one kind of call.
 
     `formats` are the memory formats to try, in this order; `looks` says at which thread counts operators are timed.
-    With `fuse` the fastest variant is also tried with fused operators. With `known` something is known of operators on
-    this machine, so that a plan is made before any look. `warm_up` counts what learning costs, and says
-    how much it may cost; without it, anything.
+    With `fuse` the fastest variant is also tried with fused operators, once the fastest plan without them runs. With
+    `known` something is known of operators on this machine, so that a plan is made before any look. `warm_up` counts
+    what learning costs, and says how much it may cost; without it, anything. `moved` is called at each change of state.
 
     Call `start` first. Then, for each step: carry out all instructions, and those that their answers return; call
     `planned` or another answer if a plan has been made, `stale` for contenders that have become so, and `due`; run what
@@ -55,9 +46,9 @@ class TuningMachine:
 
     def __init__(
         self, formats: Sequence[MemoryFormat], looks: LookSchedule, *, fuse: bool, known: bool = False,
-        warm_up: WarmUp | None = None,
+        warm_up: WarmUp | None = None, moved: Callable[[Move], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        self.moves = Moves()
+        self.moves = Moves(moved=moved)
         self.warm_up = WarmUp() if warm_up is None else warm_up
         self.best: ContenderId = DEFAULT
         """The fastest contender so far."""
@@ -83,16 +74,11 @@ class TuningMachine:
         self._drift = Drift()
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
         """Seconds of recent steps by the best contender, where that is not the default."""
-        self._capture_s = 0.0
-        """Seconds that the last capture cost the caller."""
-        self._beside_s = BESIDE_S / max(1, looks.cases[0].threads - 1)
-        """Seconds that processes beside the calls are expected to cost these."""
-        self._charged: set[Variant] = set()
-        """Variants for which compilers were started."""
+        self._costs = ExpectedCosts(looks, self.warm_up)
         self._like: Variant | None = None
-        """The variant of a plan of calls of other shapes, until it was compared."""
-        self._unchecked = True
-        """Whether the results of the next step of the search would be compared with PyTorch's."""
+        """The variant of a plan of calls of other shapes, while that is compared and for as long as it runs."""
+        self._stored_fuse = False
+        """Whether fused operators are still to be tried beside the stored plan."""
 
     @property
     def state(self) -> State:
@@ -110,6 +96,11 @@ class TuningMachine:
         return self._queue.planned
 
     @property
+    def tried_fused(self) -> bool:
+        """Whether fused operators have been tried, or are not to be."""
+        return self._queue.fused() is None
+
+    @property
     def contenders(self) -> tuple[ContenderId, ...]:
         """The contenders that can run the next steps: the best, and the one that is being compared with it."""
         if self.state in (State.STARTING, State.CLOSED):
@@ -123,10 +114,13 @@ class TuningMachine:
             return self.warm_up.eager_s
         return median(self._recent_s) if self._recent_s else None
 
-    def start(self, *, stored: Variant | None = None, step_s: float = 0.0, like: Variant | None = None) -> Instructions:
+    def start(
+        self, *, stored: Variant | None = None, step_s: float = 0.0, fuse: bool = True, like: Variant | None = None
+    ) -> Instructions:
         """Begin. If there is a stored plan, `stored` is its variant, and `step_s` the seconds that its steps took.
 
-        `like` is the variant of a plan of calls of other shapes: if it is faster than the default, nothing is measured.
+        With `fuse` fused operators have not been tried beside the stored plan. `like` is the variant of a plan of calls
+        of other shapes: if it is faster than the default, nothing is measured.
         """
         self.moves.expect("start", State.STARTING)
         if like is not None:
@@ -135,17 +129,28 @@ class TuningMachine:
             return self._compare("calls of other shapes have a plan", (plan_of(like),))
         if stored is None:
             return self._next_variant("nothing is known")
+        self._stored_fuse = fuse
         self.moves.to(State.RESUMED, f"a stored plan took {step_s:.3g} s")
         return self._run_alone(plan_of(stored), expected_s=step_s)
 
-    def due(self) -> Instructions:
-        """Return the instruction whose turn has come, if learning may take the time for it now."""
+    @property
+    def pending_variant(self) -> Variant | None:
+        """The variant that is to be captured as soon as learning may take the time for it."""
+        return self._pending.variant if isinstance(self._pending, do.Capture) else None
+
+    def due(self, *, compiled: bool = True, planner_free: bool = True) -> Instructions:
+        """Return the instruction whose turn has come, if learning may take the time for it now.
+
+        `compiled`: whether all that `pending_variant` needs is compiled. `planner_free`: whether a plan can be begun.
+        """
         pending = self._pending
         if pending is None or self.awaited is not None:
             return ()
-        if not (self.warm_up.ready or isinstance(pending, do.Open)):
+        if not (self.warm_up.ready or isinstance(pending, do.Open) or self.state is State.SETTLED):
             return ()
-        if not self.warm_up.allows(self._expected_s(pending)):
+        if isinstance(pending, do.MakePlan) and not planner_free:
+            return ()
+        if not self.warm_up.allows(self._expected_s(pending, compiled=compiled)):
             return ()
         self._pending = None
         if isinstance(pending, do.Capture | do.Open):
@@ -195,26 +200,31 @@ class TuningMachine:
     def captured(self) -> Instructions:
         """Answer to `Capture`: the graph was captured."""
         self._answer("captured", do.Capture)
+        self._captured_fused()
         looks_s = self._looks.calls * (self.warm_up.eager_s or 0.0)
         known = self._known and looks_s > FORECAST_S
+        unsettled = (do.Unsettle(further=True),) if self.state is State.SETTLED else ()
         self._search = PlanSearch(self._looks.uniform, self.moves, look_steps=self._looks.steps, known=known)
-        self._unchecked = True
+        self._costs.unchecked = True
         if known:
             self._pending = do.MakePlan(self._variant)
-        return ()
+        return unsettled
 
     def not_captured(self) -> Instructions:
         """Answer to `Capture`: the variant has no graph, or none that differs from other variants'."""
         self._answer("not captured", do.Capture)
-        return self._next_variant("no graph")
+        self._captured_fused()
+        return () if self.state is State.SETTLED else self._next_variant("no graph")
+
+    def _captured_fused(self) -> None:
+        if self._variant.fused:
+            self._queue.no_fused()
 
     def later(self) -> Instructions:
         """Answer to `Capture`: what the graph needs is still being made."""
         self._pending = self.awaited
         self._answer("later", do.Capture)
-        if self._variant.fused and self._variant not in self._charged:
-            self._charged.add(self._variant)
-            self.warm_up.charge(self._beside_s)
+        self._costs.compiling(self._variant)
         return ()
 
     def accepts(self, pessimistic_s: float) -> bool:
@@ -228,13 +238,13 @@ class TuningMachine:
     def planned(self, predicted_s: float) -> Instructions:
         """Answer to `MakePlan`: the plan is made, and predicts `predicted_s` seconds for a step."""
         self._searching("planned").planned(predicted_s)
-        self._unchecked = True
+        self._costs.unchecked = True
         return ()
 
     def look_again(self) -> Instructions:
         """Answer to `MakePlan`: operators have to be looked at once more before."""
         self._searching("look again").look_again()
-        self._unchecked = True
+        self._costs.unchecked = True
         return ()
 
     def nothing_to_correct(self) -> Instructions:
@@ -250,18 +260,22 @@ class TuningMachine:
         return ()
 
     def may_search_backends(self) -> bool:
-        """Return whether a search for backends may begin now; if so, count what it is expected to cost."""
-        if self.state is not State.SETTLED or not self.warm_up.allows(self._beside_s):
+        """Return whether a search for backends may begin now."""
+        if self.state is not State.SETTLED or self._pending is not None or self.awaited is not None:
             return False
-        self.warm_up.charge(self._beside_s)
-        return True
+        return self._costs.allows_search()
+
+    def searches_backends(self) -> None:
+        """Report that a search for backends has begun: what it is expected to cost is counted."""
+        self._costs.searching()
 
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""
         self.moves.expect("a backend", State.SETTLED)
         self.moves.to(State.COMPARING, f"{contender} is ready")
-        self.challenger, self._guard = contender, Guard()
-        return (do.Unsettle(),)
+        self._pending = None
+        self.challenger, self._guard = contender, Guard(at_once=False)  # it was near the fastest when it was built
+        return (do.Unsettle(further=True),)
 
     def stale(self, contender: ContenderId) -> Instructions:
         """Report that `contender`, one of `contenders`, no longer has the default's results: the model was changed."""
@@ -315,7 +329,7 @@ class TuningMachine:
         self._search = None
         if self.state is not State.WAITING:
             self.moves.to(State.WAITING, reason)
-        variant = self._queue.next()
+        variant = None if self._like is not None else self._queue.next()
         if variant is not None:
             self._variant, self._pending = variant, do.Capture(variant)
             return ()
@@ -331,7 +345,7 @@ class TuningMachine:
             # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
             beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
             return SearchStep(self._variant, Meanwhile(Look(min(beside)[1]))) if beside else ContenderStep(self.best)
-        if search.at_start and not self.warm_up.allows(self._search_s(search)):
+        if search.at_start and not self.warm_up.allows(self._costs.search_s(search, self.best_s or 0.0)):
             return ContenderStep(self.best)
         return SearchStep(self._variant, search.next_runner())
 
@@ -346,41 +360,28 @@ class TuningMachine:
                 self.warm_up.ran_eager(seconds)
             else:
                 self._recent_s.append(seconds)
-        if isinstance(runner, SearchStep) and self._unchecked:
-            self._unchecked = False
-            self._capture_s = max(self._capture_s, call_s - seconds)
+        if isinstance(runner, SearchStep) and self._costs.unchecked:
+            self._costs.unchecked = False
+            self._costs.capture_s = max(self._costs.capture_s, call_s - seconds)
 
-    def _expected_s(self, instruction: Instruction) -> float:
+    def _expected_s(self, instruction: Instruction, *, compiled: bool) -> float:
         """Seconds that an instruction, and what it begins, are expected to cost the caller."""
-        best_s = self.best_s or 0.0
         match instruction:
             case do.Capture(variant):
-                return self._capture_s + (self._beside_s if variant.fused and variant not in self._charged else 0.0)
+                return self._costs.capture_s + (0.0 if compiled else self._costs.compiling_s(variant))
             case do.MakePlan():
                 return PLANNING_S
             case do.Open(contender):
-                planned = None if contender.variant is None else self._queue.seconds(contender.variant)
-                step_s = best_s * (1 + UNKNOWN) if planned is None or math.isinf(planned) else planned
-                return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
+                planned_s = None if contender.variant is None else self._queue.seconds(contender.variant)
+                return self._costs.comparison_s(planned_s, self.best_s or 0.0)
         return 0.0
-
-    def _search_s(self, search: PlanSearch) -> float:
-        """Seconds that the next look or trial is expected to cost."""
-        best_s, runner = self.best_s or 0.0, search.next_runner()
-        step_s = (1 + UNKNOWN) * best_s
-        if isinstance(runner, Look) and search.look_s:
-            step_s = search.look_s[0] * self._looks.slowdown(runner.number)
-        elif not isinstance(runner, Look):
-            step_s = search.predicted_s[-1] * (1 + UNKNOWN / 2)
-        check_s = CHECK_STEPS * (self.warm_up.eager_s or 0.0) if self._unchecked else 0.0
-        return check_s + search.steps * max(0.0, step_s - best_s)
 
     def _observe_search(self, seconds: float) -> Instructions:
         search = self._searching("a step of the search")
         before = len(search.look_s)
         wants_plan = search.observe(seconds)
         if len(search.look_s) > before:
-            self._unchecked = True
+            self._costs.unchecked = True
             best_s = self.best_s
             if best_s is not None and search.hopeless(best_s) and (self.variants or self.best is not DEFAULT):
                 return do.LeaveOut(self._variant), *self._next_variant("the first look was far slower")
@@ -406,11 +407,8 @@ class TuningMachine:
         return self._next_challenger()
 
     def _next_challenger(self) -> Instructions:
-        if self._like is not None and self.challenger == plan_of(self._like):
-            if self.best == self.challenger:
-                self._queue.clear()
-            else:
-                self._queue.drop(self._like)
+        if self._like is not None and self.challenger == plan_of(self._like) != self.best:
+            self._queue.drop(self._like)
             self._like = None
         self.challenger = None
         if not self._to_open:
@@ -430,7 +428,14 @@ class TuningMachine:
     def _settle(self) -> Instructions:
         self.challenger = None
         self.moves.to(State.SETTLED, f"{self.best} is the fastest")
+        self._offer_fused()
         return self._run_alone(self.best, expected_s=None)
+
+    def _offer_fused(self) -> None:
+        """Have the fastest variant tried with fused operators, as soon as learning may take the time."""
+        variant = None if self._like is not None else self._queue.fused()
+        if variant is not None:
+            self._variant, self._pending = variant, do.Capture(variant)
 
     def _run_alone(self, contender: ContenderId, *, expected_s: float | None) -> Instructions:
         self._be_best(contender, expected_s)
@@ -445,19 +450,32 @@ class TuningMachine:
             variant = self.best.variant
             return () if variant is None else (do.Store(variant, pace.step_s),)
         if not pace.slower:
-            return ()
+            return self._confirm() if self.state is State.RESUMED else ()
         reason = f"a step takes {pace.step_s:.3g} s, at first {pace.first_s:.3g} s"
-        if self.state is State.RESUMED:
+        if self.state is State.RESUMED or (self._like is not None and self.best == plan_of(self._like)):
             return self._search_anew(reason)
         plans = map(plan_of, self.variants)
         return self._compare_again(reason, plans if self.best is DEFAULT else (self.best,))
 
+    def _confirm(self) -> Instructions:
+        """Settle on the stored plan, which is as fast as it was."""
+        assert self.best.variant is not None
+        self._queue.known(self.best.variant, self.best_s or 0.0, fuse=self._stored_fuse)
+        self.moves.to(State.SETTLED, "the stored plan is as fast as it was")
+        self._offer_fused()
+        return ()
+
     def _compare_again(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
-        self.challenger = None
+        self.challenger = self._pending = None
         self._be_best(DEFAULT, None)
         return do.Unsettle(), *self._compare(reason, tuple(contenders))
 
     def _search_anew(self, reason: str) -> Instructions:
+        if self._like is not None:
+            self._queue.drop(self._like)
+            self._like = None
+        self.challenger = self._pending = None
+        self._to_open.clear()
         self._be_best(DEFAULT, None)
         return do.Unsettle(forget=True), *self._next_variant(reason)
 
@@ -469,7 +487,8 @@ class TuningMachine:
         if contender is DEFAULT:
             raise self.moves.illegal(f"the default differs from itself: {difference}")
         refuse = do.Refuse(contender, difference)
-        if self.state is State.RESUMED:  # a plan that is made now is another
+        if self.state is State.RESUMED or (self._like is not None and contender == plan_of(self._like)):
+            # a plan that is made now is another
             return refuse, *self._search_anew(difference)
         self.refused[contender] = difference
         if contender.variant is not None:

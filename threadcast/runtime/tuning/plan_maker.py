@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
-from threadcast.core.errors import ExecutionError
+from threadcast.core.errors import ExecutionError, ThreadcastError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import engine_costs, open_engine
@@ -47,37 +48,91 @@ class SolvedProblem:
     problem: Problem
 
 
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A question to a `Planner`: it waits until `answer` is there, or `error` says why there will be none."""
+
+    answer: Answer | None = None
+    error: ExecutionError | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is neither answer nor error."""
+        return self.answer is None and self.error is None
+
+
 class Planner:
-    """One planning process for all graphs of a call, on the last core of `machine`; it starts at the first question."""
+    """One planning process for all kinds of calls of a model, on the last core of `machine`.
+
+    It starts at the first question, and ends when no user is left that may ask.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._cpus = machine.cores[-1].cpus
         self._process: ForecastingPlanner | None = None
-        self._asked, self._asked_s = False, 0.0
+        self._users: WeakSet[object] = WeakSet()
+        self._asked, self._asked_s = Asked(error=ExecutionError("nothing was asked")), 0.0
 
-    def ask(self, question: Question) -> None:
-        """Begin a plan. One that was not fetched is given up."""
-        if self._asked:
-            self.close()
+    @property
+    def free(self) -> bool:
+        """Whether a question can be asked: every one before has its answer."""
+        self._receive()
+        return not self._asked.waits
+
+    def begin(self, user: object) -> None:
+        """Take note that `user` may ask, until it is `done`, or there is no other reference to it."""
+        self._users.add(user)
+
+    def ask(self, question: Question) -> Asked:
+        """Begin a plan; one that has not been answered is given up."""
+        if not self.free:
+            self._end("another plan was asked for")
         if self._process is None:
             self._process = ForecastingPlanner(cpus=self._cpus)
+        self._asked, self._asked_s = Asked(), time.monotonic()
         self._process.ask_forecast(question)
-        self._asked, self._asked_s = True, time.monotonic()
+        return self._asked
 
-    def answer(self) -> Answer | None:
-        """Return the answer; None until it is there. ExecutionError where planning failed, or took too long."""
-        found = None if self._process is None else self._process.forecast()
-        if found is None and self._asked and time.monotonic() - self._asked_s > ANSWER_S:
+    def answer(self, asked: Asked) -> Answer | None:
+        """Return the answer to a question; None until it is there. ExecutionError where there is none."""
+        if asked is self._asked:
+            self._receive()
+        if asked.error is not None:
+            raise asked.error
+        return asked.answer
+
+    def give_up(self, asked: Asked) -> None:
+        """Wait for this answer no longer."""
+        if asked is self._asked and asked.waits:
+            self._end("it was given up")
+
+    def done(self, user: object) -> None:
+        """Take note that `user` will not ask again; the process ends where no other may."""
+        self._users.discard(user)
+        if not self._users:
             self.close()
-            raise ExecutionError(f"planning took longer than {ANSWER_S:g} s")
-        self._asked = self._asked and found is None
-        return found
 
     def close(self) -> None:
         """End the process; closing again does nothing."""
+        self._end("the planner was closed")
+
+    def _receive(self) -> None:
+        if not self._asked.waits:
+            return
+        assert self._process is not None
+        try:
+            self._asked.answer = self._process.forecast()
+        except ThreadcastError as error:
+            self._end(str(error))
+        if self._asked.waits and time.monotonic() - self._asked_s > ANSWER_S:
+            self._end(f"planning took longer than {ANSWER_S:g} s")
+
+    def _end(self, reason: str) -> None:
+        if self._asked.waits:
+            self._asked.error = ExecutionError(reason)
         if self._process is not None:
             self._process.close()
-            self._process, self._asked = None, False
+            self._process = None
 
 
 class PlanMaker:
@@ -106,7 +161,8 @@ class PlanMaker:
         """The curves of operators that run alone, by which the first plan was made."""
         self._looked = 0
         """Number of looks when the last plan but corrected ones was asked for."""
-        self._planning = self._correcting = False
+        self._asked: Asked | None = None
+        self._correcting = False
         self.engine: Engine | None = None
         """The engine that ran the last step; None before the first step and once closed."""
 
@@ -149,12 +205,10 @@ class PlanMaker:
 
         `accept` a plan before it is tried. A look is one more look to take.
         """
-        if not self._planning:
-            return None
-        answer = self._planner.answer()
+        answer = None if self._asked is None else self._planner.answer(self._asked)
         if answer is None:
             return None
-        self._planning = False
+        self._asked = None
         if answer.look is not None:
             self._cases.append(answer.look)
         return answer
@@ -177,8 +231,7 @@ class PlanMaker:
             self.captured.graph, self._machine, engine_costs(), observed, self._store, bool(observed), looks,
             curves, {"budget_s": PLANNING_S},
         )  # fmt: skip
-        self._planning = True
-        self._planner.ask(question)
+        self._asked = self._planner.ask(question)
 
     def _observed(self, looks: Sequence[Look]) -> dict[str, dict[Case, list[float]]]:
         """What the looks show of each distinct op, by key and case."""
@@ -194,8 +247,10 @@ class PlanMaker:
         return found
 
     def close(self) -> None:
-        """End the engine's threads; closing again does nothing."""
-        self._planning = False
+        """End the engine's threads, and give up the plan that is being made; closing again does nothing."""
+        if self._asked is not None:
+            self._planner.give_up(self._asked)
+            self._asked = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None

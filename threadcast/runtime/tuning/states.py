@@ -4,12 +4,15 @@
         └──────────────────┴> WAITING ──> PROBING <──> PLANNING <──> TRYING ──> COMPARING     for each variant
                                  └─<──────────<────────────<────────────<───────────┴──> SETTLED <──> COMPARING
 
-From every state it can go to GIVEN_UP, where the default runs for good, and to CLOSED.
+RESUMED also goes to SETTLED, once the stored plan has proved as fast as it was. SETTLED goes to PROBING for the variant
+with fused operators, and to WAITING where all is measured anew. From every state it can go to GIVEN_UP, where the
+default runs for good, and to CLOSED.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -43,13 +46,13 @@ class State(Enum):
 _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RESUMED, State.WAITING, State.COMPARING}) | _ENDS,
-    State.RESUMED: frozenset({State.WAITING}) | _ENDS,
+    State.RESUMED: frozenset({State.WAITING, State.SETTLED}) | _ENDS,
     State.WAITING: frozenset({State.PROBING, State.PLANNING, State.SETTLED}) | _ENDS,
     State.PROBING: frozenset({State.PLANNING, State.WAITING}) | _ENDS,
     State.PLANNING: frozenset({State.TRYING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,
     State.TRYING: frozenset({State.PLANNING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,
     State.COMPARING: frozenset({State.WAITING, State.SETTLED, State.COMPARING}) | _ENDS,
-    State.SETTLED: frozenset({State.COMPARING}) | _ENDS,
+    State.SETTLED: frozenset({State.COMPARING, State.PROBING, State.PLANNING, State.WAITING}) | _ENDS,
     State.GIVEN_UP: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),
 }
@@ -80,10 +83,11 @@ class IllegalMove(RuntimeError):
 
 
 class Moves:
-    """The current state, and the moves that led to it."""
+    """The current state, and the moves that led to it. `moved` is called after each."""
 
-    def __init__(self, state: State = State.STARTING) -> None:
+    def __init__(self, state: State = State.STARTING, *, moved: Callable[[Move], None] = lambda _: None) -> None:
         self.state = state
+        self._moved = moved
         self._history: deque[Move] = deque(maxlen=HISTORY)
 
     @property
@@ -95,8 +99,10 @@ class Moves:
         """Change to `target`; IllegalMove where `LEGAL_MOVES` forbids it."""
         if target not in LEGAL_MOVES[self.state]:
             raise self.illegal(f"{self.state.value} -> {target.value} ({reason})")
-        self._history.append(Move(self.state, target, reason))
+        move = Move(self.state, target, reason)
+        self._history.append(move)
         self.state = target
+        self._moved(move)
 
     def expect(self, event: str, *states: State) -> None:
         """Raise IllegalMove unless the current state is one of `states`; `event` names what happened."""

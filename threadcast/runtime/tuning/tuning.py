@@ -23,27 +23,31 @@ from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.step_forecasts import Answer, is_there
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Backends, Contender, Run, VariantPlan
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, plan_of
+from threadcast.runtime.tuning.contender import Backends, MakeBackends, Run, VariantPlan
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
+from threadcast.runtime.tuning.expected_costs import BESIDE_S
 from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.open_contenders import OpenContenders
 from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.states import State
+from threadcast.runtime.tuning.states import Move, State
 from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 from threadcast.threads.this_process import this_process
+
+_PAUSE_S = 0.05
+"""Seconds after which it is looked again whether another search for backends has ended."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -61,8 +65,11 @@ class Tuning:
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
     how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
-    this machine, which looks add to. `like` are plans of other calls of the same model: the first that fits the graph
+    this machine, which looks add to. `planner` makes the plans, of all calls of the model; without it there is one for
+    this kind. `like` are plans of other calls of the same model: the first that fits the graph
     is compared with the default before anything is measured.
+
+    `title` names the call in log messages, one at each change of state.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -77,12 +84,14 @@ class Tuning:
         *,
         call: object,
         plans: PlanStore,
-        backends: Callable[[Captured], Backends] | None = None,
+        backends: MakeBackends | None = None,
         fuse: bool = True,
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
         store: str | None = None,
+        planner: Planner | None = None,
         like: Sequence[VariantPlan] = (),
+        title: str = "a call",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -98,7 +107,7 @@ class Tuning:
         self._backends: Backends | None = None
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
-        self._planner = Planner(machine)
+        self._planner = planner or Planner(machine)
         self._makers: dict[Variant, PlanMaker] = {}
         self._plans: dict[Variant, VariantPlan] = {}
         self._first_steps = FirstSteps(checked)
@@ -107,8 +116,9 @@ class Tuning:
         self._follower = CoreFollower(machine)
         self._store, self._like = store, like
         self._states = TuningMachine(
-            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up
-        )
+            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up,
+            moved=partial(_log_move, title),
+        )  # fmt: skip
         self._instructions: Instructions = ()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -120,6 +130,8 @@ class Tuning:
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
+        if self._make_backends is not None and difference is None and self._states.may_search_backends():
+            self._search_backends(self._make_backends, arguments, result)
         self._observe(timed, self._clock() - began_s, difference)
         return result
 
@@ -136,24 +148,28 @@ class Tuning:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that this object takes, estimated from its graphs and from the tensors that they hold."""
-        return self._graphs.size_bytes
+        """Bytes of memory that this object takes, estimated from graphs, example and a backend's weights."""
+        backend = self._states.best.kind is Kind.BACKEND
+        return self._graphs.size_bytes + (self._graphs.held_bytes if backend else 0)
 
     @property
     def learning(self) -> bool:
-        """Whether it is still being learned what runs fastest; also while backends have not been tried."""
-        if self.report.measuring or self._states.state is State.COMPARING:
-            return True
-        searching = self._make_backends is not None or self._backends is not None
-        return self._states.state is State.SETTLED and searching
+        """Whether it is still being learned what runs fastest; also while something has not been tried."""
+        state = self._states.state
+        if state in (State.GIVEN_UP, State.CLOSED):
+            return False
+        searching = self._make_backends is not None or self._backends is not None or bool(self._instructions)
+        return searching or state is not State.SETTLED or self._states.pending_variant is not None
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to a search for backends until it has something to tell, or for `timeout_s` seconds.
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._states.state is State.SETTLED and self._backends is not None:
+        if self._backends is not None and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
+        elif self._make_backends is not None and self._states.may_search_backends():  # another search is at work
+            time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
     def ran(self) -> Ran | None:
@@ -190,7 +206,7 @@ class Tuning:
                 self._instructions = self._start()
             self._carry_out(self._instructions)
             self._look()
-            self._carry_out(self._states.due())
+            self._carry_out(self._due())
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
                 self._makers[runner.variant].prepare(runner.step)
@@ -198,6 +214,12 @@ class Tuning:
             self._carry_out(self._states.give_up(str(error) or "measuring was broken off"))
             runner = self._states.next_runner()
         return runner
+
+    def _due(self) -> Instructions:
+        """The instructions whose turn has come."""
+        variant = self._states.pending_variant
+        compiled = variant is None or self._graphs.is_compiled(variant)
+        return self._states.due(compiled=compiled, planner_free=self._planner.free)
 
     def _run_of(self, runner: Runner) -> Run:
         """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
@@ -214,7 +236,7 @@ class Tuning:
             self._instructions = self._states.observe(
                 timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
             )
-        except ThreadcastError as error:  # the step has run; only what follows from it fails
+        except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
 
     def _look(self) -> None:
@@ -229,10 +251,16 @@ class Tuning:
             self._carry_out(self._states.stale(stale[0]))
 
     def _carry_out(self, instructions: Instructions) -> None:
+        """Carry out instructions, and those that their answers bring. What Ctrl-C interrupts is begun anew later."""
         self._instructions = ()
         waiting = deque(instructions)
-        while waiting:
-            waiting.extend(self._done(waiting.popleft()))
+        try:
+            while waiting:
+                waiting.extend(self._done(waiting[0]))
+                waiting.popleft()
+        except BaseException:
+            self._instructions = tuple(waiting)
+            raise
 
     def _done(self, instruction: Instruction) -> Instructions:
         """Carry out one instruction, and return the instructions that its answer brings."""
@@ -257,45 +285,59 @@ class Tuning:
                 self._refuse(contender, difference)
             case do.Settle(contender):
                 self._settle(contender)
-            case do.Unsettle(forget):
-                self._unsettle(forget=forget)
+            case do.Unsettle(forget, further):
+                self._unsettle(forget=forget, further=further)
             case do.Store(variant, step_s):
-                self._stored.write(self._plans[variant], step_s)
+                self._stored.write(self._plans[variant], step_s, tried=self._tried)
             case do.GiveUp(reason):
                 self._give_up(reason)
         return ()
 
+    def _search_backends(self, make: MakeBackends, arguments: tuple[Any, ...], result: Any) -> None:
+        """Begin the search for backends by the example of a step and its result."""
+        try:
+            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
+            if captured is None:
+                self._make_backends = None
+                return
+            self._backends = make(captured, arguments, result)
+            if self._backends is not None:
+                self._make_backends = None
+                self._states.searches_backends()
+                self._format.set(MemoryFormat.AS_GIVEN)
+                self._backends.start()
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            self._leave_backends(error)
+
     def _look_for_backends(self) -> None:
-        """Begin the search for backends, or report what it has found."""
-        if self._make_backends is not None and not self._states.may_search_backends():
+        """Report what the search for backends has found."""
+        if self._backends is None:
             return
         try:
-            found = self._found_backend()
-        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            _logger.warning("backends are left out: %s", error)
-            if self._backends is not None:
-                self._backends.close()
-            self._make_backends = self._backends = None
+            found = self._backends.poll(unlimited=self._warm_up.unlimited)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._leave_backends(error)
             return
+        if self._backends.over:
+            self._backends = None
+            if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
+                self._stored.add_tried(variant_plan, self._tried)
         if found is not None:
             self._contenders.add(found)
             self._carry_out(self._states.found_backend(found.id))
 
-    def _found_backend(self) -> Contender | None:
-        """Begin the search, or return what it has found."""
-        if self._make_backends is not None:
-            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
-            if captured is not None:
-                self._format.set(MemoryFormat.AS_GIVEN)
-                self._backends = self._make_backends(captured)
-                self._backends.start()
-            self._make_backends = None
-        elif self._backends is not None:
-            found = self._backends.poll()
-            if self._backends.over:
-                self._backends = None
-            return found
-        return None
+    def _leave_backends(self, error: Exception) -> None:
+        _logger.warning("backends are left out: %s", error)
+        if self._backends is not None:
+            self._backends.close()
+        self._make_backends = self._backends = None
+
+    @property
+    def _tried(self) -> frozenset[Extra]:
+        """What was tried beside plans without fused operators."""
+        backends = self._make_backends is None and self._backends is None
+        found: list[Extra] = ["fused"] if self._states.tried_fused else []
+        return frozenset([*found, "backends"] if backends else found)
 
     def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
         """Pass the answer of the planning process on to the state machine."""
@@ -307,17 +349,21 @@ class Tuning:
     def _start(self) -> Instructions:
         """Begin with the plan that an earlier process stored, where it can run."""
         try:
-            found = self._stored.read(self.captured, self._graphs.formats[0])
+            found = self._stored.read(self.captured, self._graphs.formats[0], self._graphs.compiled)
             if found is None:
                 return self._start_like()
-            variant_plan, step_s = found
+            variant_plan, stored = found
             self._plans[variant_plan.variant] = variant_plan
             self._open(plan_of(variant_plan.variant))
         except ThreadcastError as error:
             _logger.warning("a stored plan does not run and is made anew: %s", error)
             return self._states.start()
         self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
-        return self._states.start(stored=variant_plan.variant, step_s=step_s)
+        if "backends" in stored.tried:
+            self._make_backends = None
+        return self._states.start(
+            stored=variant_plan.variant, step_s=stored.step_s, fuse="fused" not in stored.tried
+        )  # fmt: skip
 
     def _start_like(self) -> Instructions:
         """Begin with the plan of another call, where one fits; else with nothing."""
@@ -341,6 +387,7 @@ class Tuning:
         if captured is None:
             return self._states.not_captured()
         self._first_steps.forget(variant, search=True)
+        self._planner.begin(self)
         before = partial(self._format.set, variant.memory_format)
         self._makers[variant] = PlanMaker(
             captured, self._machine, planner=self._planner, store=self._store, before=before
@@ -355,7 +402,8 @@ class Tuning:
             variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem
         )
         self.report.predicted_s[str(variant)] = planned.plan.makespan_s
-        self._report_plan(self._plans[self._states.variants[0]])
+        if self.report.measuring:
+            self._report_plan(self._plans[self._states.variants[0]])
 
     def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
@@ -375,9 +423,10 @@ class Tuning:
             self._stored.drop(self._graphs.unfused(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
-        self._planner.close()
+        if self._states.pending_variant is None or not self._warm_up.allows(BESIDE_S):
+            self._planner.done(self)  # else it is needed again soon
         variant_plan = self._plan_of(contender)
-        if variant_plan is None:
+        if variant_plan is None and contender.kind is not Kind.BACKEND:
             self._stored.drop(self.captured)
         self.fastest = self._contenders[contender]
         self._contenders.close_all_but(contender, variant_plan)
@@ -390,9 +439,10 @@ class Tuning:
             sum(self._states.seconds.values()),
         )  # fmt: skip
 
-    def _unsettle(self, *, forget: bool) -> None:
+    def _unsettle(self, *, forget: bool, further: bool) -> None:
         self._follower.end(restore=True)
-        self.report.contender = None
+        if not further:
+            self.report.contender = None
         if forget:
             self._contenders.close_all_but(DEFAULT)
             self.report = Report(warm_up=self._warm_up)
@@ -426,13 +476,17 @@ class Tuning:
         return None if contender.variant is None else self._plans.get(contender.variant)
 
     def _release_all(self) -> None:
-        self._planner.close()
         if self._backends is not None:
             self._backends.close()
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()
+        self._planner.done(self)
         self._contenders.close_all_but(DEFAULT)
+
+
+def _log_move(title: str, move: Move) -> None:
+    _logger.info("%s: %s -> %s: %s", title, move.source.value, move.target.value, move.reason)
 
 
 def _beside_planner(run: Run, threads: int, *arguments: Any) -> Any:

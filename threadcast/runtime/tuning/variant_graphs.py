@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.runtime.engines.native.library import is_being_compiled
 from threadcast.runtime.engines.open_engine import has_native_engine
 from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
-from threadcast.runtime.fusion.library import are_being_compiled
+from threadcast.runtime.fusion.library import are_being_compiled, are_compiled
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 
@@ -48,15 +50,24 @@ class VariantGraphs:
         nodes = sum(len(captured.program.nodes) for captured in self._graphs.values())
         return NODE_BYTES * nodes + sum(tensor.nbytes for tensor in self.first.arguments)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the model's tensors that the graphs refer to."""
+        return sum(value.nbytes for value in self.first.held.values() if isinstance(value, Tensor))
+
+    def is_compiled(self, variant: Variant) -> bool:
+        """Return whether the loops that `variant` needs are compiled; starts nothing."""
+        if not variant.fused or variant in self._graphs or not has_native_engine():
+            return True
+        return are_compiled(self._loops_of(variant))
+
     def compiled(self, variant: Variant) -> bool:
         """Return whether all that `variant` needs is compiled. If not, a thread compiles it, and `find` has to wait."""
         if is_being_compiled():
             return False
         if not variant.fused or variant in self._graphs or not has_native_engine():
             return True
-        if variant not in self._loops:
-            self._loops[variant] = loops_of(self.unfused(variant))
-        return not are_being_compiled(self._loops[variant])
+        return not are_being_compiled(self._loops_of(variant))
 
     def find(self, variant: Variant) -> Captured | None:
         """Return the graph of `variant`.
@@ -70,6 +81,11 @@ class VariantGraphs:
                 return None
             self._graphs[variant] = found
         return self._graphs[variant]
+
+    def _loops_of(self, variant: Variant) -> list[Kernel]:
+        if variant not in self._loops:
+            self._loops[variant] = loops_of(self.unfused(variant))
+        return self._loops[variant]
 
     def _first_of(self, formats: Sequence[MemoryFormat]) -> tuple[Captured, Sequence[MemoryFormat]]:
         """The graph in the first of `formats` in which there is one, and the formats from there on."""

@@ -13,16 +13,51 @@ EAGER_STEPS = 2
 _RECENT = 25
 
 
-class WarmUp:
-    """Counts calls and seconds since the first call, and what was lost against the best way that was known.
+class Allowance:
+    """How many seconds learning may lose, for all kinds of calls of one model together.
 
-    Beside the capture of the first graph learning may lose the share `share` of all seconds since the first call, and
-    `START_S` at any time; with a share of 1 it may lose anything. `eager_s` are seconds of the calls before, which ran
-    in eager PyTorch.
+    Beside the capture of the first graph these are the share `share` of all seconds since the first call, and
+    `START_S` at any time; with a share of 1 learning may lose anything.
     """
 
-    def __init__(self, share: float = 1.0, *, eager_s: Sequence[float] = ()) -> None:
+    def __init__(self, share: float = 1.0) -> None:
         self.share = share
+        self.seconds = 0.0
+        """Seconds that all calls so far took."""
+        self.lost_s = 0.0
+        """Seconds that they took longer than they would have by the best way that was known then."""
+        self._captured_s: float | None = None
+        """Seconds that the first call that was captured lost by it."""
+
+    def allows(self, extra_s: float) -> bool:
+        """Return whether learning may lose `extra_s` more seconds now."""
+        lost_s = self.lost_s + extra_s - (self._captured_s or 0.0)
+        return self.share >= 1 or lost_s <= max(START_S, self.share * self.seconds)
+
+    def charge(self, lost_s: float) -> None:
+        """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""
+        self.lost_s += lost_s
+
+    def ran_eager(self, seconds: float) -> None:
+        """Record a call that ran in eager PyTorch and lost nothing."""
+        self.seconds += seconds
+
+    def ran(self, seconds: float, *, lost_s: float) -> None:
+        """Record a call that took `seconds`, `lost_s` longer than it would have by the best way known."""
+        self.seconds += seconds
+        self.lost_s += lost_s
+        if self._captured_s is None:
+            self._captured_s = lost_s
+
+
+class WarmUp:
+    """Counts calls of one kind and their seconds, and what was lost against the best way that was known.
+
+    `eager_s` are seconds of the calls before, which ran in eager PyTorch and are in `allowance` already.
+    """
+
+    def __init__(self, allowance: Allowance | None = None, *, eager_s: Sequence[float] = ()) -> None:
+        self._allowance = allowance or Allowance()
         self._eager_s = deque(eager_s[1:], maxlen=_RECENT)
         self.calls = len(eager_s)
         """Number of calls so far."""
@@ -30,8 +65,6 @@ class WarmUp:
         """Seconds that these calls took."""
         self.lost_s = 0.0
         """Seconds that the calls took longer than they would have by the best way that was known then."""
-        self._captured_s: float | None = None
-        """Seconds that the first call that was captured lost by it."""
         self._last_behind = 0
         """Number of the last call after which all calls so far had taken longer than in eager PyTorch."""
 
@@ -55,22 +88,26 @@ class WarmUp:
         """Number of the first call from which on the calls have taken no longer than in eager PyTorch; else None."""
         return None if self._last_behind >= self.calls else self._last_behind + 1
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether learning may lose any time now."""
+        return self._allowance.share >= 1
+
     def allows(self, extra_s: float) -> bool:
         """Return whether learning may lose `extra_s` more seconds now."""
-        lost_s = self.lost_s + extra_s - (self._captured_s or 0.0)
-        return self.share >= 1 or lost_s <= max(START_S, self.share * self.seconds)
+        return self._allowance.allows(extra_s)
 
     def charge(self, lost_s: float) -> None:
         """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""
         self.lost_s += lost_s
+        self._allowance.charge(lost_s)
 
     def ran(self, seconds: float, *, lost_s: float) -> None:
         """Record a call that took `seconds`, `lost_s` longer than it would have by the best way known."""
         self.calls += 1
         self.seconds += seconds
         self.lost_s += lost_s
-        if self._captured_s is None:
-            self._captured_s = lost_s
+        self._allowance.ran(seconds, lost_s=lost_s)
         if self.gained_s < 0:
             self._last_behind = self.calls
 
