@@ -164,8 +164,8 @@ def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> 
 
 @lru_cache(maxsize=32)
 def _errors_drawn(covariance: bytes, seed: int) -> Floats:
-    """(DRAWS, n_cases) errors with this covariance, float64 as bytes; read-only. Ops that were sampled at the same cases
-    have one covariance, and its eigenvectors take as long as all else in a proposal."""
+    """(DRAWS, n_cases) errors with this covariance (the bytes of a float64 array); read-only. Ops that were sampled at
+    the same cases have one covariance, and its eigenvectors take as long as all else in a proposal."""
     own = np.frombuffer(covariance, dtype=np.float64)
     own = own.reshape(math.isqrt(len(own)), -1)
     values, vectors = np.linalg.eigh(own)

@@ -1,8 +1,8 @@
 """Trains scikit-learn's MLPRegressor with one hidden layer in less than half of its time.
 
-With the same seed the weights are scikit-learn's to the last bit; a test compares them. On batches of some hundred rows
-most of its time goes into asking what kind of table a batch is, and into calls for each array of weights. Here all weights
-lie in one array.
+With the same seed the weights are scikit-learn's to the last bit; a test compares them. On batches of some hundred
+rows most of its time goes into asking what kind of table a batch is, and into calls for each array of weights. Here all
+weights lie in one array.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def fit_network(unfitted: Any, rows: Floats, targets: Floats) -> Any:
     if not _is_known():
         return unfitted.fit(rows, targets)
     unfitted._backprop = _Backpropagation(unfitted)
-    unfitted._fit_stochastic = lambda X, y, *others: _descend(unfitted, X, y)
+    unfitted._fit_stochastic = lambda rows, targets, *others: _descend(unfitted, rows, targets)
     try:
         return unfitted.fit(rows, targets)
     finally:
@@ -52,18 +52,18 @@ class _Backpropagation:
         self._network = network
 
     def __call__(
-        self, X: Floats, y: Floats, sample_weight: None, activations: list[Any], deltas: list[Any],
+        self, rows: Floats, targets: Floats, sample_weight: None, activations: list[Any], deltas: list[Any],
         coef_grads: list[Floats], intercept_grads: list[Floats],
     ) -> tuple[float, list[Floats], list[Floats]]:  # fmt: skip
         """The loss and both lists of gradients, which are filled in place."""
-        n, alpha = len(X), self._network.alpha
+        n, alpha = len(rows), self._network.alpha
         (first, last), (first_shift, last_shift) = self._network.coefs_, self._network.intercepts_
-        hidden = X @ first
+        hidden = rows @ first
         hidden += first_shift
         np.maximum(hidden, 0, out=hidden)
         off = hidden @ last
         off += last_shift
-        off -= y
+        off -= targets
         loss = 0.5 * float((np.add.reduce(off**2, axis=0) / n).mean())
         first_flat, last_flat = first.ravel(), last.ravel()
         loss += (0.5 * alpha) * (np.dot(first_flat, first_flat) + np.dot(last_flat, last_flat)) / n
@@ -71,7 +71,7 @@ class _Backpropagation:
         np.copyto(below, 0.0, where=hidden == 0)
         for gradient, shift_gradient, inputs, delta, weights in (
             (coef_grads[1], intercept_grads[1], hidden, off, last),
-            (coef_grads[0], intercept_grads[0], X, below, first),
+            (coef_grads[0], intercept_grads[0], rows, below, first),
         ):
             np.matmul(inputs.T, delta, out=gradient)
             gradient += alpha * weights
@@ -80,7 +80,7 @@ class _Backpropagation:
         return loss, coef_grads, intercept_grads
 
 
-def _descend(network: Any, X: Floats, y: Floats) -> None:
+def _descend(network: Any, rows: Floats, targets: Floats) -> None:
     """Stochastic gradient descent with Nesterov's momentum, or Adam, in the place of the method `_fit_stochastic`."""
     from sklearn.exceptions import ConvergenceWarning
 
@@ -90,7 +90,7 @@ def _descend(network: Any, X: Floats, y: Floats) -> None:
     weights, gradients = _views(flat, shapes), _views(slopes, shapes)
     network.coefs_, network.intercepts_ = weights[:2], weights[2:]
     step = _adam(network, flat, slopes) if network.solver == "adam" else _nesterov(network, flat, slopes)
-    n, random, order = len(X), network._random_state, np.arange(len(X))
+    n, random, order = len(rows), network._random_state, np.arange(len(rows))
     size = min(200, n)
     for _ in range(network.max_iter):
         drawn = np.arange(n)
@@ -99,7 +99,7 @@ def _descend(network: Any, X: Floats, y: Floats) -> None:
         total = 0.0
         for start in range(0, n, size):
             batch = order[start : start + size]
-            loss, _, _ = network._backprop(X[batch], y[batch], None, [], [], gradients[:2], gradients[2:])
+            loss, _, _ = network._backprop(rows[batch], targets[batch], None, [], [], gradients[:2], gradients[2:])
             total += loss * len(batch)
             step()
         network.n_iter_ += 1
