@@ -66,7 +66,8 @@ class Tuning:
     this kind. `like` are plans of other calls of the same model: the first that fits the graph
     is compared with the default before anything is measured.
 
-    `title` names the call in log messages, one at each change of state.
+    `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
+    settled calls which take longer than at first have not become slower.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -89,6 +90,7 @@ class Tuning:
         planner: Planner | None = None,
         like: Sequence[VariantPlan] = (),
         title: str = "a call",
+        steady: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -111,7 +113,7 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._store, self._like = store, like
+        self._store, self._like, self._steady = store, like, steady
         self._states = TuningMachine(
             self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up,
             moved=partial(_log_move, title),
@@ -142,10 +144,20 @@ class Tuning:
         return None if contender is None else self._plan_of(contender)
 
     @property
+    def plans(self) -> Sequence[VariantPlan]:
+        """The plans of all variants that have been searched, the fastest first."""
+        return [self._plans[variant] for variant in self._states.variants if variant in self._plans]
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of memory that this object takes, estimated from graphs, example and a backend's weights."""
         backend = self._states.best.kind is Kind.BACKEND
         return self._graphs.size_bytes + (self._graphs.held_bytes if backend else 0)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the fastest contender runs, and no other is being tried."""
+        return self._states.state in (State.SETTLED, State.GIVEN_UP)
 
     @property
     def learning(self) -> bool:
@@ -224,7 +236,7 @@ class Tuning:
         return lambda *arguments: (run(*arguments), None)
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
-        all_cores = self._follower.all_cores
+        all_cores = self._follower.all_cores and self._steady
         try:
             self._instructions = self._states.observe(
                 timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
