@@ -28,6 +28,7 @@ from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
@@ -87,7 +88,8 @@ class Optimized:
         self._allowance = Allowance(settings["engine.tuning_share"])
         self._capture_s = 0.0
         """Seconds that the last capture took."""
-        self._feedback = store_of(settings)
+        self._store = store_of(settings)
+        self._feedback: StepFeedback | None = None
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
@@ -213,6 +215,9 @@ class Optimized:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
             self._table.close()
+            if self._feedback is not None:
+                self._feedback.close()
+                self._feedback = None
             self._format.set(MemoryFormat.AS_GIVEN)
 
     def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
@@ -250,6 +255,8 @@ class Optimized:
         return self._allowance.allows(self._capture_s)
 
     def _tuning(self, arguments: tuple[Any, ...], kind: CallKind) -> Tuning | Fallback | FirstCall:
+        if self._feedback is None and self._store is not None:
+            self._feedback = StepFeedback(self._store, self.machine)
         try:
             return Tuning(
                 self._default,
@@ -262,7 +269,8 @@ class Optimized:
                 backends=self._backends(len(self.machine)),
                 fuse=self._fuse,
                 checked=self._shadowed,
-                store=self._feedback,
+                store=self._store,
+                feedback=self._feedback,
                 like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
                 warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
                 planner=self._planner,

@@ -24,6 +24,7 @@ from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, is_there
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -65,9 +66,9 @@ class Tuning:
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
     how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
-    this machine, which looks add to. `planner` makes the plans, of all calls of the model; without it there is one for
-    this kind. `like` are plans of other calls of the same model: the first that fits the graph
-    is compared with the default before anything is measured.
+    this machine, which looks add to; `feedback` takes their times in later steps. `planner` makes the plans, of all
+    calls of the model; without it there is one for this kind. `like` are plans of other calls of the same model: the
+    first that fits the graph is compared with the default before anything is measured.
 
     `title` names the call in log messages, one at each change of state.
 
@@ -89,6 +90,7 @@ class Tuning:
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
         store: str | None = None,
+        feedback: StepFeedback | None = None,
         planner: Planner | None = None,
         like: Sequence[VariantPlan] = (),
         title: str = "a call",
@@ -101,7 +103,7 @@ class Tuning:
         self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
-        self._contenders = OpenContenders(default, model_format, machine)
+        self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._make_backends = backends
         """Makes the search for backends; None once that has begun, and where there is none."""
         self._backends: Backends | None = None
