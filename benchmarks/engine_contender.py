@@ -8,6 +8,7 @@ It writes a line of JSON when it is ready, and for each line "N" that it reads o
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -104,7 +105,12 @@ def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Ca
         module = FlatModule(model, arguments)
         return partial(compiled_call(module), module.tensors(arguments))
     captured = capture_forward(lambda args, kwargs: model(*args, **kwargs), *arguments)
-    search = BackendSearch(model, arguments, captured, setting["threads"], among=[setting["backend"]], share=0.5)
+    with torch.no_grad():
+        result = model(*work.inputs)
+    search = BackendSearch(
+        model, arguments, captured, setting["threads"], result=result, among=[setting["backend"]], share=0.5,
+        close=math.inf, limit_s=math.inf,
+    )  # fmt: skip
     with closing(search):
         search.start()
         found = None

@@ -17,6 +17,7 @@ from statistics import median
 
 import numpy as np
 from run_facts import RunFacts
+from threadpoolctl import threadpool_limits
 
 from threadcast.cli.model_table import compared_samples, make_models
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec, read_machine
@@ -100,14 +101,16 @@ def products(count: int) -> tuple[list[Op], Callable[[Op, Case], Measurement]]:
 
 
 def compare_speed() -> dict[str, float]:
-    """CPU seconds that each kind of model takes in one of the five folds of `threadcast compare`, in one process."""
+    """CPU seconds that each kind of model takes in one of the five folds of `threadcast compare`, in one process with
+    one thread, as its workers have."""
     ops, measured = products(COMPARED)
     measurements = [measured(op, case) for op in ops for case in MACHINE.cases()]
     found: dict[str, float] = {}
     for name in names():
         models = make_models([name], compared_samples(measurements), measurements)
         started_s = time.process_time()
-        evaluate(measurements, models, split=lambda entries: new_shape()(entries)[:1], split_name="new_shape")
+        with threadpool_limits(1):
+            evaluate(measurements, models, split=lambda entries: new_shape()(entries)[:1], split_name="new_shape")
         found[name] = time.process_time() - started_s
         print(f"  {name}: {found[name]:.1f} s", file=sys.stderr, flush=True)
     return found

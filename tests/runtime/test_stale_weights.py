@@ -184,7 +184,7 @@ class _CopyingBackend:
     def start(self) -> None:
         """Nothing to start."""
 
-    def poll(self) -> Contender | None:
+    def poll(self, **_: object) -> Contender | None:
         """The backend; none where the module trains."""
         self.over, module = True, self._module
         if module.training:

@@ -149,6 +149,19 @@ def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None])
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedGraph(Captured):
+    """A captured graph that reads its arguments alone, as `capture_graph` returns it."""
+
+    def bind(self, *arguments: Any) -> list[Any]:
+        """The inputs of one run on these arguments, flat, which must have the shapes, types and values of capture.
+
+        The caller has checked that: looking at each of some hundred weights once more takes longer than a small graph.
+        """
+        constants = range(len(arguments), len(self.program.inputs))
+        return [*arguments, *[self.held[slot] for slot in constants]]
+
+
 def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
@@ -167,10 +180,10 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
         return _capture(call, groups, inputs, Recorder(), settings=None, split=True, dynamic=dynamic)
 
 
-def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> Captured:
+def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> CapturedGraph:
     """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
 
-    The captured graph keeps no example, only shapes: `bind` needs arguments. CaptureError says why the graph cannot be
+    Of the inputs it keeps the shapes only, so `bind` needs arguments. CaptureError says why the graph cannot be
     captured, as where it writes to an input.
     """
     recorder = Recorder()
@@ -184,7 +197,8 @@ def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Ph
     captured = _capture(call, {}, examples, recorder, settings=None, split=True)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
-    return replace(captured, arguments=tuple(value.to("meta") for value in captured.arguments))
+    shapes = tuple(value.to("meta") for value in captured.arguments)
+    return CapturedGraph(captured.graph, captured.program, captured.held, shapes)
 
 
 def capture_training(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,12 +156,23 @@ def _inverse(within: Floats, noise: Floats) -> Floats:
 def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:
     """Expected regret of choosing the least of `log_times` (n_cases,), which is its extra time as a share of the best
     time, and the probability (n_cases,) that each case is the best."""
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn = log_times + np.random.default_rng(seed).standard_normal((DRAWS, len(log_times))) @ root.T
+    drawn = log_times + _errors_drawn(np.ascontiguousarray(covariance).tobytes(), seed)
     best: NDArray[np.int64] = drawn.argmin(axis=1)
     lost = np.exp(drawn[:, log_times.argmin()] - drawn.min(axis=1)) - 1
     return float(lost.mean()), np.bincount(best, minlength=len(log_times)) / DRAWS
+
+
+@lru_cache(maxsize=32)
+def _errors_drawn(covariance: bytes, seed: int) -> Floats:
+    """(DRAWS, n_cases) errors with this covariance (the bytes of a float64 array); read-only. Ops that were sampled at
+    the same cases have one covariance, and its eigenvectors take as long as all else in a proposal."""
+    own = np.frombuffer(covariance, dtype=np.float64)
+    own = own.reshape(math.isqrt(len(own)), -1)
+    values, vectors = np.linalg.eigh(own)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    found: Floats = np.random.default_rng(seed).standard_normal((DRAWS, len(own))) @ root.T
+    found.flags.writeable = False
+    return found
 
 
 def _smooth(own: Floats, both: Floats, log_threads: Floats) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -26,11 +27,12 @@ from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
+_numbers = count(1)
 
 
 def compiled_graphs() -> list[GraphCalls]:
-    """Return the graphs of this process that `torch.compile` has given to this backend and still holds, by title."""
-    return sorted(_graphs, key=lambda graph: graph.title)
+    """Return the graphs that `torch.compile` has given to this backend and still holds, in the order of compilation."""
+    return sorted(_graphs, key=lambda graph: graph.number)
 
 
 def backend(
@@ -69,8 +71,9 @@ def _compiled(
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(graph.forward)
     phase: Phase = "backward" if role == "backward" else "forward"
-    number = CompileContext.current_compile_id()
-    calls = GraphCalls(graph, machine, options, title=f"torch.compile {number}, {role}", phase=phase)
+    number, code = next(_numbers), CompileContext.current_compile_id()
+    title = f"graph {number} of torch.compile ({code}), {role}"
+    calls = GraphCalls(graph, machine, options, number=number, title=title, phase=phase)
     _graphs.add(calls)
     return make_boxed_func(calls)
 

@@ -6,13 +6,14 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from threadcast.capture.capture import capture_graph
 from threadcast.capture.program import Phase
@@ -28,10 +29,11 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.shared_learning import allowance, planner_for
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
+from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.threads.this_process import this_process
@@ -46,10 +48,12 @@ class GraphCalls:
     """
 
     def __init__(
-        self, graph: GraphModule, machine: Machine, options: CompileOptions, *, title: str, phase: Phase = "forward"
-    ) -> None:
-        self.title = title
+        self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
+        phase: Phase = "forward",
+    ) -> None:  # fmt: skip
+        self.number, self.title = number, title
         self._graph, self._phase, self._options = graph.forward, phase, options
+        self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
@@ -87,13 +91,15 @@ class GraphCalls:
     def _run(self, arguments: tuple[Any, ...]) -> Any:
         reason = why_not_captured(())
         if reason is not None:
-            return self._as_pytorch(*arguments) if _is_first_run() else self._fallen_back(reason, arguments)
+            return self._first_run(arguments) if _is_first_run() else self._fallen_back(reason, arguments)
         kind = _kind_of(arguments)
         found = self._found(kind)
         if found is None and self._short.wants(kind, further=len(self._table) > 0):
             began_s = time.perf_counter()
             result = self._as_pytorch(*arguments)
-            self._short.ran(kind, time.perf_counter() - began_s)
+            seconds = time.perf_counter() - began_s
+            self._short.ran(kind, seconds)
+            self._allowance.ran_eager(seconds)
             return result
         runner = self._new(kind, arguments) if found is None else found
         if isinstance(runner, Fallback):
@@ -131,7 +137,7 @@ class GraphCalls:
         return runner
 
     def _tuning(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
-        strange = why_not_captured([_without_gradient(value) for value in arguments])
+        strange = why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
         try:
@@ -147,7 +153,9 @@ class GraphCalls:
                 checked=self._shadowed,
                 store=self._feedback,
                 like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-                warm_up=WarmUp(Allowance(self._options.tuning_share), eager_s=self._short.take(kind)),
+                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
+                planner=planner_for(self.machine),
+                title=self.title,
             )
         except CaptureError as error:
             return Fallback(str(error))
@@ -155,6 +163,11 @@ class GraphCalls:
     def _as_pytorch(self, *arguments: Any) -> Any:
         with torch.no_grad():
             return self._graph(*arguments)
+
+    def _first_run(self, arguments: tuple[Any, ...]) -> Any:
+        """Run the graph under AOTAutograd's own mode, which does not know all subclasses of tensors."""
+        with nullcontext() if why_not_captured(_without_gradients(arguments)) is None else _disable_current_modes():
+            return self._as_pytorch(*arguments)
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         if reason not in self._warned:
@@ -192,5 +205,7 @@ def _is_first_run() -> bool:
     return len(modes) == 1 and type(modes[0]).__module__.startswith("torch._functorch.")
 
 
-def _without_gradient(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) and type(value) in (Tensor, torch.nn.Parameter) else value
+def _without_gradients(arguments: tuple[Any, ...]) -> list[Any]:
+    """The inputs, of which ordinary tensors do not require gradients: a graph below autograd computes none."""
+    plain = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return [value.detach() if type(value) in plain else value for value in arguments]

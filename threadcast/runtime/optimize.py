@@ -21,12 +21,13 @@ from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.traced_step import timeline_page
-from threadcast.runtime.tuning.contender import Backends, Contender
+from threadcast.runtime.tuning.contender import Contender, MakeBackends
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
@@ -124,10 +125,14 @@ class OptimizedCall(_OptimizedModel):
         settings = Settings.read()
         share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
 
-        def of_backends(arguments: tuple[Any, ...], cores: int) -> Callable[[Captured], Backends] | None:
+        slot = SearchSlot()
+
+        def of_backends(cores: int) -> MakeBackends | None:
             if not backends or model is None:
                 return None
-            return lambda captured: BackendSearch(model, arguments, captured, cores, share=share, history=history)
+            return lambda captured, arguments, result: slot.fill(
+                lambda: BackendSearch(model, arguments, captured, cores, result=result, share=share, history=history)
+            )
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with torch.no_grad():

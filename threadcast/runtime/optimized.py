@@ -30,12 +30,13 @@ from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.traced_step import TracedStep, traced_step
-from threadcast.runtime.tuning.contender import Backends, Contender
+from threadcast.runtime.tuning.contender import Contender, MakeBackends
 from threadcast.runtime.tuning.plan_maker import Planner
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
@@ -56,7 +57,7 @@ class Optimized:
     `capture(arguments, model_format, dynamic)` returns the graph of one call in the current memory format, right for
     all values of the sizes `dynamic`. `watched` are the
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
-    in, such as a loss. `backends(arguments, cores)` returns further contenders; the text `among` names them. `name`
+    in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
     identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
     of cores to use (None: all that the process has).
     """
@@ -71,7 +72,7 @@ class Optimized:
         title: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        backends: Callable[[tuple[Any, ...], int], Callable[[Captured], Backends] | None] = lambda *_: None,
+        backends: Callable[[int], MakeBackends | None] = lambda _: None,
         among: str = "",
         most: int | None = None,
     ) -> None:
@@ -94,7 +95,8 @@ class Optimized:
         self._allowance = Allowance(settings["engine.tuning_share"])
         self._capture_s = 0.0
         """Seconds that the last capture took."""
-        self._feedback = store_of(settings)
+        self._store = store_of(settings)
+        self._feedback: StepFeedback | None = None
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
@@ -230,6 +232,9 @@ class Optimized:
         with self._lock:
             self._table.close()
             self._families.clear()
+            if self._feedback is not None:
+                self._feedback.close()
+                self._feedback = None
             self._format.set(MemoryFormat.AS_GIVEN)
 
     def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
@@ -274,6 +279,8 @@ class Optimized:
                 return self._captured(arguments, memory_format)
             return family.captured(partial(self._captured, arguments, memory_format))
 
+        if self._feedback is None and self._store is not None:
+            self._feedback = StepFeedback(self._store, self.machine)
         formats = formats_of(self._model, arguments) if family is None else (MemoryFormat.AS_GIVEN,)
         stored = PlanStore(self._folder, self.machine, among=self._among)
         try:
@@ -285,10 +292,11 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments),
                 plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(arguments, len(self.machine)) if family is None else None,
+                backends=self._backends(len(self.machine)) if family is None else None,
                 fuse=self._fuse and family is None,
                 checked=self._shadowed,
-                store=self._feedback if family is None else None,
+                store=self._store if family is None else None,
+                feedback=self._feedback if family is None else None,
                 like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
                 warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
                 planner=self._planner,

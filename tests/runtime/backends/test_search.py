@@ -24,6 +24,7 @@ from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends.search import BACKENDS, BackendSearch, _nice
 from threadcast.runtime.backends.search_guard import PREFIX
+from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.tuning.contender import Contender
 
 LONGEST_S = 240.0
@@ -39,7 +40,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:
     captured = capture_forward(lambda args, kwargs: module(*args, **kwargs), *arguments)
-    return BackendSearch(module, arguments, captured, 1, **options)
+    with torch.no_grad():
+        args, kwargs = arguments
+        result = options.pop("result") if "result" in options else module(*args, **kwargs)
+    return BackendSearch(module, arguments, captured, 1, result=result, **options)
 
 
 def found_by(search: BackendSearch) -> list[Contender]:
@@ -47,11 +51,11 @@ def found_by(search: BackendSearch) -> list[Contender]:
     return list(_polled(search))
 
 
-def _polled(search: BackendSearch) -> Iterator[Contender]:
+def _polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Contender]:
     end_s = time.monotonic() + LONGEST_S
     while not search.over:
         assert time.monotonic() < end_s
-        contender = search.poll()
+        contender = search.poll(unlimited=unlimited)
         if contender is not None:
             yield contender
         else:
@@ -95,6 +99,35 @@ def test_nothing_is_opened_that_would_take_too_long_from_the_caller(module: Two)
     assert not found_by(search)
     assert all("opening it takes" in reason for reason in search.left_out.values())
     assert search.left_out
+
+
+def test_a_caller_that_waits_is_not_spared(module: Two) -> None:
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, limit_s=1e-3)
+    search.start()
+    assert len(list(_polled(search, unlimited=True))) == 1
+    assert search.caller_s < 1.0, "only what the start took"
+
+
+def test_one_search_of_a_model_is_at_work_at_a_time(module: Two) -> None:
+    slot, made = SearchSlot(), list[BackendSearch]()
+
+    def make() -> BackendSearch:
+        made.append(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6))
+        return made[-1]
+
+    first = slot.fill(make)
+    assert first is not None
+    with closing(first):
+        first.start()
+        assert slot.fill(make) is None
+        assert len(made) == 1
+        end_s = time.monotonic() + LONGEST_S
+        while (second := slot.fill(make)) is None:
+            assert time.monotonic() < end_s
+            first.wait(1.0)
+        second.close()
+        assert slot.fill(make) is not None, "the second one was closed"
+        assert first.poll() or first.poll(), "what it has built can be opened all the same"
 
 
 def test_a_search_ends_where_weights_were_written_to_before_a_backend_is_opened(module: Two) -> None:

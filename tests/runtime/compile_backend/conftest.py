@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from threadcast.runtime.compile_backend import backend
+from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.shared_learning import allowance, planner_for
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,10 @@ def nothing_compiled() -> Iterator[None]:
     if "threadcast" not in registered.list_backends(exclude_tags=()):
         registered.register_backend(backend, name="threadcast")
     torch._dynamo.reset()
+    allowance.cache_clear()
+    planner_for.cache_clear()
     gc.collect()  # graphs hold themselves in cycles
+    for graph in compiled_graphs():
+        graph.close()  # PyTorch still holds it, as after a graph break
     yield
     torch._dynamo.reset()

@@ -16,7 +16,10 @@ from tests.runtime.small_training import batch, net
 from threadcast.networks import load
 from threadcast.runtime.compile_backend import backend
 
-pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "plans_win"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs
+]
 
 
 def close(found: Any, wanted: Any) -> None:

@@ -13,7 +13,10 @@ from torch.nn.functional import cross_entropy
 from tests.runtime.compile_backend.running import run_until_settled, runners
 from tests.runtime.small_training import batch, net, same_state, train_eagerly
 
-pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "plans_win"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs
+]
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, dampening=0.1),

@@ -13,12 +13,12 @@ from torch import Tensor
 from threadcast.runtime.backends.frozen import TensorCall
 
 
-def sessions(path: Path, cores: int, *, optimised: bool = False) -> dict[str, Callable[[], TensorCall]]:
-    """For each setting of ONNX Runtime, by name, a function that loads the model at `path` and returns its call.
+def sessions(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
+    """For each setting of ONNX Runtime, by name, a function that loads what `write_optimised` wrote to `path`.
 
-    `optimised`: the model was written by `write_optimised`, and is loaded as it is, in a fifth of the time.
+    The function returns the model's call.
     """
-    session = partial(_session, path, optimised=optimised)
+    session = partial(_session, path)
     settings: dict[str, Callable[[], TensorCall]] = {"1 thread": partial(session, 1, parallel=False)}
     if cores == 1:
         return settings
@@ -51,12 +51,12 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _session(path: Path, threads: int, *, parallel: bool, optimised: bool) -> TensorCall:
+def _session(path: Path, threads: int, *, parallel: bool) -> TensorCall:
     import onnxruntime
 
     options = _options(threads)
-    if optimised:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # The model is optimised already: loading it as it is takes a fifth of the time.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if parallel:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
         options.inter_op_num_threads = threads

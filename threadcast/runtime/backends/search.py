@@ -63,20 +63,20 @@ class BackendSearch:
 
     `captured` is the module's forward pass as captured for arguments of this kind, un-fused, in the memory format that
     the module was given in. `arguments` are the example: positional arguments and keywords. `result` is what the module
-    returns for it; without it, the module is called once when the first backend is opened.
+    returns for it, with which the results of backends are compared.
 
     A process that runs while the caller leaves cores idle builds, checks and times `among`, the likeliest first, for
     `cores` cores. In a caller that keeps all cores busy it gets `share` of one core's time at most. It needs 10 to 60 s
     of CPU time. A way is opened if its call takes up to `close` times the seconds of the fastest that is known. What
     earlier searches found is in the file `history`, one for each kind of machine; None: nothing is stored. All calls of
-    `start` and `poll` together take up to `limit_s` seconds.
+    `start` and `poll` together take up to `limit_s` seconds; those of unlimited polls do not count.
 
     A module in training mode has no backends, nor has one that `program_file` refuses.
     """
 
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
-        among: Sequence[str] = BACKENDS, result: Any = None, share: float = 0.05, close: float = CLOSE,
+        result: Any, among: Sequence[str] = BACKENDS, share: float = 0.05, close: float = CLOSE,
         limit_s: float = CALLER_S, history: Path | None = None,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
@@ -86,7 +86,8 @@ class BackendSearch:
         self._options = Options(among, cores, network_kind(captured.graph), close, history_path)
         self._limit_s = limit_s
         self.caller_s = 0.0
-        """Seconds that the search has taken from its caller so far."""
+        """Seconds that the search has taken so far from a caller that did not wait for it."""
+        self._unlimited = False
         self.left_out: dict[str, str] = {}
         """Backends and settings that are left out, and why."""
         self._turns_s = 0.0
@@ -102,12 +103,17 @@ class BackendSearch:
         self._writing: threading.Thread | None = None
         self._not_written: str | None = None
         """Why the program could not be handed over; set by that thread."""
-        self._flat: FlatModule | None = None
 
     @property
     def over(self) -> bool:
         """Whether `poll` will return no more contenders."""
         return self._over
+
+    @property
+    def working(self) -> bool:
+        """Whether the process that builds backends is still at work. What it has to tell is taken note of."""
+        self._listen()
+        return not (self._over or self._all_built)
 
     def start(self) -> None:
         """Start the search; returns after some hundredths of a second. The module's weights are read a little later."""
@@ -121,26 +127,21 @@ class BackendSearch:
                 self._end("every backend", str(error))
                 return
             self._arguments = pytree.tree_map_only(Tensor, torch.clone, self._arguments)
+            self._result = pytree.tree_map_only(Tensor, torch.clone, self._result)
             try:
                 self._start_process(content)
             except OSError as error:
                 self._end("every backend", f"no process can be started: {error.strerror}")
 
-    def poll(self) -> Contender | None:
+    def poll(self, *, unlimited: bool = False) -> Contender | None:
         """Return a contender that is new and ready to run; None where there is none yet, which takes microseconds.
 
-        A backend that was built is opened in three calls, each of which does a piece of it. Call this between steps.
+        A backend that was built is opened in two calls, each of which does a piece of it. Call this between steps.
+        `unlimited`: the caller waits for the search, which may take any time then.
         """
-        if self._over:
-            return None
+        self._unlimited = unlimited
         if not self._built:
-            assert self._messages is not None
-            try:
-                found = os.read(self._messages, _READ_BYTES)
-            except BlockingIOError:
-                return None
-            with self._counted():
-                self._receive(found)
+            self._listen()
         if self._built and not self._over:
             with self._counted():
                 return self._go_on()
@@ -167,7 +168,7 @@ class BackendSearch:
             if pipe is not None:
                 pipe.close()  # on which the guard ends everything, and deletes the files
         threading.Thread(target=process.wait, daemon=True).start()
-        self._result = self._flat = None
+        self._result = None
 
     def _start_process(self, content: ProgramFile) -> None:
         file = os.memfd_create("threadcast-program")
@@ -209,6 +210,17 @@ class BackendSearch:
         with suppress(OSError):  # the process has ended
             os.write(questions, bytes([answer]))
 
+    def _listen(self) -> None:
+        """Read what the other process has to tell, if anything."""
+        if self._messages is None or self._over or self._all_built:
+            return
+        try:
+            found = os.read(self._messages, _READ_BYTES)
+        except BlockingIOError:
+            return
+        with self._counted():
+            self._receive(found)
+
     def _receive(self, found: bytes) -> None:
         """Take note of messages; nothing at all means that the other process has ended."""
         if not found:
@@ -239,7 +251,8 @@ class BackendSearch:
         """Wait while the other process times its ways, if there are seconds left for that."""
         assert self._process is not None
         assert self._process.stdin is not None
-        given = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= self._limit_s
+        in_time = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= self._limit_s
+        given = in_time or self._unlimited
         began_s = time.perf_counter()
         with suppress(OSError):
             os.write(self._process.stdin.fileno(), bytes([GRANTED if given else REFUSED]))
@@ -247,7 +260,7 @@ class BackendSearch:
             answered = select.poll()
             answered.register(self._process.stdout, select.POLLIN)  # type: ignore[arg-type]
             answered.poll(_OVERDUE * turn_s * 1e3)
-            self._turns_s += time.perf_counter() - began_s
+            self._turns_s += 0.0 if self._unlimited else time.perf_counter() - began_s
 
     def _go_on(self) -> Contender | None:
         """Do the next piece of opening the first built way; return its contender when it is ready to run."""
@@ -256,11 +269,11 @@ class BackendSearch:
             self._opening = self._opened(built)
             self._next_s = next(self._opening)
             self._slowness = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-            needed_s = built.open_s + built.call_s + self._reference_s(built)
+            needed_s = built.open_s + built.call_s
         else:
             needed_s = self._next_s
         contender = None
-        if self.caller_s + needed_s * self._slowness > self._limit_s:
+        if not self._unlimited and self.caller_s + needed_s * self._slowness > self._limit_s:
             taken = f"the search has taken {self.caller_s:.2g} of {self._limit_s:g} s"
             self._leave_out(str(built.way), f"opening it takes {needed_s:.2g} s, and {taken}")
         elif not self._versions.unchanged():
@@ -286,18 +299,12 @@ class BackendSearch:
 
     def _opened(self, built: Built) -> Generator[float, None, Contender]:
         """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
-        if self._flat is None:
-            yield self._reference_s(built)
-            self._flat = FlatModule(self._module, self._arguments, result=self._result)
         yield built.open_s
         call = opened(built.way, Path(built.file), self._options.cores)
         yield built.call_s
-        self._flat.check(call)
-        return Contender(backend(str(built.way)), self._flat.call(call), self._versions.unchanged)
-
-    def _reference_s(self, built: Built) -> float:
-        """Seconds of getting the result to compare with: those of the module's call, 0 where it is known."""
-        return built.reference_s if self._flat is None and self._result is None else 0.0
+        flat = FlatModule(self._module, self._arguments, result=self._result)
+        flat.check(call)
+        return Contender(backend(str(built.way)), flat.call(call), self._versions.unchanged)
 
     def _leave_out(self, what: str, reason: str) -> None:
         self.left_out[what] = reason
@@ -313,7 +320,7 @@ class BackendSearch:
         try:
             yield
         finally:
-            self.caller_s += time.perf_counter() - began_s
+            self.caller_s += 0.0 if self._unlimited else time.perf_counter() - began_s
 
 
 def _nice(share: float) -> int:

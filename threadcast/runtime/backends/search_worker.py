@@ -62,13 +62,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A way to run the program from a file. Seconds: of a call, of opening it, and of a call of PyTorch (reference)."""
+    """A way to run the program from a file, with the seconds of a call and of opening it."""
 
     way: Way
     file: str
     call_s: float
     open_s: float
-    reference_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class _Times:
 def opened(way: Way, file: Path, cores: int) -> TensorCall:
     """Return the call of a way that this module has built into `file`."""
     if way.backend == "onnxruntime":
-        return sessions(file, cores, optimised=True)[way.setting]()
+        return sessions(file, cores)[way.setting]()
     return requests(file, cores)[way.setting]() if way.backend == "openvino" else package_call(file)
 
 
@@ -167,7 +166,7 @@ class Search:
                 self._leave_out(way, f"{call_s:.3g} s a call; the fastest so far takes {self._best_s:.3g} s")
                 return
         file, _, open_s = built[way]
-        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, reference_s)))
+        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s)))
 
     def _files(self, backend: str) -> Iterator[tuple[Way, Path]]:
         """Yield the ways of a backend and the file of each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from threadcast.capture.capture import Captured
@@ -88,7 +89,7 @@ class _Rewriting:
         outputs = map_refs(self._renumbered, old.program.outputs)
         program = Program(old.program.inputs, nodes, outputs, old.program.structure)
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
-        return Captured(graph, program, old.held, old.arguments, old.settings, old.others)
+        return replace(old, graph=graph, program=program)
 
     def _new_slots(self) -> dict[int, Ref]:
         """For each slot of the captured program, the reference to its value in the new program."""

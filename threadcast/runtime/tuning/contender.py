@@ -59,8 +59,11 @@ class Backends(Protocol):
         """Start the search."""
         ...
 
-    def poll(self) -> Contender | None:
-        """Return a contender that is new and ready to run; None where there is none yet."""
+    def poll(self, *, unlimited: bool = False) -> Contender | None:
+        """Return a contender that is new and ready to run; None where there is none yet.
+
+        `unlimited`: the caller waits for the search, so that it may take any time.
+        """
         ...
 
     def wait(self, timeout_s: float) -> None:
@@ -70,3 +73,13 @@ class Backends(Protocol):
     def close(self) -> None:
         """End the search; contenders that it returned go on."""
         ...
+
+
+class MakeBackends(Protocol):
+    """Makes a search for backends; None where one cannot begin yet, as another one of the same model is at work.
+
+    `captured` is the graph in the memory format that the model was given in. `arguments` are
+    those of a step, and `result` is its result.
+    """
+
+    def __call__(self, captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None: ...

@@ -49,12 +49,13 @@ class ExpectedCosts:
             self._compiled.add(variant)
             self._warm_up.charge(cost_s)
 
-    def beside(self) -> bool:
-        """Return whether a search for backends may begin beside the calls; if so, count its cost."""
-        if not self._warm_up.allows(self._beside_s):
-            return False
+    def allows_search(self) -> bool:
+        """Return whether a search for backends may begin beside the calls."""
+        return self._warm_up.allows(self._beside_s)
+
+    def searching(self) -> None:
+        """Count what a search for backends costs that has begun."""
         self._warm_up.charge(self._beside_s)
-        return True
 
     def comparison_s(self, planned_s: float | None, best_s: float) -> float:
         """Return the cost of comparing a contender whose step takes `planned_s` seconds (None: not known)."""

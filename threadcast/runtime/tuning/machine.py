@@ -260,10 +260,14 @@ class TuningMachine:
         return ()
 
     def may_search_backends(self) -> bool:
-        """Return whether a search for backends may begin now; if so, count what it is expected to cost."""
+        """Return whether a search for backends may begin now."""
         if self.state is not State.SETTLED or self._pending is not None or self.awaited is not None:
             return False
-        return self._costs.beside()
+        return self._costs.allows_search()
+
+    def searches_backends(self) -> None:
+        """Report that a search for backends has begun: what it is expected to cost is counted."""
+        self._costs.searching()
 
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""

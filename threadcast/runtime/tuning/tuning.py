@@ -24,12 +24,13 @@ from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, is_there
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Backends, Contender, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Backends, MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -45,6 +46,9 @@ from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 from threadcast.threads.this_process import this_process
+
+_PAUSE_S = 0.05
+"""Seconds after which it is looked again whether another search for backends has ended."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -62,9 +66,9 @@ class Tuning:
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
     how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
-    this machine, which looks add to. `planner` makes the plans, of all calls of the model; without it there is one for
-    this kind. `like` are plans of other calls of the same model: the first that fits the graph
-    is compared with the default before anything is measured.
+    this machine, which looks add to; `feedback` takes their times in later steps. `planner` makes the plans, of all
+    calls of the model; without it there is one for this kind. `like` are plans of other calls of the same model: the
+    first that fits the graph is compared with the default before anything is measured.
 
     `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
     settled calls which take longer than at first have not become slower.
@@ -82,11 +86,12 @@ class Tuning:
         *,
         call: object,
         plans: PlanStore,
-        backends: Callable[[Captured], Backends] | None = None,
+        backends: MakeBackends | None = None,
         fuse: bool = True,
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
         store: str | None = None,
+        feedback: StepFeedback | None = None,
         planner: Planner | None = None,
         like: Sequence[VariantPlan] = (),
         title: str = "a call",
@@ -100,7 +105,7 @@ class Tuning:
         self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
-        self._contenders = OpenContenders(default, model_format, machine)
+        self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._make_backends = backends
         """Makes the search for backends; None once that has begun, and where there is none."""
         self._backends: Backends | None = None
@@ -129,6 +134,8 @@ class Tuning:
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
+        if self._make_backends is not None and difference is None and self._states.may_search_backends():
+            self._search_backends(self._make_backends, arguments, result)
         self._observe(timed, self._clock() - began_s, difference)
         return result
 
@@ -173,8 +180,10 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._states.state is State.SETTLED and self._backends is not None:
+        if self._backends is not None and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
+        elif self._make_backends is not None and self._states.may_search_backends():  # another search is at work
+            time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
     def ran(self) -> Ran | None:
@@ -298,39 +307,44 @@ class Tuning:
                 self._give_up(reason)
         return ()
 
+    def _search_backends(self, make: MakeBackends, arguments: tuple[Any, ...], result: Any) -> None:
+        """Begin the search for backends by the example of a step and its result."""
+        try:
+            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
+            if captured is None:
+                self._make_backends = None
+                return
+            self._backends = make(captured, arguments, result)
+            if self._backends is not None:
+                self._make_backends = None
+                self._states.searches_backends()
+                self._format.set(MemoryFormat.AS_GIVEN)
+                self._backends.start()
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            self._leave_backends(error)
+
     def _look_for_backends(self) -> None:
-        """Begin the search for backends, or report what it has found."""
-        if self._make_backends is not None and not self._states.may_search_backends():
+        """Report what the search for backends has found."""
+        if self._backends is None:
             return
         try:
-            found = self._found_backend()
-        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            _logger.warning("backends are left out: %s", error)
-            if self._backends is not None:
-                self._backends.close()
-            self._make_backends = self._backends = None
+            found = self._backends.poll(unlimited=self._warm_up.unlimited)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._leave_backends(error)
             return
+        if self._backends.over:
+            self._backends = None
+            if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
+                self._stored.add_tried(variant_plan, self._tried)
         if found is not None:
             self._contenders.add(found)
             self._carry_out(self._states.found_backend(found.id))
 
-    def _found_backend(self) -> Contender | None:
-        """Begin the search, or return what it has found."""
-        if self._make_backends is not None:
-            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
-            if captured is not None:
-                self._format.set(MemoryFormat.AS_GIVEN)
-                self._backends = self._make_backends(captured)
-                self._backends.start()
-            self._make_backends = None
-        elif self._backends is not None:
-            found = self._backends.poll()
-            if self._backends.over:
-                self._backends = None
-                if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
-                    self._stored.add_tried(variant_plan, self._tried)
-            return found
-        return None
+    def _leave_backends(self, error: Exception) -> None:
+        _logger.warning("backends are left out: %s", error)
+        if self._backends is not None:
+            self._backends.close()
+        self._make_backends = self._backends = None
 
     @property
     def _tried(self) -> frozenset[Extra]:

@@ -88,6 +88,11 @@ class WarmUp:
         """Number of the first call from which on the calls have taken no longer than in eager PyTorch; else None."""
         return None if self._last_behind >= self.calls else self._last_behind + 1
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether learning may lose any time now."""
+        return self._allowance.share >= 1
+
     def allows(self, extra_s: float) -> bool:
         """Return whether learning may lose `extra_s` more seconds now."""
         return self._allowance.allows(extra_s)

@@ -1,0 +1,165 @@
+"""What no plan can run, PyTorch runs, with one warning that says why; nothing is raised that eager would not raise."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
+from threadcast.core.errors import InvalidInput
+from threadcast.runtime import compile_backend
+from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.compile_options import CompileOptions
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "plans_win"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs
+]
+
+
+def warned(function: Any, *inputs: Any, times: int = 5) -> list[str]:
+    """The warnings of some calls of a compiled function whose results are compared with eager's."""
+    compiled = torch.compile(function, backend="threadcast")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(times):
+            torch.testing.assert_close(compiled(*inputs), function(*inputs))
+    return [str(one.message) for one in found if "threadcast" in str(one.message)]
+
+
+def test_control_flow_that_depends_on_numbers_runs_as_pytorch() -> None:
+    def chosen(x: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos(), (x,))
+
+    (message,) = warned(chosen, torch.ones(4))
+    assert "as PyTorch does: cannot capture" in message
+    assert "cond" in message
+    assert runners() == {"inference": ["default"]}
+
+
+def test_sparse_gradients_run_as_pytorch_and_are_eagers() -> None:
+    torch.manual_seed(0)
+    mine, eager = (nn.Embedding.from_pretrained(torch.eye(6), freeze=False, sparse=True) for _ in range(2))
+    compiled = torch.compile(mine, backend="threadcast")
+    index = torch.tensor([1, 1, 4])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            compiled(index).sum().backward()
+            eager(index).sum().backward()
+    assert ["is sparse" in str(one.message) for one in found] == [True]
+    assert mine.weight.grad is not None
+    assert eager.weight.grad is not None
+    assert mine.weight.grad.is_sparse
+    torch.testing.assert_close(mine.weight.grad.to_dense(), eager.weight.grad.to_dense())
+
+
+def test_a_subclass_of_tensor_runs_as_pytorch() -> None:
+    class Marked(Tensor):
+        pass
+
+    (message,) = warned(lambda x: x * 2 + 1, torch.ones(3).as_subclass(Marked))
+    assert "Marked, not an ordinary tensor" in message
+
+
+class Counting(TorchDispatchMode):
+    """Notes which operators are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.append(func)
+        return func(*args, **kwargs or {})
+
+
+def test_a_mode_of_the_caller_meets_every_operator() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast")
+    run_until_settled(lambda number: compiled(rows(number)))
+    with Counting() as counted:
+        compiled(rows(0))
+    assert torch.ops.aten.addmm.default in counted.called
+    assert torch.ops.aten.tanh.default in counted.called
+
+
+def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(**_: Any) -> Any:
+        def compile_graph(*_: Any) -> Any:
+            raise NotImplementedError("no such thing\nand more")
+
+        return compile_graph
+
+    monkeypatch.setattr(compile_backend, "aot_autograd", refusing)
+    messages = warned(lambda x: x * 2, torch.ones(3))
+    assert messages == [
+        "threadcast runs a graph as PyTorch does: AOTAutograd raised NotImplementedError: no such thing"
+    ]
+
+
+def test_a_graph_that_computes_nothing_needs_no_plan() -> None:
+    before = compiled_graphs()
+    assert warned(lambda x, y: (y, x), torch.ones(2), torch.zeros(2)) == []
+    assert compiled_graphs() == before
+
+
+def test_short_graphs_are_left_alone_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e6")
+    assert warned(lambda x: x * 2, torch.ones(3), times=8) == []
+    (report,) = (report for graph in compiled_graphs() for report in graph.reports)
+    assert "too short to gain" in report.reason
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_computes_without_the_threads() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast")
+    with torch.no_grad():
+        run_until_settled(lambda number: compiled(rows(number)))
+        wanted = model(rows(1))
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if torch.allclose(compiled(rows(1)), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_every_mode_of_pytorch_is_understood(mode: str) -> None:
+    compiled = torch.compile(perceptron(), backend="threadcast", mode=mode)
+    for number in range(3):
+        torch.testing.assert_close(compiled(rows(number)), perceptron()(rows(number)))
+    assert set(runners()) == {"forward"}
+
+
+def test_options_choose_cores_and_what_learning_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        changed.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0.2")
+        assert CompileOptions.of(None, None).tuning_share == 0.2
+    assert CompileOptions.of("max-autotune", None).tuning_share == 1.0
+    assert CompileOptions.of("max-autotune", {"tuning_share": 0.5}).tuning_share == 0.5
+    compiled = torch.compile(perceptron(), backend="threadcast", options={"cores": 1, "fuse": False})
+    run_until_settled(lambda number: compiled(rows(number)))
+    assert {len(graph.machine) for graph in compiled_graphs() if graph.reports} == {1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "message"),
+    [
+        ("fastest", {}, "mode='fastest'"),
+        (None, {"core": 1}, "unknown option 'core', did you mean 'cores'"),
+        (None, {"cores": "two"}, "cores='two'"),
+        (None, {"fuse": 1}, "fuse=1"),
+        (None, {"tuning_share": 2}, "tuning_share=2"),
+        (None, {"verify_every": -1}, "verify_every=-1"),
+    ],
+)
+def test_an_unknown_option_is_an_error_that_names_it(mode: str | None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message.replace("(", "\\(")):
+        backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(1)], mode=mode, options=options)

@@ -1,0 +1,60 @@
+"""What all graphs of `torch.compile` in a process share: the planning process, and what learning may cost."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from threading import RLock
+
+from threadcast.core import Machine
+from threadcast.runtime.plans.step_forecasts import Answer, Question
+from threadcast.runtime.tuning.plan_maker import Asked, Planner
+from threadcast.runtime.tuning.warm_up import Allowance
+
+
+@lru_cache(maxsize=8)
+def allowance(share: float) -> Allowance:
+    """What all graphs with this share may lose together: fifty parts of a program not fifty times as much as one."""
+    return Allowance(share)
+
+
+@lru_cache(maxsize=8)
+def planner_for(machine: Machine) -> Planner:
+    """The planner for all graphs on these cores; the same one each time."""
+    return _ThreadSafePlanner(machine)
+
+
+class _ThreadSafePlanner(Planner):
+    """A `Planner` for graphs that are called from several threads."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._lock = RLock()
+
+    @property
+    def free(self) -> bool:
+        with self._lock:
+            return super().free
+
+    def begin(self, user: object) -> None:
+        with self._lock:
+            super().begin(user)
+
+    def ask(self, question: Question) -> Asked:
+        with self._lock:
+            return super().ask(question)
+
+    def answer(self, asked: Asked) -> Answer | None:
+        with self._lock:
+            return super().answer(asked)
+
+    def give_up(self, asked: Asked) -> None:
+        with self._lock:
+            super().give_up(asked)
+
+    def done(self, user: object) -> None:
+        with self._lock:
+            super().done(user)
+
+    def close(self) -> None:
+        with self._lock:
+            super().close()
