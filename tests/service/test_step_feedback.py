@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.serving import make_server
 
-from threadcast.core import Case, Machine, Op, TensorSpec
+from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.core.settings import Settings
 from threadcast.runtime.plans.rows_process import add_rows
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.step_rows import measurements
 from threadcast.service.app import Service
+from threadcast.service.dashboard.step_drift import StepDrift, step_drift
 from threadcast.store import Store
 
 MACHINE = Machine.uniform("of steps", 2)
@@ -49,6 +51,24 @@ def test_a_service_and_the_local_store_get_the_same(url: str, client: FlaskClien
     assert {entry["conditions"]["cache"] for entry in answer["measurements"]} == {"step"}
     with Store.open(local) as store:
         assert store.measurements(machine=MACHINE.fingerprint) == rows
+
+
+def test_the_page_of_drift_shows_how_operators_in_steps_have_changed(client: FlaskClient, app: Service) -> None:
+    path = f"/drift?machine={MACHINE.fingerprint}"
+    store = app.extensions["threadcast"].store
+    wide = replace(OP, kind="add")
+    for day, seconds in ((1, 1e-3), (2, 1e-3), (3, 1.5e-3)):
+        conditions = {"cache": "step", "time": f"2999-01-0{day}T00:00:00Z"}
+        store.add([Measurement(OP, MACHINE, Case(1), (Sample(seconds),), conditions)])
+        store.add([Measurement(OP, MACHINE, Case(2), (Sample(seconds),), conditions)] if day == 3 else [])
+        store.add([Measurement(wide, MACHINE, Case(1), (Sample(1e-3),), conditions)])
+        store.add([Measurement(OP, MACHINE, Case(1), (Sample(9.0),), {**conditions, "cache": "rotated"})])
+        assert ("Change in steps" in client.get(path).text) == (day > 1)
+    found = step_drift(store.browse.newest(MACHINE, limit=100))
+    assert found == [StepDrift("", 2, 1.25, 1.0, 1.5), StepDrift("mm", 1, 1.5, 1.5, 1.5), StepDrift("add", 1, 1, 1, 1)]
+    text = client.get(path).text
+    assert '<span class="badge bad">1.50' in text
+    assert "cannot tell" in text, "the model knows nothing of this machine"
 
 
 def test_steps_learn_from_the_local_store_where_a_service_is_named(tmp_path: Path) -> None:
