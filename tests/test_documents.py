@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends import registry
 
 from threadcast.cli.main import COMMANDS, cli
+from threadcast.runtime.compile_backend import backend
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
 
@@ -89,13 +91,17 @@ def test_python_of_the_recipes_runs(
 ) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
+    if "threadcast" not in registry.list_backends(exclude_tags=()):  # known where the package is installed
+        registry.register_backend(backend, name="threadcast")
     torch.manual_seed(0)
     user: dict[str, Any] = {}
     printed = []
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.DOTALL):
         exec(compile(block, "recipes.md", "exec"), user)
         printed.append(capsys.readouterr().out.split())
-    schedule, planned, decided = printed
+    schedule, trained, compiled, planned, decided = printed
+    assert trained == []
+    assert "backward" in " ".join(compiled)
     assert float(schedule[-1]) == pytest.approx(0.0, abs=1e-12)  # the cosine's end
     assert planned[0] == "a"
     assert decided[0] == "[('a',"

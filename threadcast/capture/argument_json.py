@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from threadcast.capture.sizes import Size
 from threadcast.capture.values import AsNumber, Ref
 from threadcast.core.errors import CaptureError, FormatError
 
@@ -23,6 +24,8 @@ def encode(value: Any, positions: dict[Any, int]) -> Any:
 
     `positions` maps the object that represents a tensor to its number among the op's inputs.
     """
+    if isinstance(value, Size):
+        return int(value)
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):

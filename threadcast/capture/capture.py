@@ -8,7 +8,7 @@ hold up the backward pass, gradients of weights only their own update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
+from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError
@@ -51,6 +52,8 @@ class Captured:
     """The optimizer's numbers, such as the learning rate, which `bind` reads anew; None for a forward pass."""
     others: Mapping[str, Tensor] = field(default_factory=dict)
     """Parameters, by name, that require a gradient and are not the optimizer's: `finish` adds to their `.grad`."""
+    sizes: ArgumentSizes | None = None
+    """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
 
@@ -68,12 +71,16 @@ class Captured:
         before it. The version counters of tensors that the run will write to are incremented, which
         operators below autograd do not do. By these counters code with a copy of the weights notices that it is stale.
         """
-        tensors = iter(self._checked(arguments) if arguments else self.arguments)
+        given = self._checked(arguments) if arguments else self.arguments
+        tensors, sizes = iter(given), iter(self._sizes_of(arguments))
         if self.settings is not None:
             self.settings.renew()
             self.settings.drop_gradients()
         entries = enumerate(self.program.inputs)
-        inputs = [next(tensors) if entry.role == "input" else self.held[slot] for slot, entry in entries]
+        inputs: list[Any] = [
+            next(tensors) if entry.role == "input" else next(sizes) if entry.role == "size" else self.held[slot]
+            for slot, entry in entries
+        ]
         increment_version([inputs[slot] for slot in self.written])
         return inputs
 
@@ -97,22 +104,49 @@ class Captured:
         """
         return self.finish(self.program.run(self.bind(*arguments), order=order))
 
+    def _sizes_of(self, arguments: tuple[Any, ...]) -> Sequence[int]:
+        """The values of the inputs of role "size"; CaptureError where the graph is not right for these sizes."""
+        if self.sizes is None:
+            return ()
+        if not arguments:
+            return self.sizes.values(*self.sizes.example)
+        sizes = self.sizes.of(pytree.tree_leaves(arguments))
+        if not self.sizes.fits(*sizes):
+            raise CaptureError(f"the graph is not right for sizes {sizes}; capture it again for these")
+        return self.sizes.values(*sizes)
+
     def _checked(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         leaves = pytree.tree_leaves(arguments)
         tensors = [value for value in leaves if isinstance(value, Tensor)]
-        others = [value for value in leaves if not isinstance(value, Tensor)]
-        captured = [self.held[i] for i, e in enumerate(self.program.inputs) if e.name.startswith(_FIXED_ARGUMENT)]
+        varying = {} if self.sizes is None else self.sizes.dims
+        others = [value for i, value in enumerate(leaves) if not isinstance(value, Tensor) and i not in varying]
+        captured = [
+            self.held[slot]
+            for slot, entry in enumerate(self.program.inputs)
+            if entry.name.startswith(_FIXED_ARGUMENT) and int(entry.name.removeprefix(_FIXED_ARGUMENT)) not in varying
+        ]
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
         if list(map(repr, others)) != list(map(repr, captured)):  # 1 is not 1.0 or True, nor 0.0 -0.0
             raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
-        for i, (given, example) in enumerate(zip(tensors, self.arguments)):
-            if (given.shape, given.dtype) != (example.shape, example.dtype):
+        numbers = (i for i, value in enumerate(leaves) if isinstance(value, Tensor))
+        for i, number, given, example in zip(range(len(tensors)), numbers, tensors, self.arguments, strict=True):
+            if given.dtype != example.dtype or not _same_shape(given, example, varying.get(number, ())):
                 raise CaptureError(
                     f"tensor {i} is {given.dtype} of shape {tuple(given.shape)}, the graph was captured for "
                     f"{example.dtype} of shape {tuple(example.shape)}; capture it again for this one"
                 )
         return tensors
+
+
+def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None]) -> bool:
+    """Whether two tensors have the same shape but for the dimensions of `varying`, in which both are contiguous."""
+    if not varying:
+        return given.shape == example.shape
+    sides = enumerate(zip(given.shape, example.shape, strict=True)) if given.dim() == example.dim() else ()
+    return given.dim() == example.dim() and given.is_contiguous() and all(
+        one == other or dim in varying for dim, (one, other) in sides
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,10 +162,11 @@ class CapturedGraph(Captured):
         return [*arguments, *[self.held[slot] for slot in constants]]
 
 
-def capture_forward(function: Callable[..., Any], *inputs: Any) -> Captured:
+def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
-    CaptureError says why a callable cannot be captured.
+    The graph is right for all values of the sizes that `dynamic` names, by number of the leaf of `inputs`; the tensors
+    must be contiguous. CaptureError says why a callable cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)
@@ -142,7 +177,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any) -> Captured:
 
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     with module.left_alone(function):
-        return _capture(call, groups, inputs, Recorder(), settings=None, split=True)
+        return _capture(call, groups, inputs, Recorder(), settings=None, split=True, dynamic=dynamic)
 
 
 def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> CapturedGraph:
@@ -175,13 +210,15 @@ def capture_training(
     *,
     gradients: bool = False,
     split: bool = True,
+    dynamic: Dynamic | None = None,
 ) -> Captured:
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
     A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. It adds
     to the `.grad` of parameters that require a gradient and are not the optimizer's.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
-    `split` divides an operator that computes several gradients into one op for each. CaptureError says why a step
+    `split` divides an operator that computes several gradients into one op for each. `dynamic` is as that of
+    `capture_forward`; leaves are counted from the inputs' first to the target's last. CaptureError says why a step
     cannot be captured; FirstStepMissing, which is one, says that PyTorch must run one step first.
     """
     check_supported(model)
@@ -190,7 +227,9 @@ def capture_training(
     step = TrainingStep(model, loss, optimizer, recorder, gradients=gradients)
     with step.module.left_alone(model, loss):
         data = tuple(inputs), target
-        captured = _capture(step, step.groups, data, recorder, settings=step.settings, split=split)
+        captured = _capture(
+            step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic
+        )  # fmt: skip
         captured = replace(captured, others=step.others)
     constants = (
         captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
@@ -208,8 +247,12 @@ def _capture(
     *,
     settings: SettingInputs | None,
     split: bool,
+    dynamic: Dynamic | None = None,
 ) -> Captured:
-    recording = recorder.record(function, [*(list(group.values()) for group in groups.values()), arguments])
+    first = sum(map(len, groups.values()))
+    shifted = {first + leaf: dims for leaf, dims in (dynamic or {}).items()}
+    given_groups = [list(group.values()) for group in groups.values()]
+    recording = recorder.record(function, [*given_groups, arguments], dynamic=shifted)
     inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
     held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
     leaves, paths = pytree.tree_leaves(arguments), []
@@ -225,4 +268,6 @@ def _capture(
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()
-    return Captured(lowered.graph, lowered.program, held, tensors, settings)
+    symbols = recorder.symbols
+    sizes = None if symbols is None else symbols.sizes(lowered.sizes, first=first, leaves=leaves)
+    return Captured(lowered.graph, lowered.program, held, tensors, settings, sizes=sizes)

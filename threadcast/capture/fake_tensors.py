@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,9 +11,13 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from threadcast.capture.recording import Recording
+from threadcast.capture.sizes import Dynamic
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError, InvalidInput
 from threadcast.core.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from threadcast.capture.symbols import Symbols
 
 
 def load_fake_tensors() -> None:
@@ -24,12 +28,16 @@ def load_fake_tensors() -> None:
 class FakeTensors:
     """The fake tensors of one recording, with the `Ref` of each. Adds specs and constants to `recording`.
 
-    Fake tensors are made in `mode`, which has to be active while the callable runs.
+    Fake tensors are made in `mode`, which has to be active while the callable runs. The sizes of `dynamic` are symbols.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, dynamic: Dynamic | None = None) -> None:
+        self.symbols = _symbols(dynamic) if dynamic else None
         with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
-            self.mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+            self.mode = FakeTensorMode(
+                allow_non_fake_inputs=True, static_shapes=self.symbols is None,
+                shape_env=None if self.symbols is None else self.symbols.shape_env,
+            )  # fmt: skip
         self._recording = recording
         self._slots = 0
         self._refs: dict[int, Ref] = {}  # by the tensor's id
@@ -44,8 +52,14 @@ class FakeTensors:
         return self._slots - 1
 
     def argument(self, leaf: Any) -> Any:
-        """What stands for an argument of the callable, in the next slot: a fake for a tensor, else the leaf itself."""
-        value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
+        """What stands for an argument of the callable, in the next slot: a fake for a tensor, else the leaf itself.
+
+        For an integer that varies it is a symbol.
+        """
+        if self.symbols is not None and self._slots in self.symbols.dynamic:
+            value = self.symbols.fake(self.mode, self._slots, leaf)
+        else:
+            value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
         self.define(value, Ref(self.new_slot()))
         return value
 
@@ -57,7 +71,7 @@ class FakeTensors:
         if not isinstance(value, Tensor):
             return None
         if ref not in self._recording.specs:
-            self._recording.specs[ref] = _spec(value, name)
+            self._recording.specs[ref] = _spec(value, name, self.symbols)
         self._refs[id(value)] = ref
         self._alive.append(value)
         self._storages[id(value)] = value.untyped_storage()._cdata
@@ -108,7 +122,7 @@ class FakeTensors:
 
     def _fake(self, tensor: Tensor) -> Tensor:
         """A new fake tensor, also where the same tensor or its memory has been faked before."""
-        fake: Tensor = self.mode.from_tensor(tensor)
+        fake: Tensor = self.mode.from_tensor(tensor, static_shapes=True)
         if id(fake) not in self._refs:
             return fake
         with self.mode:
@@ -118,6 +132,12 @@ class FakeTensors:
         ref = Ref(self.new_slot())
         self._recording.constants[ref.slot] = tensor
         return ref
+
+
+def _symbols(dynamic: Dynamic) -> Symbols:
+    from threadcast.capture.symbols import Symbols
+
+    return Symbols(dynamic)
 
 
 def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
@@ -131,14 +151,16 @@ def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
-def _spec(value: Tensor, name: str) -> TensorSpec:
-    """Shape, type and strides of a tensor as it is now."""
+def _spec(value: Tensor, name: str, symbols: Symbols | None) -> TensorSpec:
+    """Shape, type and strides of a tensor as it is now, for the example's sizes."""
     if value.layout is not torch.strided:
         raise CaptureError(f"cannot capture: {name} is sparse")
-    sides = (*value.shape, *value.stride())
-    if any(isinstance(side, torch.SymInt) for side in sides):
-        raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    if any(isinstance(side, torch.SymInt) for side in (*shape, *strides)):
+        if symbols is None:
+            raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")
+        shape, strides = (tuple(map(int, symbols.plain(sides))) for sides in (shape, strides))
     try:
-        return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), tuple(value.stride()))
+        return TensorSpec(shape, str(value.dtype).removeprefix("torch."), strides)
     except InvalidInput as error:
         raise CaptureError(f"cannot capture {name}: {error}") from error

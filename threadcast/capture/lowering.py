@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,11 +15,15 @@ from threadcast.capture.dependencies import edges, is_random, writes
 from threadcast.capture.program import Input, Node, Phase, Program
 from threadcast.capture.recording import Recorded, Recording, Result
 from threadcast.capture.simplify import Simplifier
+from threadcast.capture.sizes import Size
 from threadcast.capture.splitting import Part, split_call
 from threadcast.capture.values import Ref, find_refs, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    import sympy
 
 aten = torch.ops.aten
 
@@ -45,11 +49,15 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """A graph and its program; `constants` are the tensors in the callable's closure, by input slot."""
+    """A graph and its program; `constants` are the tensors in the callable's closure, by input slot.
+
+    `sizes` are the expressions of the program's last inputs, which have role "size".
+    """
 
     graph: OpGraph
     program: Program
     constants: Mapping[int, Tensor]
+    sizes: tuple[sympy.Expr, ...] = ()
 
 
 @dataclass(slots=True)
@@ -137,22 +145,26 @@ class _Builder:
             call.part = part
         nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
         keep = _needed(nodes, self.n_inputs, simpler.outputs)
+        sizes = list(dict.fromkeys(size.expression for i in keep for size in _sizes((nodes[i].args, nodes[i].kwargs))))
+        size_slots = {size: self.n_inputs + i for i, size in enumerate(sizes)}
+        inputs = [*self.inputs, *(Input("size", str(size)) for size in sizes)]
         slots = {slot: slot for slot in range(self.n_inputs)}
-        slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
+        slots.update({self.n_inputs + old: len(inputs) + new for new, old in enumerate(keep)})
 
         def renumber(ref: Ref) -> Ref:
             return Ref(slots[ref.slot], ref.item)
 
-        renumbered = tuple(
-            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase)
-            for n in (nodes[i] for i in keep)
-        )
+        def final(template: Any) -> Any:
+            renumbered = map_refs(renumber, template)
+            return _with_size_refs(renumbered, size_slots) if sizes else renumbered
+
+        renumbered = tuple(Node(n.target, final(n.args), final(n.kwargs), n.phase) for n in (nodes[i] for i in keep))
         distinct: dict[str, Op] = {}
         ops = tuple(distinct.setdefault(op.key, op) for op in (self._op(self.calls[i]) for i in keep))
         outputs = tuple(map_refs(renumber, simpler.outputs))
-        program = Program(tuple(self.inputs), renumbered, outputs, recording.structure)
-        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
-        return Lowered(graph, program, self.constants)
+        program = Program(tuple(inputs), renumbered, outputs, recording.structure)
+        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, inputs))
+        return Lowered(graph, program, self.constants, tuple(sizes))
 
     def _op(self, call: _Call) -> Op:
         refs = list(dict.fromkeys(find_refs((call.part.args, call.part.kwargs))))
@@ -165,6 +177,28 @@ class _Builder:
         inputs = tuple(self.specs[ref] for ref in refs)
         outputs = tuple(spec for _, spec in _items(call.result) if spec is not None)
         return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
+
+
+def _sizes(template: Any) -> Iterator[Size]:
+    """Every `Size` in nested lists, tuples and dictionaries."""
+    if isinstance(template, Size):
+        yield template
+    elif isinstance(template, list | tuple):
+        for part in template:
+            yield from _sizes(part)
+    elif isinstance(template, dict):
+        yield from _sizes(list(template.values()))
+
+
+def _with_size_refs(template: Any, slots: Mapping[sympy.Expr, int]) -> Any:
+    """`template` with a `Ref` in place of each `Size`."""
+    if isinstance(template, Size):
+        return Ref(slots[template.expression])
+    if isinstance(template, list) or type(template) is tuple:
+        return type(template)(_with_size_refs(part, slots) for part in template)
+    if isinstance(template, dict):
+        return {key: _with_size_refs(part, slots) for key, part in template.items()}
+    return template
 
 
 def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:

@@ -19,13 +19,15 @@ from threadcast.capture.calls import Call, compiled
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError, InvalidInput
 
-Role = Literal["parameter", "buffer", "state", "setting", "input", "constant"]
+Role = Literal["parameter", "buffer", "state", "setting", "input", "constant", "size"]
 Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """One value that a run is given. Role "state" is a state tensor of the optimizer, "setting" one of its numbers.
+
+    Role "size" is an integer that follows from the sizes of the arguments.
 
     `shares` is the slot of an earlier input whose memory this one shares, None where there is none.
     """

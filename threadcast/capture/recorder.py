@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,15 +24,29 @@ from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
 from threadcast.capture.random_state import RandomStateWatch
 from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
+from threadcast.capture.sizes import Dynamic
 from threadcast.capture.tensor_reads import refused_reads
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
 from threadcast.core.tensor import TensorSpec
 
+if TYPE_CHECKING:
+    from threadcast.capture.symbols import Symbols
+
 aten = torch.ops.aten
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
 _ADVICE = "Control flow and shapes must not depend on tensor values (.item(), if tensor, boolean masks)"
+
+_QUERIES: dict[OpOverload, Callable[..., Any]] = {
+    aten.size.default: lambda tensor: list(tensor.size()), aten.sym_size.default: lambda tensor: list(tensor.size()),
+    aten.size.int: lambda tensor, dim: tensor.size(dim), aten.sym_size.int: lambda tensor, dim: tensor.size(dim),
+    aten.stride.default: lambda tensor: list(tensor.stride()), aten.sym_numel.default: Tensor.numel,
+    aten.sym_stride.default: lambda tensor: list(tensor.stride()), aten.numel.default: Tensor.numel,
+    aten.sym_stride.int: lambda tensor, dim: tensor.stride(dim), aten.dim.default: Tensor.dim,
+    aten.stride.int: lambda tensor, dim: tensor.stride(dim), aten.sym_storage_offset.default: Tensor.storage_offset,
+}  # fmt: skip
+"""Operators that only tell the sizes of a tensor; they come where sizes are symbols."""
 
 _EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
@@ -57,11 +71,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         return self._numbers.standing_for(self._fakes.ref(tensor))
 
-    def record(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Recording:
+    @property
+    def symbols(self) -> Symbols | None:
+        """The symbols for sizes that vary; None where all are fixed."""
+        return self._fakes.symbols
+
+    def record(
+        self, function: Callable[..., Any], arguments: Sequence[Any], *, dynamic: Dynamic | None = None
+    ) -> Recording:
         """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
+
+        Sizes of leaves that may vary are `dynamic`; what follows from them is a `Size` in the calls' arguments.
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
+        self._fakes = FakeTensors(self.recording, dynamic)
         try:
             with warnings.catch_warnings(), ExitStack() as end:
                 warnings.simplefilter("ignore")
@@ -101,6 +125,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CaptureError(f"cannot capture a call of {func}")
         if func.namespace == "prim":  # queries properties that fake tensors have
             return func(*args, **kwargs)
+        if func in _QUERIES:
+            return _QUERIES[func](*args, **kwargs)
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
         if func in _EXCHANGE_MEMORY or (reshapes and not self._fakes.is_new(args[0])):
             raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
@@ -126,6 +152,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Before the results get their refs: a result may be one of the arguments.
         in_order = self._numbers.put_in(tuple(self._fakes.with_refs(args)))
         by_name = self._numbers.put_in(self._fakes.with_refs(kwargs))
+        if (symbols := self._fakes.symbols) is not None:
+            in_order, by_name = symbols.plain(in_order), symbols.plain(by_name)
         slot = self._fakes.new_slot()
         specs: Result
         if isinstance(result, list | tuple):

@@ -87,7 +87,7 @@ class BoundedClient:
 
         Raises DeadlineExceeded when time is up; NotAsked where the request is not made (too many at once, or closed);
         ServiceUnavailable where there is no complete HTTP answer; ServiceRefused where the answer's status is not 200
-        (or 304, with an etag); ServiceError where the answer is too long or damaged, or where `read` raises it.
+        or 201 (or 304, with an etag); ServiceError where the answer is too long or damaged, or where `read` raises it.
         """
         exchange = _Exchange(self._connect, self._prefix, request, self._key, time.monotonic() + deadline_s)
         self._admit(exchange)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.capture.fake_tensors import load_fake_tensors
+from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine, read_machine
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
@@ -116,10 +117,10 @@ class OptimizedCall(_OptimizedModel):
             with torch.no_grad():
                 return function(*args, **kwargs)
 
-        def capture(arguments: tuple[Any, ...], model_format: ModelFormat) -> Captured:
+        def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
             if model is None:
-                return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments)
-            return capture_forward(_Formatted(model, model_format), *arguments)
+                return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments, dynamic=dynamic)
+            return capture_forward(_Formatted(model, model_format), *arguments, dynamic=dynamic)
 
         settings = Settings.read()
         share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
@@ -195,9 +196,10 @@ class OptimizedStep(_OptimizedModel):
             optimizer.zero_grad(set_to_none=True)
             return value.detach()
 
-        def capture(arguments: tuple[Any, ...], model_format: ModelFormat) -> Captured:
+        def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
             *inputs, target = arguments
-            return capture_training(_Formatted(model, model_format), loss, optimizer, (tuple(inputs), {}), target)
+            formatted = _Formatted(model, model_format)
+            return capture_training(formatted, loss, optimizer, (tuple(inputs), {}), target, dynamic=dynamic)
 
         def trace(model_format: ModelFormat, *arguments: Any) -> None:
             *inputs, target = arguments

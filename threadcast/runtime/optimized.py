@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 from threadcast.capture.capture import Captured
 from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
+from threadcast.capture.sizes import Dynamic
 from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
@@ -27,10 +29,12 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
-from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
+from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.traced_step import TracedStep, traced_step
 from threadcast.runtime.tuning.contender import Contender, MakeBackends
 from threadcast.runtime.tuning.plan_maker import Planner
@@ -41,6 +45,8 @@ from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.this_process import this_process
 
+_logger = logging.getLogger("threadcast")
+
 
 class Optimized:
     """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
@@ -48,7 +54,8 @@ class Optimized:
     The first calls measure and compare (`Tuning`); each of them does all of the caller's step.
 
     `shadowed` holds the call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments.
-    `capture(arguments, model_format)` returns the graph of one call in the current memory format. `watched` are the
+    `capture(arguments, model_format, dynamic)` returns the graph of one call in the current memory format, right for
+    all values of the sizes `dynamic`. `watched` are the
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
     in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
     identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
@@ -58,7 +65,7 @@ class Optimized:
     def __init__(
         self,
         shadowed: Shadowed,
-        capture: Callable[[tuple[Any, ...], ModelFormat], Captured],
+        capture: Callable[[tuple[Any, ...], ModelFormat, Dynamic | None], Captured],
         machine: Machine,
         *,
         name: str,
@@ -83,11 +90,13 @@ class Optimized:
         self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
+        self._families = SizeFamilies()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._allowance = Allowance(settings["engine.tuning_share"])
         self._capture_s = 0.0
         """Seconds that the last capture took."""
-        self._feedback = store_of(settings)
+        self._store = store_of(settings)
+        self._feedback: StepFeedback | None = None
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
@@ -141,22 +150,31 @@ class Optimized:
         if reason is not None:
             return Fallback(reason)
         kind = kind_of(leaves, structure, self._watch.storages, observed.settings)
-        found = self._table.find(kind)
+        found, family = self._table.find(kind), None
+        if found is None:
+            family = self._families.of(kind, leaves)
+            if family is not None:
+                kind = family.kind_of(leaves)
+                found = self._table.find(kind)
         if not self.cores.whole:
             other = self._with_other_cores(found)
             if other is not None:
                 return other
             found = None
+        if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
+            self._timed = kind
+            return FIRST_CALL
         if found is not None:
             return found
         further = len(self._table) > 0
-        if not now and (self._short.wants(kind, further=further) or (further and not self._may_capture())):
+        may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
+        if not now and (self._short.wants(kind, further=further) or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
                 self._warn(f"kinds of calls that came once: {differences(kind, self._table.kinds)}")
             self._timed = kind
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
-        tuning = self._tuning(arguments, kind) if reason is None else Fallback(reason)
+        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason)
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
@@ -213,6 +231,10 @@ class Optimized:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
             self._table.close()
+            self._families.clear()
+            if self._feedback is not None:
+                self._feedback.close()
+                self._feedback = None
             self._format.set(MemoryFormat.AS_GIVEN)
 
     def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
@@ -249,39 +271,59 @@ class Optimized:
         """Whether learning may take the time of one more capture."""
         return self._allowance.allows(self._capture_s)
 
-    def _tuning(self, arguments: tuple[Any, ...], kind: CallKind) -> Tuning | Fallback | FirstCall:
+    def _tuning(
+        self, arguments: tuple[Any, ...], kind: CallKind, family: SizeFamily | None
+    ) -> Tuning | Fallback | FirstCall:
+        def capture(memory_format: MemoryFormat) -> Captured:
+            if family is None:
+                return self._captured(arguments, memory_format)
+            return family.captured(partial(self._captured, arguments, memory_format))
+
+        if self._feedback is None and self._store is not None:
+            self._feedback = StepFeedback(self._store, self.machine)
+        formats = formats_of(self._model, arguments) if family is None else (MemoryFormat.AS_GIVEN,)
+        stored = PlanStore(self._folder, self.machine, among=self._among)
         try:
             return Tuning(
                 self._default,
-                lambda memory_format: self._captured(arguments, memory_format),
+                capture,
                 self._format,
-                formats_of(self._model, arguments),
+                formats,
                 self.machine,
                 call=(self._name, kind.arguments),
-                plans=PlanStore(self._folder, self.machine, among=self._among),
-                backends=self._backends(len(self.machine)),
-                fuse=self._fuse,
+                plans=stored if family is None else NoPlanStore(self.machine),
+                backends=self._backends(len(self.machine)) if family is None else None,
+                fuse=self._fuse and family is None,
                 checked=self._shadowed,
-                store=self._feedback,
-                like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
+                store=self._store if family is None else None,
+                feedback=self._feedback if family is None else None,
+                like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
                 warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
                 planner=self._planner,
                 title=self._title,
+                steady=family is None,
             )
         except FirstStepMissing:
             return FIRST_CALL
-        except ModuleChanged as error:
-            if kind.arguments in self._changing:
-                return Fallback(str(error))
+        except CaptureError as error:
+            if family is not None:  # the call gets a graph of its own
+                _logger.info("%s: no graph for several sizes: %s", self._title, error)
+                return FIRST_CALL
+            return self._not_captured(kind, error)
+
+    def _not_captured(self, kind: CallKind, error: CaptureError) -> Fallback | FirstCall:
+        """What runs a kind of calls that cannot be captured."""
+        if isinstance(error, ModuleChanged) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
-        except CaptureError as error:
-            return Fallback(str(error))
+        return Fallback(str(error))
 
-    def _captured(self, arguments: tuple[Any, ...], memory_format: MemoryFormat) -> Captured:
+    def _captured(
+        self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
+    ) -> Captured:
         began_s = time.perf_counter()
         self._format.set(memory_format)
-        captured = self._capture(arguments, self._format)
+        captured = self._capture(arguments, self._format, dynamic)
         self._watch.renew()  # capturing makes an optimizer's missing state
         self._capture_s = time.perf_counter() - began_s
         return captured

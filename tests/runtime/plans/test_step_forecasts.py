@@ -12,7 +12,8 @@ import pytest
 
 from threadcast.core import Case, CurveTable, Edge, Machine, Op, OpGraph, Source, TensorSpec
 from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
-from threadcast.runtime.plans.step_forecasts import IN_STEP, Question, answered, is_there, record
+from threadcast.runtime.plans.step_forecasts import Question, answered, is_there, record
+from threadcast.runtime.plans.step_rows import IN_STEP
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.store import Store
 

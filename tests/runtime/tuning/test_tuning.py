@@ -14,13 +14,14 @@ import torch
 
 from tests.runtime.conftest import SequentialPlanner
 from threadcast.capture.capture import Captured, capture_forward
-from threadcast.core import Case, CurveTable, Machine
+from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.plans import curves_in_step
 from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.sequential import sequential
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning import plan_maker
@@ -84,12 +85,12 @@ class Found:
 def made(
     clock: Clock, machine: Machine, folder: Path, *, backend: Contender | None = None, looks: int = 1,
     capture: Callable[[MemoryFormat], Captured] | None = None, 
-    formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,),
+    formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,), feedback: StepFeedback | None = None,
 ) -> Iterator[Tuning]:  # fmt: skip
     captured = capture_forward(function, torch.ones(3))
     found = Tuning(
         clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
-        plans=PlanStore(folder, machine), fuse=False, clock=clock,
+        plans=PlanStore(folder, machine), fuse=False, clock=clock, feedback=feedback,
         backends=None if backend is None else lambda *_: Found(backend, looks),
     )  # fmt: skip
     with closing(found):
@@ -177,6 +178,37 @@ def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machin
         assert search.waits == 0
         tuned.wait(1.0)
         assert search.waits == 1
+
+
+class Summaries(StepFeedback):
+    """Wants one step."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__("sqlite://", machine)
+        self.wanted, self.ran = False, list[dict[str, Placement]]()
+
+    def due(self) -> bool:
+        return self.wanted
+
+    def add(self, graph: OpGraph, trace: Trace) -> None:
+        self.wanted = False
+        self.ran.append(trace.by_id())
+        assert set(self.ran[-1]) == set(graph.ids)
+
+
+def test_a_step_by_the_settled_plan_is_traced_when_a_summary_is_due(machine: Machine, tmp_path: Path) -> None:
+    summaries = Summaries(machine)
+    with made(Clock(), machine, tmp_path, feedback=summaries) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert tuned.report.runs == "plan"
+        run(tuned, 3)
+        assert not summaries.ran
+        summaries.wanted = True
+        run(tuned, 3)
+        assert len(summaries.ran) == 1
+        assert tuned.report.plan is not None
+        planned = tuned.report.plan.by_id()
+        assert {name: one.cores for name, one in summaries.ran[0].items()} == {n: p.cores for n, p in planned.items()}
 
 
 def test_a_memory_format_that_cannot_be_captured_is_left_out(machine: Machine, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from threadcast.core import Machine, Measurement
 from threadcast.core.errors import BundleError, InvalidInput
-from threadcast.runtime.plans.step_forecasts import IN_STEP, is_there
+from threadcast.runtime.plans.step_forecasts import is_there
+from threadcast.runtime.plans.step_rows import IN_STEP
 
 _FILE = "measurements.csv"
 

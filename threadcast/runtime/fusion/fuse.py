@@ -28,17 +28,22 @@ _logger = logging.getLogger("threadcast")
 
 def loops_of(captured: Captured) -> list[Kernel]:
     """Return the loops that `fused` compiles first."""
+    if captured.sizes is not None:
+        return []
     clusters = Clusters(captured, without=frozenset())
     return [kernel_of(clusters, group) for group in clusters.groups]
 
 
 def fused(captured: Captured) -> Captured | None:
-    """Return `captured` with each of its point-wise groups as one op; None where there is no group.
+    """Return `captured` with each of its point-wise groups as one op.
 
+    None where there is no group, and for a graph of several sizes: a loop is for one.
     The results are the same up to rounding of the last bit: a group whose loop gives other results stays as it is, with
     a warning. The loops of the groups are compiled if they never were on this machine, which takes some seconds.
     ExecutionError where they cannot be compiled.
     """
+    if captured.sizes is not None:
+        return None
     refused: frozenset[int] = frozenset()
     while (clusters := Clusters(captured, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]

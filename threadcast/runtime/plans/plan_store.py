@@ -106,6 +106,26 @@ class PlanStore:
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
 
 
+class NoPlanStore(PlanStore):
+    """Stores nothing, for graphs that are right for arguments of several sizes: a plan is stored for one."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(Path(), machine)
+
+    def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
+        """Return `formats` as they are."""
+        return tuple(formats)
+
+    def read(self, graph: OpGraph) -> None:
+        """Return None."""
+
+    def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
+        """Do nothing."""
+
+    def drop(self, graph: OpGraph) -> None:
+        """Do nothing."""
+
+
 def stored_plan(document: Any) -> StoredPlan:
     """Return the plan in the JSON document of a plan's file; ValueError, LookupError or TypeError where it is none."""
     layout = member(document, "layout", str)

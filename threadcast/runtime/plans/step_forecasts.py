@@ -6,32 +6,26 @@ This runs in the planner's process (`forecasting_planner`), as models and stores
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan, Sample
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.settings import Settings
+from threadcast.runtime.plans.rows_process import add_rows, service_of
+from threadcast.runtime.plans.step_rows import IN_STEP, Observed, measurements
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
 
-IN_STEP = "step"
-"""The condition "cache" of measurements in a step: an op found caches as the ops before it left them."""
-
 WORTH = 0.01
 """Share of a step by which a look must be expected to shorten it, to be worth its time. A convention."""
 
 _SQLITE = "sqlite:///"
-
-Observed = Mapping[Case, Sequence[float]]
-"""What was measured of one op: seconds of each of some steps, by case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +63,13 @@ class Answer:
 
 
 def store_of(settings: Settings) -> str | None:
-    """Return the URL of the store of what steps show, as the setting `engine.feedback` says; None where it is off."""
+    """Return the URL of the store of what steps show, as the setting `engine.feedback` says; None where it is off.
+
+    It is the local store where the setting names a service.
+    """
     feedback: str = settings["engine.feedback"]
     local: str = settings["store"]
-    return {"off": None, "local": local}.get(feedback, feedback)
+    return local if service_of(settings) is not None else {"off": None, "local": local}.get(feedback, feedback)
 
 
 def is_there(store: str | None) -> bool:
@@ -100,16 +97,11 @@ def answered(question: Question) -> Answer:
 
 
 def record(question: Question) -> None:
-    """Add what was observed to the question's store, with the time and the version of PyTorch."""
-    from threadcast.store import Store
-
-    if not question.record or question.store is None:
-        return
-    distinct = {op.key: op for op in question.graph.ops}
-    rows = [found for key, op in distinct.items() for found in _measurements(op, question)]
-    if rows:
-        with Store.open(question.store) as store:
-            store.add(rows)
+    """Add what was observed to the question's store, and send it to the service that `engine.feedback` names."""
+    if question.record and question.store is not None:
+        distinct = {op.key: op for op in question.graph.ops}
+        rows = [found for op in distinct.values() for found in _measurements(op, question)]
+        add_rows(rows, question.store, Settings.read())
 
 
 def _planned(question: Question, curves: CurveTable) -> Answer:
@@ -123,12 +115,7 @@ def _planned(question: Question, curves: CurveTable) -> Answer:
 
 
 def _measurements(op: Op, question: Question) -> list[Measurement]:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    conditions = {"cache": IN_STEP, "torch": version("torch"), "time": now}
-    return [
-        Measurement(op, question.machine, case, tuple(map(Sample, seconds)), conditions)
-        for case, seconds in question.observed.get(op.key, {}).items()
-    ]
+    return measurements(op, question.machine, question.observed.get(op.key, {}))
 
 
 def _known(question: Question) -> list[Measurement]:

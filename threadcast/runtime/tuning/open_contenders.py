@@ -9,6 +9,7 @@ from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
@@ -17,11 +18,14 @@ from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_i
 class OpenContenders:
     """The contenders that are ready to run, by id; the default is always among them.
 
-    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set.
+    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set. `feedback` takes the times
+    of operators in traced steps by plans; None: no step is traced.
     """
 
-    def __init__(self, default: Run, model_format: ModelFormat, machine: Machine) -> None:
-        self._default, self._format, self._machine = default, model_format, machine
+    def __init__(
+        self, default: Run, model_format: ModelFormat, machine: Machine, feedback: StepFeedback | None = None
+    ) -> None:
+        self._default, self._format, self._machine, self._feedback = default, model_format, machine, feedback
         self._contenders: dict[ContenderId, Contender] = {}
         self.engines: dict[VariantPlan, Engine] = {}
         """The engines of the plans that are ready to run."""
@@ -40,10 +44,17 @@ class OpenContenders:
         if new:
             self.engines[variant_plan] = open_engine(variant_plan.captured, variant_plan.plan, self._machine)
         engine, memory_format = self.engines[variant_plan], variant_plan.variant.memory_format
+        feedback = self._feedback
 
         def run(*arguments: Any) -> Any:
             self._format.set(memory_format)
-            return engine.captured.finish(engine.run(engine.captured.bind(*arguments)))
+            inputs = engine.captured.bind(*arguments)
+            if feedback is None or not feedback.due():
+                return engine.captured.finish(engine.run(inputs))
+            result, trace = engine.run_traced(inputs)
+            if engine.plan is variant_plan.plan:  # else it has other cores
+                feedback.add(engine.captured.graph, trace)
+            return engine.captured.finish(result)
 
         contender = plan_of(variant_plan.variant)
         self._contenders[contender] = Contender(contender, run)

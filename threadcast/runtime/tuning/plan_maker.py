@@ -27,7 +27,8 @@ from threadcast.runtime.plans.curves_in_step import (
 )
 from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.plans.step_forecasts import Answer, Observed, Question
+from threadcast.runtime.plans.step_forecasts import Answer, Question
+from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
 from threadcast.scheduler.policies import Problem
 

@@ -24,6 +24,7 @@ from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, is_there
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -65,11 +66,12 @@ class Tuning:
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
     how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
-    this machine, which looks add to. `planner` makes the plans, of all calls of the model; without it there is one for
-    this kind. `like` are plans of other calls of the same model: the first that fits the graph
-    is compared with the default before anything is measured.
+    this machine, which looks add to; `feedback` takes their times in later steps. `planner` makes the plans, of all
+    calls of the model; without it there is one for this kind. `like` are plans of other calls of the same model: the
+    first that fits the graph is compared with the default before anything is measured.
 
-    `title` names the call in log messages, one at each change of state.
+    `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
+    settled calls which take longer than at first have not become slower.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -89,9 +91,11 @@ class Tuning:
         checked: Shadowed | None = None,
         warm_up: WarmUp | None = None,
         store: str | None = None,
+        feedback: StepFeedback | None = None,
         planner: Planner | None = None,
         like: Sequence[VariantPlan] = (),
         title: str = "a call",
+        steady: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -101,7 +105,7 @@ class Tuning:
         self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
-        self._contenders = OpenContenders(default, model_format, machine)
+        self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._make_backends = backends
         """Makes the search for backends; None once that has begun, and where there is none."""
         self._backends: Backends | None = None
@@ -114,7 +118,7 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._store, self._like = store, like
+        self._store, self._like, self._steady = store, like, steady
         self._states = TuningMachine(
             self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up,
             moved=partial(_log_move, title),
@@ -147,10 +151,20 @@ class Tuning:
         return None if contender is None else self._plan_of(contender)
 
     @property
+    def plans(self) -> Sequence[VariantPlan]:
+        """The plans of all variants that have been searched, the fastest first."""
+        return [self._plans[variant] for variant in self._states.variants if variant in self._plans]
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of memory that this object takes, estimated from graphs, example and a backend's weights."""
         backend = self._states.best.kind is Kind.BACKEND
         return self._graphs.size_bytes + (self._graphs.held_bytes if backend else 0)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the fastest contender runs, and no other is being tried."""
+        return self._states.state in (State.SETTLED, State.GIVEN_UP)
 
     @property
     def learning(self) -> bool:
@@ -231,7 +245,7 @@ class Tuning:
         return lambda *arguments: (run(*arguments), None)
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
-        all_cores = self._follower.all_cores
+        all_cores = self._follower.all_cores and self._steady
         try:
             self._instructions = self._states.observe(
                 timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores

@@ -18,6 +18,7 @@ from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.context import context
 from threadcast.service.dashboard.charts import Chart, Line, wants_log
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
+from threadcast.service.dashboard.step_drift import step_drift
 
 NEWEST = 1_000
 """Number of a machine's newest measurements that are used: forecasting them takes some tenths of a second."""
@@ -88,7 +89,7 @@ def _prepare(state: Any) -> None:
 
 @blueprint.get("/drift")
 def drift() -> str:
-    """The drift of the default model on one machine."""
+    """The drift of the default model on one machine, and how operators in steps have changed there."""
     known = known_machines()
     machine = chosen_machine(known)
     report = _report(machine) if machine else None
@@ -96,8 +97,10 @@ def drift() -> str:
     kinds = [kind for kind, _ in Counter(s.kind for s in points).most_common()]
     lines = [summary("all", points)] if points else []
     lines += [summary(kind, [s for s in points if s.kind == kind]) for kind in kinds]
+    in_steps = step_drift(context().store.browse.newest(machine, limit=NEWEST)) if machine else []
     return render_template(
         "dashboard/drift.html", known=known, machine=machine, report=report, lines=lines, limit=NEWEST,
+        in_steps=in_steps,
         default=context().models.default, chart=chart_of(points, kinds[:KINDS]) if points else None,
     )  # fmt: skip
 
@@ -131,10 +134,10 @@ def _compared(model: PerformanceModel, version: str, since: str, machine: Machin
             before[m.op.key].append(m)
     untimed = sum(_time(m) is None for m in newest)
     try:
-        points = compare(model, list(ops.values()), before, later, machine) if ops else ()
+        points = tuple(compare(model, list(ops.values()), before, later, machine)) if ops else ()
     except ModelError as error:
         return DriftReport(version, since, (), untimed, str(error))
-    return DriftReport(version, since, tuple(points), untimed)
+    return DriftReport(version, since, points, untimed)
 
 
 def compare(

@@ -18,7 +18,8 @@ namespace threadcast {
 namespace {
 
 // `given` is None (the schema's default), ("constant", object), ("value", number), ("number", number) for what the value
-// holds when the operator is called, or ("values", [number or -1]).
+// holds when the operator is called, ("values", [number or -1]), ("size", number) for a value that is an integer, or
+// ("sizes", ([constant], [number or -1])) for a list of integers.
 Argument argument_of(const c10::FunctionSchema& schema, size_t position, const py::object& given) {
   const c10::Argument& declared = schema.arguments()[position];
   Argument argument;
@@ -41,6 +42,14 @@ Argument argument_of(const c10::FunctionSchema& schema, size_t position, const p
     const bool tensor = declared.type()->isSubtypeOf(*c10::TensorType::get());
     argument.kind = tensor ? Argument::Kind::kWrapped : Argument::Kind::kNumber;
     argument.value = pair[1].cast<size_t>();
+  } else if (kind == "size") {
+    argument.kind = declared.type()->isSubtypeOf(*c10::TensorType::get()) ? Argument::Kind::kWrappedSize
+                    : declared.type()->kind() == c10::FloatType::Kind     ? Argument::Kind::kFloatSize
+                                                                          : Argument::Kind::kValue;
+    argument.value = pair[1].cast<size_t>();
+  } else if (kind == "sizes") {
+    argument.kind = Argument::Kind::kSizes;
+    std::tie(argument.constants, argument.values) = pair[1].cast<std::pair<std::vector<long>, std::vector<long>>>();
   } else {
     const bool optional = declared.type()->castRaw<c10::ListType>() != nullptr &&
                           declared.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::OptionalType::Kind;
@@ -76,8 +85,14 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
 
 Values values_of(const py::list& inputs) {
   Values values;
-  for (const auto& input : inputs)
-    values.push_back(THPVariable_Check(input.ptr()) ? c10::IValue(THPVariable_Unpack(input.ptr())) : c10::IValue());
+  for (const auto& input : inputs) {
+    if (THPVariable_Check(input.ptr()))
+      values.push_back(THPVariable_Unpack(input.ptr()));
+    else if (PyLong_CheckExact(input.ptr()))
+      values.push_back(input.cast<int64_t>());
+    else
+      values.push_back(c10::IValue());
+  }
   return values;
 }
 

@@ -1,0 +1,134 @@
+"""Calls that differ only in sizes share one graph, and none of them runs as PyTorch for want of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threadcast
+from tests.runtime.small_training import batch, net, sgd
+from threadcast.capture.capture import capture_forward
+from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
+from threadcast.runtime.size_families import ELSEWHERE, OFTEN, SizeFamilies, SizeFamily
+from threadcast.runtime.tuning.report import Report
+
+
+def seen(families: SizeFamilies, *arguments: Any) -> SizeFamily | None:
+    leaves, structure = flattened(arguments)
+    return families.of(kind_of(leaves, structure, frozenset(), ()), leaves)
+
+
+def kind(family: SizeFamily, *arguments: Any) -> CallKind:
+    return family.kind_of(flattened(arguments)[0])
+
+
+def test_the_third_kind_that_differs_only_in_sizes_makes_a_family() -> None:
+    families = SizeFamilies()
+    assert seen(families, torch.ones(4, 8), 3) is None
+    assert seen(families, torch.ones(4, 8), 3) is None, "the same kind again"
+    assert seen(families, torch.ones(5, 8), 3) is None
+    for other in (torch.ones(6, 8, dtype=torch.float64), torch.ones(6, 8, 1), torch.ones(8, 6).T):
+        assert seen(families, other, 3) is None
+    family = seen(families, torch.ones(6, 8), 3)
+    assert family is not None
+    assert family.dynamic == {0: (0,)}
+    assert seen(families, torch.ones(9, 8), 3) is family
+    assert seen(families, torch.ones(1, 8), 3) is None, "one row is a case of its own"
+    wider = seen(families, torch.ones(9, 7), 4)
+    assert wider is not None
+    assert wider.dynamic == {0: (0, 1), 1: ()}
+    assert seen(families, torch.ones(9, 7), True) is None, "not an integer that varies"
+
+
+def test_sizes_that_are_far_apart_are_of_two_kinds() -> None:
+    families = SizeFamilies()
+    *_, family = (seen(families, torch.ones(n)) for n in (40, 41, 42))
+    assert family is not None
+    assert kind(family, torch.ones(20)) == kind(family, torch.ones(50)) != kind(family, torch.ones(500))
+
+
+def test_a_kind_that_comes_often_leaves_the_family() -> None:
+    families = SizeFamilies()
+    for n in (2, 3, 4):
+        seen(families, torch.ones(n))
+    found = [seen(families, torch.ones(5)) for _ in range(OFTEN + 1)]
+    assert found[-2] is not None
+    assert found[-1] is None
+
+
+def test_a_family_without_a_graph_is_none() -> None:
+    families = SizeFamilies()
+    *_, family = (seen(families, torch.ones(n)) for n in (2, 3, 4))
+    assert family is not None
+    with pytest.raises(threadcast.core.errors.CaptureError):
+        family.captured(lambda dynamic: capture_forward(lambda x: x[x > 0], torch.ones(4), dynamic=dynamic))
+    assert seen(families, torch.ones(5)) is None
+
+
+def test_calls_are_compared_with_calls_of_about_their_sizes() -> None:
+    families = SizeFamilies()
+    *_, family = (seen(families, torch.ones(n)) for n in (40, 41, 42))
+    assert family is not None
+
+    def near(size: int) -> bool:
+        assert family is not None
+        return family.near(kind(family, torch.ones(40)), [torch.ones(size)])
+
+    assert [near(n) for n in (40, 48, 58, 40, 30, 50)] == [True, True, True, False, False, True]
+    assert [near(20) for _ in range(ELSEWHERE + 1)] == [False] * ELSEWHERE + [True]
+    assert near(22)
+
+
+class Cache(nn.Module):
+    """A step whose state grows by one row in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        cache = torch.cat([cache, self.mix(x)])
+        return (cache.tanh() @ self.out(x).T).softmax(0).T @ cache, cache
+
+
+@pytest.fixture
+def reports_of_a_growing_cache(plans_win: None, one_thread: None) -> Iterator[list[Report]]:
+    torch.manual_seed(0)
+    model, x, mine, eager = Cache().eval(), torch.randn(1, 8), torch.randn(2, 8), torch.empty(0)
+    eager = mine
+    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
+        for _ in range(120):
+            found, mine = call(x, mine)
+            wanted, eager = model(x, eager)
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(mine, eager)
+        yield call.reports
+
+
+def test_a_cache_that_grows_in_each_call_runs_by_one_plan(reports_of_a_growing_cache: list[Report]) -> None:
+    plans = [report.plan for report in reports_of_a_growing_cache if report.runs == "plan"]
+    assert plans
+    assert all(plan == plans[0] for plan in plans)
+    assert len(reports_of_a_growing_cache) < 8, "not one for each size"
+
+
+@pytest.mark.usefixtures("plans_win", "one_thread")
+def test_batches_of_many_sizes_train_as_in_eager_pytorch() -> None:
+    mine, eager = net(), net()
+    optimizer, sizes = sgd(eager), torch.randint(2, 40, (150,), generator=torch.Generator().manual_seed(0)).tolist()
+    with closing(threadcast.optimize_training(mine, nn.functional.cross_entropy, sgd(mine))) as step:
+        for n in sizes:
+            x, y = batch(n, n)
+            loss = nn.functional.cross_entropy(eager(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch.testing.assert_close(step(x, y), loss.detach(), rtol=1e-8, atol=1e-10)
+        assert "plan" in {report.runs for report in step.reports}
+    for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,84 @@
+"""Operator times of steps reach a service, which lists them and shows how they have changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.serving import make_server
+
+from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
+from threadcast.core.errors import ServiceUnavailable
+from threadcast.core.settings import Settings
+from threadcast.runtime.plans.rows_process import add_rows
+from threadcast.runtime.plans.step_forecasts import store_of
+from threadcast.runtime.plans.step_rows import measurements
+from threadcast.service.app import Service
+from threadcast.service.dashboard.step_drift import StepDrift, step_drift
+from threadcast.store import Store
+
+MACHINE = Machine.uniform("of steps", 2)
+SPEC = TensorSpec((8, 8), "float32")
+OP = Op("mm", (SPEC, SPEC), outputs=(SPEC,))
+
+
+@pytest.fixture
+def url(app: Service) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def settings(folder: Path, url: str) -> Settings:
+    return Settings.read(directory=folder, environment={"HOME": str(folder), "THREADCAST_ENGINE_FEEDBACK": url})
+
+
+def test_a_service_and_the_local_store_get_the_same(url: str, client: FlaskClient, tmp_path: Path) -> None:
+    local, found = f"sqlite:///{tmp_path / 'local.sqlite'}", settings(tmp_path, url)
+    rows = measurements(OP, MACHINE, {Case(1): [2e-3, 3e-3], Case(2): [1e-3]})
+    add_rows(rows, local, found)
+    answer = client.get(f"/v1/measurements?machine={MACHINE.fingerprint}").get_json()
+    assert answer["total"] == 2
+    assert sorted(entry["seconds"] for entry in answer["measurements"]) == [[1e-3], [2e-3, 3e-3]]
+    assert {entry["conditions"]["cache"] for entry in answer["measurements"]} == {"step"}
+    with Store.open(local) as store:
+        assert store.measurements(machine=MACHINE.fingerprint) == rows
+
+
+def test_the_page_of_drift_shows_how_operators_in_steps_have_changed(client: FlaskClient, app: Service) -> None:
+    path = f"/drift?machine={MACHINE.fingerprint}"
+    store = app.extensions["threadcast"].store
+    wide = replace(OP, kind="add")
+    for day, seconds in ((1, 1e-3), (2, 1e-3), (3, 1.5e-3)):
+        conditions = {"cache": "step", "time": f"2999-01-0{day}T00:00:00Z"}
+        store.add([Measurement(OP, MACHINE, Case(1), (Sample(seconds),), conditions)])
+        store.add([Measurement(OP, MACHINE, Case(2), (Sample(seconds),), conditions)] if day == 3 else [])
+        store.add([Measurement(wide, MACHINE, Case(1), (Sample(1e-3),), conditions)])
+        store.add([Measurement(OP, MACHINE, Case(1), (Sample(9.0),), {**conditions, "cache": "rotated"})])
+        assert ("Change in steps" in client.get(path).text) == (day > 1)
+    found = step_drift(store.browse.newest(MACHINE, limit=100))
+    assert found == [StepDrift("", 2, 1.25, 1.0, 1.5), StepDrift("mm", 1, 1.5, 1.5, 1.5), StepDrift("add", 1, 1, 1, 1)]
+    text = client.get(path).text
+    assert '<span class="badge bad">1.50' in text
+    assert "cannot tell" in text, "the model knows nothing of this machine"
+
+
+def test_steps_learn_from_the_local_store_where_a_service_is_named(tmp_path: Path) -> None:
+    found = settings(tmp_path, "https://somewhere.example")
+    assert store_of(found) == found["store"]
+
+
+def test_what_a_service_misses_is_in_the_local_store(tmp_path: Path) -> None:
+    local = f"sqlite:///{tmp_path / 'local.sqlite'}"
+    with pytest.raises(ServiceUnavailable):
+        add_rows(measurements(OP, MACHINE, {Case(1): [1.0]}), local, settings(tmp_path, "http://127.0.0.1:9"))
+    with Store.open(local) as store:
+        assert len(store.measurements(machine=MACHINE.fingerprint)) == 1

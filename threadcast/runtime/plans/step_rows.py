@@ -1,0 +1,62 @@
+"""Measurements of operators in steps as one JSON document: what a service stores, and what other processes read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
+
+IN_STEP = "step"
+"""The condition "cache" of measurements in a step: an op found caches as the ops before it left them."""
+
+Observed = Mapping[Case, Sequence[float]]
+"""What was measured of one op: seconds of each of some steps, by case."""
+
+
+def measurements(op: Op, machine: Machine, observed: Observed) -> list[Measurement]:
+    """Return what was observed of an op now, with the time and the version of PyTorch."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    conditions = {"cache": IN_STEP, "torch": _torch(), "time": now}
+    return [
+        Measurement(op, machine, case, tuple(map(Sample, seconds)), conditions) for case, seconds in observed.items()
+    ]
+
+
+@cache
+def _torch() -> str:
+    """The version of PyTorch, which may not be imported here; finding it takes a millisecond."""
+    return version("torch")
+
+
+def document_of(rows: Sequence[Measurement]) -> dict[str, Any]:
+    """Return the body of POST /v1/measurements for measurements of one machine; counters are left out."""
+    ops = {row.op.key: row.op for row in rows}
+    position = {key: i for i, key in enumerate(ops)}
+    return {
+        "machine": rows[0].machine.to_json(),
+        "ops": [op.to_json() for op in ops.values()],
+        "measurements": [
+            {
+                "op": position[row.op.key], "threads": row.case.threads, "affinity": row.case.affinity.value,
+                "seconds": [sample.seconds for sample in row.samples], "conditions": dict(row.conditions),
+            }
+            for row in rows
+        ],
+    }  # fmt: skip
+
+
+def rows_of(document: Mapping[str, Any]) -> list[Measurement]:
+    """Read what `document_of` has written; FormatError for an op or a machine that cannot be."""
+    machine = Machine.from_json(document["machine"])
+    ops = [Op.from_json(op, pointer="") for op in document["ops"]]
+    return [
+        Measurement(
+            ops[entry["op"]], machine, Case(entry["threads"], Affinity(entry["affinity"])),
+            tuple(map(Sample, entry["seconds"])), entry["conditions"],
+        )
+        for entry in document["measurements"]
+    ]  # fmt: skip

@@ -1,0 +1,162 @@
+"""Kinds of calls that differ only in the sizes of their arguments, and have one graph for all sizes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from threadcast.capture.capture import Captured
+from threadcast.capture.sizes import LEAST, Dynamic, Place, sizes_at
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.call_kinds import CallKind
+from threadcast.runtime.watching.constants import exact
+
+SEVERAL = 3
+"""Kinds of calls that differ only in sizes, from which on a graph for all their sizes is captured."""
+FAR = 4.0
+"""Ratio of two sizes from which on they are of different kinds, each with a comparison of its own. A convention."""
+NEAR = 1.25
+"""Ratio of two sizes up to which the times of calls are compared while it is being learned what runs fastest."""
+ELSEWHERE = 10
+"""Calls in a row with sizes that are not near, after which learning goes on with these."""
+OFTEN = 100
+"""Calls of exactly the same sizes after which these get a graph of their own, which fused operators and backends can
+run."""
+_MOST = 1_000
+"""Most kinds of calls of a family that are remembered, and most families."""
+
+
+class SizeFamily:
+    """Calls with the same arguments but for the sizes `dynamic`, and the graph that is right for all of these.
+
+    Calls whose sizes differ by less than `FAR` are of one kind. What runs them fastest is learned in calls whose sizes
+    are `near` those of the call before.
+    """
+
+    def __init__(self, key: Hashable, kind: CallKind, dynamic: Dynamic) -> None:
+        self.dynamic = dynamic
+        self._key, self._kind = key, kind
+        self._places: list[Place] = [(leaf, dim) for leaf, dims in dynamic.items() for dim in dims or (None,)]
+        self._captured: Captured | None = None
+        self._anchors: dict[CallKind, tuple[list[int], int]] = {}
+        """For each kind the sizes near which is learned, and the number of calls since that were not near."""
+        self.failed: str | None = None
+        """Why there is no graph for all sizes; None where there may be one."""
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the graph is there."""
+        return self._captured is not None
+
+    def captured(self, capture: Callable[[Dynamic], Captured]) -> Captured:
+        """Return the graph, which `capture` makes the first time; CaptureError where it cannot."""
+        if self._captured is None:
+            try:
+                self._captured = capture(self.dynamic)
+            except CaptureError as error:
+                self.failed = str(error)
+                raise
+        return self._captured
+
+    def fits(self, leaves: Sequence[Any]) -> bool:
+        """Return whether the graph is right for these leaves of arguments."""
+        sizes = None if self._captured is None else self._captured.sizes
+        if sizes is None:
+            return min(sizes_at(self._places, leaves)) >= LEAST
+        return bool(sizes.fits(*sizes.of(leaves)))
+
+    def kind_of(self, leaves: Sequence[Any]) -> CallKind:
+        """Return the kind of a call: one for all calls whose sizes are not far from each other."""
+        about = tuple(int(math.log(size) / math.log(FAR)) for size in sizes_at(self._places, leaves))
+        return self._kind._replace(arguments=("sizes about", self._key, tuple(self._places), about))
+
+    def near(self, kind: CallKind, leaves: Sequence[Any]) -> bool:
+        """Return whether times of this call can be compared with those of the call of this kind that was near before.
+
+        After `ELSEWHERE` calls that were not, these sizes take the place.
+        """
+        sizes = sizes_at(self._places, leaves)
+        anchor, elsewhere = self._anchors.get(kind, (sizes, 0))
+        near = all(max(one, other) <= NEAR * min(one, other) for one, other in zip(sizes, anchor, strict=True))
+        if near or elsewhere >= ELSEWHERE:
+            self._anchors[kind] = sizes, 0
+            return True
+        self._anchors[kind] = anchor, elsewhere + 1
+        return False
+
+
+class SizeFamilies:
+    """Finds the families among the kinds of calls that come."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, _Group] = {}
+
+    def of(self, kind: CallKind, leaves: Sequence[Any]) -> SizeFamily | None:
+        """Return the family of a call of this kind, which has no graph of its own; None where there is none.
+
+        There is none for the first kinds that differ in sizes, and for a kind that comes often.
+        """
+        key = _key_of(kind, leaves)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) < _MOST:
+                self._groups[key] = _Group(key, kind, leaves)
+            return None
+        return group.of(kind, leaves)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._groups.clear()
+
+
+class _Group:
+    """Kinds of calls with tensors of the same number of dimensions, and all else equal."""
+
+    def __init__(self, key: Hashable, kind: CallKind, leaves: Sequence[Any]) -> None:
+        self._key, self._first = key, _shapes(leaves)
+        self._calls: Counter[Hashable] = Counter({kind: 1})
+        self._dynamic: dict[int, tuple[int, ...]] = {}
+        self._family: SizeFamily | None = None
+
+    def of(self, kind: CallKind, leaves: Sequence[Any]) -> SizeFamily | None:
+        if kind in self._calls or len(self._calls) < _MOST:
+            self._calls[kind] += 1
+        if len(self._calls) < SEVERAL or self._calls[kind] > OFTEN:
+            return None
+        if self._vary(leaves) or self._family is None:
+            self._family = SizeFamily(self._key, kind, dict(self._dynamic))
+        family = self._family
+        return family if family.failed is None and self._dynamic and family.fits(leaves) else None
+
+    def _vary(self, leaves: Sequence[Any]) -> bool:
+        """Add the sizes in which these leaves differ from the first; return whether there are new ones."""
+        before = dict(self._dynamic)
+        for leaf, (first, now) in enumerate(zip(self._first, _shapes(leaves), strict=True)):
+            differing = {dim for dim, (one, other) in enumerate(zip(first, now, strict=True)) if one != other}
+            if differing:
+                is_tensor = isinstance(leaves[leaf], Tensor)
+                dims = differing | set(self._dynamic.get(leaf, ()))
+                self._dynamic[leaf] = tuple(sorted(dims)) if is_tensor else ()
+        return before != self._dynamic
+
+
+def _shapes(leaves: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The sizes of each leaf: a tensor's shape, an integer itself, nothing of anything else."""
+    return [tuple(leaf.shape) if isinstance(leaf, Tensor) else (leaf,) if type(leaf) is int else () for leaf in leaves]
+
+
+def _key_of(kind: CallKind, leaves: Sequence[Any]) -> Hashable:
+    """What is equal in all calls of a family."""
+    described = tuple([_described(leaf) for leaf in leaves])
+    return described, kind.arguments[-1], kind.overlaps, kind.settings, kind.default_dtype  # type: ignore[index]
+
+
+def _described(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        layout = None if leaf.is_contiguous() else (leaf.shape, leaf.stride())
+        return leaf.dim(), leaf.dtype, leaf.device, layout
+    return int if type(leaf) is int else exact(leaf)
