@@ -27,6 +27,7 @@ from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
+from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -153,6 +154,9 @@ def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None])
 class CapturedGraph(Captured):
     """A captured graph that reads its arguments alone, as `capture_graph` returns it."""
 
+    apart: tuple[int, ...] = ()
+    """Positions of results that the graph returns as tensors of their own, and a run as another result or argument."""
+
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, flat, which must have the shapes, types and values of capture.
 
@@ -160,6 +164,13 @@ class CapturedGraph(Captured):
         """
         constants = range(len(arguments), len(self.program.inputs))
         return [*arguments, *[self.held[slot] for slot in constants]]
+
+    def finish(self, result: Any) -> Any:
+        """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
+        found = list(result)
+        for position in self.apart:
+            found[position] = found[position].detach()
+        return found
 
 
 def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None) -> Captured:
@@ -183,22 +194,34 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
 def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> CapturedGraph:
     """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
 
-    Of the inputs it keeps the shapes only, so `bind` needs arguments. CaptureError says why the graph cannot be
-    captured, as where it writes to an input.
+    It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. CaptureError
+    says why the graph cannot be captured, as where it writes to an input.
     """
     recorder = Recorder()
     recorder.phase = phase
+    given: list[Any] = []
+    returned: list[Any] = []
 
     def call(arguments: tuple[Any, ...]) -> Any:
         with torch.no_grad():
-            return graph(*arguments)
+            result = graph(*arguments)
+        given.extend(arguments)
+        returned.extend(result)
+        return result
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
     captured = _capture(call, {}, examples, recorder, settings=None, split=True)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
-    return CapturedGraph(captured.graph, captured.program, captured.held, shapes)
+    first = {Ref(slot): value for slot, value in enumerate(given)}
+    outputs = captured.program.outputs
+    apart = [
+        i
+        for i, ref in enumerate(outputs)
+        if isinstance(ref, Ref) and first.setdefault(ref, returned[i]) is not returned[i]
+    ]
+    return CapturedGraph(captured.graph, captured.program, captured.held, shapes, apart=tuple(apart))
 
 
 def capture_training(

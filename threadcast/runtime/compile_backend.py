@@ -20,10 +20,9 @@ from torch._guards import CompileContext
 from torch.fx import GraphModule
 
 from threadcast.capture.fake_tensors import load_fake_tensors
-from threadcast.capture.program import Phase
 from threadcast.core import Machine, read_machine
 from threadcast.runtime.compile_options import CompileOptions
-from threadcast.runtime.graph_calls import GraphCalls
+from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -65,15 +64,14 @@ def backend(
 
 
 def _compiled(
-    machine: Machine, options: CompileOptions, role: str, graph: GraphModule, example_inputs: Sequence[Any]
+    machine: Machine, options: CompileOptions, role: Role, graph: GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[..., Any]:
     """Return what runs a graph of operators below autograd."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(graph.forward)
-    phase: Phase = "backward" if role == "backward" else "forward"
     number, code = next(_numbers), CompileContext.current_compile_id()
-    title = f"graph {number} of torch.compile ({code}), {role}"
-    calls = GraphCalls(graph, machine, options, number=number, title=title, phase=phase)
+    title = f"graph {number} of torch.compile ({code})"
+    calls = GraphCalls(graph, machine, options, number=number, title=title, role=role)
     _graphs.add(calls)
     return make_boxed_func(calls)
 

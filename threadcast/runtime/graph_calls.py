@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
@@ -38,6 +39,8 @@ from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.threads.this_process import this_process
 
+Role = Literal["inference", "forward", "backward"]
+
 
 class GraphCalls:
     """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
@@ -49,10 +52,11 @@ class GraphCalls:
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
-        phase: Phase = "forward",
+        role: Role = "inference",
     ) -> None:  # fmt: skip
-        self.number, self.title = number, title
-        self._graph, self._phase, self._options = graph.forward, phase, options
+        self.number, self.title = number, f"{title}, {role}"
+        self._graph, self._role, self._options = graph.forward, role, options
+        self._refused = _why_not_planned(graph)
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
@@ -73,7 +77,7 @@ class GraphCalls:
         if os.getpid() != self._process:  # a fork has none of the threads
             return self._as_pytorch(*arguments)
         with self._lock:
-            if self._phase == "backward":
+            if self._role != "inference":  # an optimizer's step is what counts
                 return self._run(arguments)
             with self._steps.step():
                 return self._run(arguments)
@@ -137,13 +141,14 @@ class GraphCalls:
         return runner
 
     def _tuning(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
-        strange = why_not_captured(_without_gradients(arguments))
+        phase: Phase = "backward" if self._role == "backward" else "forward"
+        strange = self._refused or why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
         try:
             return Tuning(
                 self._as_pytorch,
-                lambda _: capture_graph(self._graph, arguments, phase=self._phase),
+                lambda _: capture_graph(self._graph, arguments, phase=phase),
                 self._format,
                 (MemoryFormat.AS_GIVEN,),
                 self.machine,
@@ -183,6 +188,13 @@ class GraphCalls:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
         learning = sum(report.measuring for report in self.reports)
         return f"{self.title}: measuring" if learning else ""
+
+
+def _why_not_planned(graph: GraphModule) -> str | None:
+    """Why a graph can only run as PyTorch runs it; None where it may be captured."""
+    targets = (node.target for node in graph.graph.nodes)
+    found = next((target for target in targets if isinstance(target, HigherOrderOperator)), None)
+    return None if found is None else f"its operator {found} calls graphs or functions of its own"
 
 
 _OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")

@@ -137,6 +137,33 @@ def test_results_share_memory_where_eagers_do() -> None:
     run_until_settled(call)
 
 
+def test_detached_results_and_repeated_views_stay_tensors_of_their_own() -> None:
+    class Detaching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(8, 8).double()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            hidden = self.layer(x).tanh()
+            return hidden, hidden.detach(), hidden.detach().view(-1), hidden.view(-1), hidden.view(-1)
+
+    mine, eager = Detaching(), Detaching()
+    compiled = torch.compile(mine, backend="threadcast")
+
+    def call(number: int) -> None:
+        results = [called(rows(number)) for called in (compiled, eager)]
+        assert [one.requires_grad for one in results[0]] == [one.requires_grad for one in results[1]]
+        assert len({id(one) for one in results[0]}) == 5
+        for (whole, _, _, one, other), model in zip(results, (mine, eager), strict=True):
+            model.zero_grad()
+            (whole.sum() + one.square().sum() + other.sum()).backward()
+        close(mine.layer.weight.grad, eager.layer.weight.grad)
+
+    run_until_settled(call)
+    assert planned()
+
+
 def test_inputs_may_lie_in_memory_in_any_order() -> None:
     model = perceptron()
     compiled = torch.compile(model, backend="threadcast")
