@@ -219,9 +219,9 @@ The prior that threadcast ships was learned from two cores of a real machine, th
 servers; for this table it was learned without the machine in the row, and without all simulated servers for one of
 them. *factor*: half of the forecasts are within this factor of the truth. *regret*: how much longer the chosen case
 takes than the best one, and the case with all cores, in percent. *holds*: how many of the 90 % intervals hold,
-which are this factor wide to each side. With two to five measured ops regret may be larger than with none: what so few
-ops have in common is taken for the shape of all curves. Without the prior two ops may mislead beyond the picture's
-edge.
+which are this factor wide to each side. On servers with many cores regret may rise a little with the first ops that
+were measured: a few of the shortest, unlike all of these, are then given too many threads. Without the prior two ops
+may mislead beyond the picture's edge.
 
 ![error and regret over the number of ops that were measured](images/new-machine.svg)
 

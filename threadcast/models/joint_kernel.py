@@ -40,6 +40,11 @@ ops of one kind differ by a factor of 3, shapes of curves by 50 %, single cases 
 numbers that describe ops, by what factor those of levels are longer, how similar ops of different kinds are, length
 scales of the numbers that describe cases."""
 
+_BESIDE_PRIOR, _CLOSER = {"shared_shape": 0.005, "own_shape": 0.2}, 2.0
+"""With a prior: variances of shapes (of what by convention all ops share, nearly all belongs to each op), and by what
+factor ops must be more alike for their shapes to be; length scales of levels stay. Chosen on simulated servers, the
+Xeon Phi and two cores."""
+
 _TUNED_ON = 400
 """Most points that parameters are chosen by; the cost grows with the cube of their number."""
 
@@ -74,13 +79,22 @@ class Parameters:
 
     @classmethod
     def before_measuring(cls, transfer: MachineTransfer | None = None) -> Parameters:
-        """The parameters that are assumed before anything is measured: conventions, and levels as far off as `transfer`
-        says. Shapes stay as uncertain as by convention: with the smaller variances of `transfer` campaigns stopped too
-        early on ops whose curves are like none that the prior knows."""
+        """The parameters that are assumed before anything is measured: conventions without a prior; with one, levels
+        and shapes as far off as `transfer` says of it.
+
+        The prior knows the shape that all curves of a machine share. What the first few ops are off by in their shapes
+        says something about similar ops only: as a property of all curves it would move those of small ops to far too
+        many threads (decision 30).
+        """
         if transfer is None:
             return cls(_CENTRE)
         logs = _CENTRE.copy()
-        logs[VARIANCES.index("level")] = np.log(transfer.op_level)
+        found = {"level": transfer.op_level, "shape": transfer.op_shape, **_BESIDE_PRIOR}
+        for name, variance in found.items():
+            logs[VARIANCES.index(name)] = np.log(variance)
+        first = len(VARIANCES)
+        logs[first : first + OP_NUMBERS] -= np.log(_CLOSER)
+        logs[first + OP_NUMBERS] += np.log(_CLOSER)
         return cls(logs, transfer.level)
 
     def variance(self, name: str) -> float:
