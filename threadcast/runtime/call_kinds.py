@@ -23,6 +23,10 @@ class CallKind(NamedTuple):
     """The settings of model and optimizer that a graph has built in."""
     default_dtype: torch.dtype
 
+    def __hash__(self) -> int:
+        """Without the settings, which are many and seldom differ."""
+        return hash((self.arguments, self.overlaps, self.default_dtype))
+
 
 _PARTS = (
     "shapes, types or values of the arguments",

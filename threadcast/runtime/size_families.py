@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from itertools import count
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +29,7 @@ OFTEN = 100
 run."""
 _MOST = 1_000
 """Most kinds of calls of a family that are remembered, and most families."""
+_numbers = count()
 
 
 class SizeFamily:
@@ -37,9 +39,9 @@ class SizeFamily:
     are `near` those of the call before.
     """
 
-    def __init__(self, key: Hashable, kind: CallKind, dynamic: Dynamic) -> None:
+    def __init__(self, kind: CallKind, dynamic: Dynamic) -> None:
         self.dynamic = dynamic
-        self._key, self._kind = key, kind
+        self._number, self._kind = next(_numbers), kind
         self._places: list[Place] = [(leaf, dim) for leaf, dims in dynamic.items() for dim in dims or (None,)]
         self._captured: Captured | None = None
         self._anchors: dict[CallKind, tuple[list[int], int]] = {}
@@ -72,7 +74,7 @@ class SizeFamily:
     def kind_of(self, leaves: Sequence[Any]) -> CallKind:
         """Return the kind of a call: one for all calls whose sizes are not far from each other."""
         about = tuple(int(math.log(size) / math.log(FAR)) for size in sizes_at(self._places, leaves))
-        return self._kind._replace(arguments=("sizes about", self._key, tuple(self._places), about))
+        return self._kind._replace(arguments=("sizes about", self._number, about))
 
     def near(self, kind: CallKind, leaves: Sequence[Any]) -> bool:
         """Return whether times of this call can be compared with those of the call of this kind that was near before.
@@ -100,11 +102,11 @@ class SizeFamilies:
 
         There is none for the first kinds that differ in sizes, and for a kind that comes often.
         """
-        key = _key_of(kind, leaves)
+        key = tuple(map(_described, leaves)), kind.arguments[-1], kind.overlaps, kind.default_dtype  # type: ignore[index]
         group = self._groups.get(key)
-        if group is None:
+        if group is None or group.settings != kind.settings:
             if len(self._groups) < _MOST:
-                self._groups[key] = _Group(key, kind, leaves)
+                self._groups[key] = _Group(kind, leaves)
             return None
         return group.of(kind, leaves)
 
@@ -116,46 +118,51 @@ class SizeFamilies:
 class _Group:
     """Kinds of calls with tensors of the same number of dimensions, and all else equal."""
 
-    def __init__(self, key: Hashable, kind: CallKind, leaves: Sequence[Any]) -> None:
-        self._key, self._first = key, _shapes(leaves)
-        self._calls: Counter[Hashable] = Counter({kind: 1})
+    def __init__(self, kind: CallKind, leaves: Sequence[Any]) -> None:
+        self.settings = kind.settings
+        self._first = [_sizes(leaf) for leaf in leaves]
+        self._calls: Counter[Hashable] = Counter({kind.arguments: 1})
         self._dynamic: dict[int, tuple[int, ...]] = {}
         self._family: SizeFamily | None = None
 
     def of(self, kind: CallKind, leaves: Sequence[Any]) -> SizeFamily | None:
-        if kind in self._calls or len(self._calls) < _MOST:
-            self._calls[kind] += 1
-        if len(self._calls) < SEVERAL or self._calls[kind] > OFTEN:
+        if kind.arguments in self._calls or len(self._calls) < _MOST:
+            self._calls[kind.arguments] += 1
+        if len(self._calls) < SEVERAL or self._calls[kind.arguments] > OFTEN:
             return None
         if self._vary(leaves) or self._family is None:
-            self._family = SizeFamily(self._key, kind, dict(self._dynamic))
+            self._family = SizeFamily(kind, dict(self._dynamic))
         family = self._family
         return family if family.failed is None and self._dynamic and family.fits(leaves) else None
 
     def _vary(self, leaves: Sequence[Any]) -> bool:
         """Add the sizes in which these leaves differ from the first; return whether there are new ones."""
-        before = dict(self._dynamic)
-        for leaf, (first, now) in enumerate(zip(self._first, _shapes(leaves), strict=True)):
-            differing = {dim for dim, (one, other) in enumerate(zip(first, now, strict=True)) if one != other}
-            if differing:
-                is_tensor = isinstance(leaves[leaf], Tensor)
-                dims = differing | set(self._dynamic.get(leaf, ()))
-                self._dynamic[leaf] = tuple(sorted(dims)) if is_tensor else ()
-        return before != self._dynamic
+        found = False
+        for number, (first, leaf) in enumerate(zip(self._first, leaves, strict=True)):
+            sizes = _sizes(leaf)
+            if sizes == first:
+                continue
+            known = self._dynamic.get(number)
+            if not isinstance(leaf, Tensor):
+                self._dynamic[number] = ()
+                found |= known is None
+                continue
+            differing = {dim for dim, (one, other) in enumerate(zip(first, sizes, strict=True)) if one != other}
+            if known is None or not differing <= set(known):
+                self._dynamic[number] = tuple(sorted(differing | set(known or ())))
+                found = True
+        return found
 
 
-def _shapes(leaves: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The sizes of each leaf: a tensor's shape, an integer itself, nothing of anything else."""
-    return [tuple(leaf.shape) if isinstance(leaf, Tensor) else (leaf,) if type(leaf) is int else () for leaf in leaves]
-
-
-def _key_of(kind: CallKind, leaves: Sequence[Any]) -> Hashable:
-    """What is equal in all calls of a family."""
-    described = tuple([_described(leaf) for leaf in leaves])
-    return described, kind.arguments[-1], kind.overlaps, kind.settings, kind.default_dtype  # type: ignore[index]
+def _sizes(leaf: Any) -> Sequence[int]:
+    """The sizes of a leaf: a tensor's shape, an integer itself, nothing of anything else."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape
+    return (leaf,) if type(leaf) is int else ()
 
 
 def _described(leaf: Any) -> Hashable:
+    """What of a leaf is equal in all calls of a family."""
     if isinstance(leaf, Tensor):
         layout = None if leaf.is_contiguous() else (leaf.shape, leaf.stride())
         return leaf.dim(), leaf.dtype, leaf.device, layout

@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
 
+import torch
+
 from threadcast.capture.capture import Captured
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.core.errors import ExecutionError, ThreadcastError
@@ -69,7 +71,7 @@ class Planner:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._cpus = machine.cores[-1].cpus
+        self._cpus, self._others = machine.cores[-1].cpus, max(1, len(machine) - 1)
         self._process: ForecastingPlanner | None = None
         self._users: WeakSet[object] = WeakSet()
         self._asked, self._asked_s = Asked(error=ExecutionError("nothing was asked")), 0.0
@@ -106,6 +108,18 @@ class Planner:
         """Wait for this answer no longer."""
         if asked is self._asked and asked.waits:
             self._end("it was given up")
+
+    def beside(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a step of PyTorch's on the cores that the planning process leaves.
+
+        All threads of an operator would wait for the one that shares a core with that process.
+        """
+        before = torch.get_num_threads()
+        torch.set_num_threads(min(self._others, before))
+        try:
+            return run(*arguments)
+        finally:
+            torch.set_num_threads(before)
 
     def done(self, user: object) -> None:
         """Take note that `user` will not ask again; the process ends where no other may."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
@@ -167,6 +165,11 @@ class Tuning:
         return self._states.state in (State.SETTLED, State.GIVEN_UP)
 
     @property
+    def leaves_alone(self) -> bool:
+        """Whether PyTorch's default runs the calls, and nothing else will be tried."""
+        return self.settled and self._states.best is DEFAULT and not self.learning
+
+    @property
     def learning(self) -> bool:
         """Whether it is still being learned what runs fastest; also while something has not been tried."""
         state = self._states.state
@@ -240,8 +243,8 @@ class Tuning:
         if isinstance(runner, SearchStep):
             return partial(self._makers[runner.variant].run, runner.step)
         run = self._contenders[runner.contender].run
-        if runner.contender is DEFAULT and self._states.planning:
-            run = partial(_beside_planner, run, max(1, len(self._machine) - 1))
+        if runner.contender is DEFAULT and not self._planner.free:
+            run = partial(self._planner.beside, run)
         return lambda *arguments: (run(*arguments), None)
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
@@ -501,14 +504,3 @@ class Tuning:
 
 def _log_move(title: str, move: Move) -> None:
     _logger.info("%s: %s -> %s: %s", title, move.source.value, move.target.value, move.reason)
-
-
-def _beside_planner(run: Run, threads: int, *arguments: Any) -> Any:
-    """Run a step of PyTorch's with at most so many threads: the planning process has one core, and all threads would
-    wait for the one that shares it with that, at the end of every operator."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(threads, before))
-    try:
-        return run(*arguments)
-    finally:
-        torch.set_num_threads(before)
