@@ -14,7 +14,7 @@ from statistics import median
 from typing import IO
 
 from threadcast.core import Affinity, Case, Machine, OpGraph, Placement, Trace
-from threadcast.runtime.plans.step_rows import document_of, measurements
+from threadcast.runtime.plans.step_rows import Observed, document_of, measurements
 
 SUMMARY_S = 60.0
 """Seconds between two traced steps."""
@@ -66,6 +66,11 @@ class StepFeedback:
         self._changed = changed
         if new:
             self._write(graph, new)
+
+    def add_looks(self, graph: OpGraph, observed: Mapping[str, Observed]) -> None:
+        """Take what looks have shown of the ops of `graph`, by key; they run alone in looks."""
+        self._look_at_process()
+        self._write(graph, {(key, case): times for key, cases in observed.items() for case, times in cases.items()})
 
     def close(self) -> None:
         """End the process. A later `add` starts another one."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.settings import Settings
-from threadcast.runtime.plans.rows_process import add_rows, service_of
+from threadcast.runtime.plans.rows_process import service_of
 from threadcast.runtime.plans.step_rows import IN_STEP, Observed, measurements
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
@@ -33,8 +33,7 @@ class Question:
     """Asks for the plan of a graph: with these `curves`, or with forecasts from what was `observed` and stored.
 
     `observed` has what was measured of the graph's distinct ops, by key. `store` is the URL of a store with further
-    measurements, None for none. With `record` what was observed is added to it. With `looks` the answer may be that
-    operators must be looked at first.
+    measurements, None for none. With `looks` the answer may be that operators must be looked at first.
     """
 
     graph: OpGraph
@@ -42,7 +41,6 @@ class Question:
     costs: EngineCosts
     observed: Mapping[str, Observed]
     store: str | None = None
-    record: bool = False
     looks: bool = False
     curves: CurveTable | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +78,7 @@ def is_there(store: str | None) -> bool:
 
 
 def answered(question: Question) -> Answer:
-    """Return the answer to a question, and record what was observed."""
+    """Return the answer to a question."""
     if question.curves is not None:
         return _planned(question, question.curves)
     known = _known(question)
@@ -94,14 +92,6 @@ def answered(question: Question) -> Answer:
     table = model.predict_many(list(distinct.values()), observed, cases, machine=question.machine)
     row = {key: i for i, key in enumerate(distinct)}
     return _planned(question, table.take([row[op.key] for op in question.graph.ops]))
-
-
-def record(question: Question) -> None:
-    """Add what was observed to the question's store, and send it to the service that `engine.feedback` names."""
-    if question.record and question.store is not None:
-        distinct = {op.key: op for op in question.graph.ops}
-        rows = [found for op in distinct.values() for found in _measurements(op, question)]
-        add_rows(rows, question.store, Settings.read())
 
 
 def _planned(question: Question, curves: CurveTable) -> Answer:
