@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from threadcast.core import Case, CurveTable, Edge, Machine, Op, OpGraph, Source, TensorSpec
+from threadcast.core.settings import Settings
 from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
+from threadcast.runtime.plans.rows_process import add_rows
 from threadcast.runtime.plans.step_forecasts import Question, answered, is_there
-from threadcast.runtime.plans.step_rows import IN_STEP
+from threadcast.runtime.plans.step_rows import IN_STEP, measurements
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.store import Store
 
@@ -88,9 +90,8 @@ def test_what_is_stored_makes_plans_of_other_graphs(tmp_path: Path) -> None:
     known = chain(64, 128, 256, 512, 1024)
     asked = question(known, (Case(1), Case(4), ALL), store=store)
     assert not is_there(store)
-    add_rows(
-        [row for op in known.ops for row in measurements(op, MACHINE, asked.observed[op.key])], store, Settings.read()
-    )
+    rows = [row for op in known.ops for row in measurements(op, MACHINE, asked.observed[op.key])]
+    add_rows(rows, store, Settings.read())
     assert is_there(store)
     with Store.open(store) as opened:
         found = opened.measurements(machine=MACHINE.fingerprint)

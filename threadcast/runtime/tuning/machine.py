@@ -271,6 +271,12 @@ class TuningMachine:
         """Report that a search for backends has begun: what it is expected to cost is counted."""
         self._costs.searching()
 
+    def may_give_back(self) -> bool:
+        """Return whether what looks have shown may be stored now; if so, count what that is expected to cost."""
+        if self.state is not State.SETTLED or self.awaited is not None:
+            return False
+        return self._costs.give_back()
+
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""
         self.moves.expect("a backend", State.SETTLED)

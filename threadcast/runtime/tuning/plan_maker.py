@@ -154,8 +154,8 @@ class PlanMaker:
     """Makes plans of `captured` for `machine`, from the traces of the steps that a `PlanSearch` asks for.
 
     Each of these is a whole step of the caller. `planner` makes the plans. `store` is the URL of a store of what is
-    known of operators on this machine; None: nothing is known. `before` is called before each step and sets the memory format of the model's tensors, which other calls of the same model may have
-    changed.
+    known of operators on this machine; None: nothing is known. `before` is called before each step and sets the memory
+    format of the model's tensors, which other calls of the same model may have changed.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class Tuning:
         self._stored = CallPlans(plans, machine, call=call)
         self._feedback = feedback
         self._looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
-        """What looks have shown of graphs, to be given back once no step is being measured."""
+        """What looks have shown of graphs, to be given back once no step is measured and learning may take the time."""
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._make_backends = backends
         """Makes the search for backends; None once that has begun, and where there is none."""
@@ -267,6 +267,10 @@ class Tuning:
                 if (answer := maker.poll()) is not None:
                     self._carry_out(self._answered(maker, answer))
         elif self._states.state is State.SETTLED:
+            if self._looked and self._states.may_give_back():
+                assert self._feedback is not None
+                self._feedback.add_looks(self._looked)
+                self._looked.clear()
             self._look_for_backends()
         while stale := [one for one in self._states.contenders if not self._contenders[one].holds()]:
             self._carry_out(self._states.stale(stale[0]))
@@ -457,8 +461,6 @@ class Tuning:
             self._report_plan(variant_plan)
             self._follow(variant_plan)
         self.report.contender = contender
-        while self._feedback is not None and self._looked:  # now, as no step is being measured any more
-            self._feedback.add_looks(*self._looked.pop())
         _logger.info(
             "%s runs, after %d steps and %.3g s", contender, sum(self._states.steps.values()),
             sum(self._states.seconds.values()),
