@@ -38,6 +38,21 @@ def test_it_forecasts_a_machine_that_nobody_measured_within_its_intervals(prior)
     assert np.log(table.high / table.low).mean() < 0.7 * np.log(without.high / without.low).mean()
 
 
+def test_a_process_that_was_adapted_has_learned_the_machine(prior):
+    process, measured = JointProcess(prior=prior), measure_all(TRAIN[:8], machine=NEW)
+    assert process.adapts_to(NEW)
+    adapted = process.adapted(measured)
+    fitted = JointProcess(prior=prior).fit(measured)
+    asked = HELD_OUT, [[] for _ in HELD_OUT], NEW.cases()
+    one, other = (each.predict_many(*asked, machine=NEW).seconds for each in (adapted, fitted))
+    np.testing.assert_array_equal(one, other)
+    assert process.adapts_to(NEW)
+    assert not adapted.adapts_to(NEW)
+    assert process.adapted(measured[:1]) is process
+    both = JointProcess(prior="unmeasured")
+    assert both.adapted(measured).for_unmeasured is not both.for_unmeasured
+
+
 def test_a_forecast_depends_on_the_op_and_the_case_alone(prior):
     cases = NEW.cases()
     together = prior.log_seconds(HELD_OUT, NEW, cases)

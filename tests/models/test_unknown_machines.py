@@ -60,6 +60,27 @@ def test_each_op_that_is_measured_on_a_new_machine_narrows_all_others(model):
     assert widths[0] > widths[1] > widths[2]
 
 
+def test_a_model_that_was_adapted_forecasts_others_by_what_was_measured(model):
+    case, unmeasured = NEW.cases()[5], HELD_OUT[10:]
+    measured = [slower(op, case, 5.0) for op in HELD_OUT[:10]]
+    assert model.adapts_to(NEW)
+    assert not model.adapts_to(KNOWN)
+    adapted = model.adapted(measured)
+    before, width_before = off(model, unmeasured, [[] for _ in unmeasured], 5.0)
+    after, width_after = off(adapted, unmeasured, [[] for _ in unmeasured], 5.0)
+    assert after < 0.5 * before
+    assert width_after < width_before
+    assert off(model, unmeasured, [[] for _ in unmeasured], 5.0) == (before, width_before)  # it stays as it is
+    together = model.predict_many(
+        [*HELD_OUT[:10], *unmeasured], [*([m] for m in measured), *([] for _ in unmeasured)], NEW.cases(), machine=NEW
+    )
+    apart = adapted.predict_many(unmeasured, [[] for _ in unmeasured], NEW.cases(), machine=NEW)
+    np.testing.assert_allclose(apart.seconds, together.seconds[10:], rtol=1e-9)
+    np.testing.assert_allclose(apart.high, together.high[10:], rtol=1e-9)
+    elsewhere = measure_all(HELD_OUT[:3], machine=KNOWN)
+    assert model.adapted(elsewhere) is model
+
+
 def test_an_ops_own_sample_on_a_new_machine_counts_once(model):
     op, case = HELD_OUT[0], NEW.cases()[5]
     own = [slower(op, case, 5.0)]
@@ -94,6 +115,15 @@ def test_variances_of_errors_are_found_from_machines_that_were_left_out():
             MachineTransfer.from_json(wrong)
 
 
+def test_smooth_curves_have_no_steps_and_the_trees_level(model):
+    op, cases = HELD_OUT[0], NEW.cases()
+    seconds = model.predict(op, [], cases, machine=NEW).seconds
+    bends = np.abs(np.diff(np.log(seconds), 2))
+    assert bends.max() < 0.5
+    trees = model._trees.log_seconds([op], NEW, cases)
+    assert np.log(seconds).mean() == pytest.approx(trees.mean(), abs=0.2)
+
+
 def test_the_shift_is_the_gaussian_posterior():
     transfer = MachineTransfer(level=1.0, shape=0.2, op_level=0.5, op_shape=0.1, length=1.0)
     log_threads = np.log([1.0, 4.0])
@@ -125,12 +155,14 @@ def test_limits_are_fitted_else_nominal():
 def test_a_model_that_was_stored_before_machines_had_limits_forecasts_relative_to_work(model):
     files, op = model.to_files(), HELD_OUT[0]
     document = json.loads(files["model.json"])
+    del document["smooth"]
+    raw = LearnedCurve().from_files({**files, "model.json": json.dumps(document).encode()})
     for name in ("transfer", "noise", "limits"):
         del document[name]
     document |= {"schema": "threadcast.learned_curve/2", "residuals": [0.1, 1.0, 4e-4]}
     before = LearnedCurve().from_files({**files, "model.json": json.dumps(document).encode()})
     cases = NEW.cases()
-    relative = np.log(model.predict(op, [], cases, machine=NEW).seconds) - MachineLimits().log_seconds([op], NEW, cases)
+    relative = np.log(raw.predict(op, [], cases, machine=NEW).seconds) - MachineLimits().log_seconds([op], NEW, cases)
     again = LearnedCurve().from_files(before.to_files())
     for loaded in (before, again):
         found = np.log(loaded.predict(op, [], cases, machine=NEW).seconds)

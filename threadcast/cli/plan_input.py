@@ -139,7 +139,10 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
 
     model, version = _model(named, machine, settings, open_stores)
     try:
-        return LocalPredictor(model, machine, chosen_store(settings, open_stores), version=version)
+        store = chosen_store(settings, open_stores)
+        if model.adapts_to(machine):
+            model = model.adapted(store.measurements(machine=machine.fingerprint))
+        return LocalPredictor(model, machine, store, version=version)
     except NoStore:
         if version != UNTRAINED:
             raise

@@ -64,6 +64,19 @@ class PerformanceModel(ABC):
         from."""
         return self
 
+    def adapts_to(self, machine: Machine) -> bool:
+        """Whether `adapted` to measurements of any ops on this machine would forecast its other ops differently."""
+        return False
+
+    def adapted(self, measurements: Sequence[Measurement]) -> PerformanceModel:
+        """A model that also takes into account what was measured of any ops, on machines that it has not learned from;
+        itself where it has no use for them.
+
+        It takes a second at most, and this model stays as it is. Override, with `adapts_to`, where the model can
+        forecast machines that it has not learned from.
+        """
+        return self
+
     @abstractmethod
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Return the curve of `op` over `cases` of `machine`; ModelError where the model cannot predict it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from itertools import chain
 from typing import Any, Literal, Self
 
@@ -26,7 +27,8 @@ from threadcast.models.machine_limits import has_tensors_or_work
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.nominal_roofline import CALL_S
 from threadcast.models.parallel import one_blas_thread
-from threadcast.models.prior import SERIAL, Prior, shipped
+from threadcast.models.prior import Prior, shipped
+from threadcast.models.smooth_curves import SERIAL
 from threadcast.models.static_features import work
 
 SCHEMA = "threadcast.joint_process/1"
@@ -121,6 +123,24 @@ class JointProcess(BatchModel):
             machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters)
         self._machines = machines
         return self
+
+    def adapts_to(self, machine: Machine) -> bool:
+        """Whether nothing was learned of the machine."""
+        return machine.fingerprint not in self._machines
+
+    def adapted(self, measurements: Sequence[Measurement]) -> JointProcess:
+        """A copy that has also learned what was measured on machines of which this one has learned nothing."""
+        new = [measured for measured in measurements if self.adapts_to(measured.machine)]
+        learned = copy(self)
+        learned._machines = {}
+        try:
+            learned.learn(new, tune=True)
+        except ModelError:  # too few measurements
+            return self
+        learned._machines = self._machines | learned._machines
+        if self.for_unmeasured is not None:
+            learned.for_unmeasured = self.for_unmeasured.adapted(new)
+        return learned
 
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The case that lowers the expected regret most; None once that is `enough`."""

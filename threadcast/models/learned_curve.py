@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Self
 
@@ -24,14 +25,15 @@ from threadcast.models.interpolation import Knot, curve_through, knots_of, refus
 from threadcast.models.intervals import NORMAL_95
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.machine_transfer import MachineTransfer, Sampled
+from threadcast.models.machine_transfer import MOST_SAMPLES, MachineTransfer, Sampled
 from threadcast.models.machines_left_out import machines_left_out
-from threadcast.models.measured import by_case, group, usable
+from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.sampling import evenly_spread
+from threadcast.models.smooth_curves import smooth_log_seconds
 
 SCHEMA, OLDER_SCHEMA = "threadcast.learned_curve/3", "threadcast.learned_curve/2"
 
@@ -87,8 +89,13 @@ class LearnedCurve(BatchModel):
         self._features = 0
         self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
+        self._smooth = True
+        """Whether forecasts of unknown machines are smooth; models that were stored before they were forecast as they
+        did."""
         self._transfer, self._noise = MachineTransfer(), NOISE
         """What is assumed of unknown machines: errors of the trees' forecasts, and the variance of a sample's log."""
+        self._measured_there: dict[str, dict[str, Sampled]] = {}
+        """By machine and op, how far forecasts were off where the model was adapted to measurements."""
         self._last_base: tuple[tuple[str, float, float, str], Floats] | None = None
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
@@ -154,12 +161,34 @@ class LearnedCurve(BatchModel):
                 own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
             )
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
-        self._op_features, self._last_base = op_features, None
+        self._op_features, self._last_base, self._measured_there = op_features, None, {}
         self.notes = tuple(notes)
         if machines:
             self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
+        self._smooth = True
         return self
+
+    def adapts_to(self, machine: Machine) -> bool:
+        """Whether the machine is one that was not learned from."""
+        return self._trees is not None and machine.fingerprint not in self._machines
+
+    def adapted(self, measurements: Sequence[Measurement]) -> LearnedCurve:
+        """A copy whose forecasts for machines that were not learned from are shifted, and surer, by what these
+        measurements of any ops there have in common; measurements of other machines tell nothing."""
+        if not any(self.adapts_to(measured.machine) for measured in measurements):
+            return self
+        by_machine: dict[Machine, list[MeasuredOp]] = {}
+        for entry in group(measurements):
+            if self.adapts_to(entry.machine) and entry.defect is None:
+                by_machine.setdefault(entry.machine, []).append(entry)
+        found = copy(self)
+        found._measured_there = self._measured_there | {
+            machine.fingerprint: self._sampled([e.op for e in some], [e.by_case for e in some], machine)
+            for machine, entries in by_machine.items()
+            for some in [entries[-MOST_SAMPLES:]]
+        }
+        return found
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -236,11 +265,9 @@ class LearnedCurve(BatchModel):
 
     def _base(self, ops: Sequence[Op], learned: MachineCurves, machine: Machine) -> Floats:
         """(n_ops, n_cases) log seconds without samples, computed by `jobs` threads."""
-        trees = self._trees
-        assert trees is not None
 
         def by_trees(some: Sequence[Op]) -> Floats:
-            return trees.log_seconds(some, machine, learned.cases)
+            return self._by_trees(some, machine, learned.cases)
 
         asked = (ops[0].key, ops[0].flops, ops[0].bytes_moved, machine.fingerprint)
         last = self._last_base
@@ -251,6 +278,13 @@ class LearnedCurve(BatchModel):
         if alone:
             self._last_base = asked, found
         return found
+
+    def _by_trees(self, ops: Sequence[Op], machine: Machine, cases: tuple[Case, ...]) -> Floats:
+        """(n_ops, n_cases) log seconds by the trees alone: smooth curves where they do not know the machine."""
+        assert self._trees is not None
+        if self._smooth and machine.fingerprint not in self._trees.limits.known:
+            return smooth_log_seconds(self._trees, ops, machine, cases)
+        return self._trees.log_seconds(ops, machine, cases)
 
     def _doubted(
         self, op: Op, measured_at: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine
@@ -268,28 +302,40 @@ class LearnedCurve(BatchModel):
     ) -> MachineCurves:
         """The curves that are assumed for a machine that was not learned from.
 
-        What the samples of the ops have in common shifts the forecasts of all ops, and narrows their intervals.
+        What the samples of the ops, and of those that the model was adapted to, have in common shifts the forecasts of
+        all ops, and narrows their intervals.
         """
         assert self._trees is not None
         every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
         log_threads = np.log([case.threads for case in every])
-        position = {case: i for i, case in enumerate(every)}
-        sampled = []
+        sampled = dict(self._measured_there.get(machine.fingerprint, {}))
         once = {op.key: row for row, op in enumerate(ops)}
         some = [row for row in once.values() if known[row]]
         if some:
-            base = self._trees.log_seconds(self._op_features.translated([ops[row] for row in some]), machine, every)
-            for row, forecast in zip(some, base, strict=True):
-                at = [position[case] for case in known[row]]
-                logs = np.log([measured.seconds for measured in known[row].values()])
-                counts = np.array([len(measured.samples) for measured in known[row].values()])
-                sampled.append(Sampled(log_threads[at], logs - forecast[at], self._noise / counts))
-        mean, left = self._transfer.shift(log_threads, sampled)
-        covariance = left + self._transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
+            sampled |= self._sampled([ops[row] for row in some], [known[row] for row in some], machine)
+        transfer = self._transfer.of_smooth() if self._smooth else self._transfer
+        mean, left = transfer.shift(log_threads, list(sampled.values()))
+        covariance = left + transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
         gaussian = CaseGaussian(mean, covariance, np.full(len(every), self._noise))
         bound = np.full(self.samples + 1, NORMAL_95)
         scales = dict.fromkeys((op.kind for op in ops), 1.0)
         return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound, scales)
+
+    def _sampled(
+        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], machine: Machine
+    ) -> dict[str, Sampled]:
+        """By op key how far forecasts without samples are off on a machine that was not learned from."""
+        every = tuple(sorted({case for measured_at in known for case in measured_at}))
+        position = {case: i for i, case in enumerate(every)}
+        log_threads = np.log([case.threads for case in every])
+        found = {}
+        base = self._by_trees(self._op_features.translated(ops), machine, every)
+        for op, measured_at, forecast in zip(ops, known, base, strict=True):
+            at = [position[case] for case in measured_at]
+            logs = np.log([measured.seconds for measured in measured_at.values()])
+            counts = np.array([len(measured.samples) for measured in measured_at.values()])
+            found[op.key] = Sampled(log_threads[at], logs - forecast[at], self._noise / counts)
+        return found
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
@@ -308,7 +354,7 @@ class LearnedCurve(BatchModel):
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
-            "transfer": self._transfer.to_json(), "noise": self._noise,
+            "transfer": self._transfer.to_json(), "noise": self._noise, "smooth": self._smooth,
             "limits": self._trees.limits.to_json() if self._trees else [],
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
@@ -335,6 +381,7 @@ class LearnedCurve(BatchModel):
             else:
                 loaded._transfer = MachineTransfer.from_json(document["transfer"])
                 loaded._noise = finite(document["noise"], pointer="/noise")
+            loaded._smooth = member(document, "smooth", bool, default=False)
             if not loaded._noise > 0:
                 raise ArtefactError("model.json has a variance that is not above 0")
             if "op_features" in document:

@@ -19,24 +19,21 @@ from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import group, usable
 from threadcast.models.point_trees import Points, PointTrees, Shape
+from threadcast.models.smooth_curves import curves_of, fitted_factors
 
 SCHEMA = "threadcast.prior/1"
-
-SERIAL = 0.05
-"""Assumed part of the work that threads do not divide (Amdahl). A convention."""
 
 SHIPPED = Path(__file__).parent / "shipped_prior"
 """The files of the prior that comes with this version; `benchmarks/shipped_prior.py` learns and judges it."""
 
-_DEGREE, _MOST_CASES, _MOST_KEPT = 3, 24, 100_000
+_MOST_KEPT = 100_000
 
 
 class Prior:
     """Forecasts of ops on machines that nobody measured.
 
-    A curve is the geometric mean of two: a polynomial in the logarithm of the threads, fitted to what boosted trees
-    forecast, and Amdahl's law, moved to the same level. Trees alone have steps at which no real time changes.
-    `transfer` says how far such forecasts were off on machines that the trees did not know.
+    Curves are those of `smooth_curves`, from boosted trees. `transfer` says how far the trees' forecasts were off on
+    machines that they did not know.
     """
 
     def __init__(self, trees: PointTrees, features: int, transfer: MachineTransfer) -> None:
@@ -56,15 +53,10 @@ class Prior:
         """(n_ops, n_cases) log seconds."""
         if not ops:
             return np.empty((0, len(cases)))
-        fitted = _some(machine.cases())
-        own, at = _powers(fitted, machine), _powers(cases, machine)
-        factors = self._factors(ops, machine, fitted, own)
-        level = (own @ factors.T).mean(axis=0) - _amdahl(fitted).mean()
-        found: Floats = 0.5 * (at @ factors.T).T + 0.5 * (level[:, None] + _amdahl(cases))
-        return found
+        return curves_of(self._factors(ops, machine), machine, cases)
 
-    def _factors(self, ops: Sequence[Op], machine: Machine, fitted: Sequence[Case], powers: Floats) -> Floats:
-        """(n_ops, _DEGREE + 1) factors of the polynomials."""
+    def _factors(self, ops: Sequence[Op], machine: Machine) -> Floats:
+        """(n_ops, DEGREE + 1) factors of the polynomials."""
         # keys of ops that other programs describe leave out their work
         keys: list[tuple[Hashable, ...]] = [
             (machine.fingerprint, op.key, op.flops, op.bytes_moved, tuple(spec.shape for spec in op.outputs))
@@ -74,8 +66,7 @@ class Prior:
         found = {key: kept[key] for key in keys if key in kept}
         new = {key: op for key, op in zip(keys, ops, strict=True) if key not in found}
         if new:
-            logs = self._trees.log_seconds(list(new.values()), machine, fitted)
-            found |= dict(zip(new, np.linalg.lstsq(powers, logs.T, rcond=None)[0].T, strict=True))
+            found |= dict(zip(new, fitted_factors(self._trees, list(new.values()), machine), strict=True))
             self._kept = {**kept, **found} if len(kept) <= _MOST_KEPT else found
         return np.array([found[key] for key in keys])
 
@@ -111,25 +102,3 @@ def shipped() -> Prior:
     except OSError as error:
         raise ArtefactError(f"the prior of this installation cannot be read: {error}") from error
     return Prior.from_files(files)
-
-
-def _some(cases: Sequence[Case]) -> tuple[Case, ...]:
-    """At most `_MOST_CASES` of the cases, evenly over the logarithms of their threads."""
-    logs = np.log([case.threads for case in cases])
-    wanted = np.linspace(0.0, logs.max(), _MOST_CASES)
-    return tuple(cases[i] for i in sorted(set(np.abs(logs - wanted[:, None]).argmin(axis=1).tolist())))
-
-
-def _powers(cases: Sequence[Case], machine: Machine) -> Floats:
-    """(n_cases, _DEGREE + 1) powers of log threads, as a share of the log of all cores.
-
-    Least squares takes the smallest factors where there are fewer thread counts than powers.
-    """
-    share = np.log([case.threads for case in cases]) / max(np.log(len(machine)), 1.0)
-    return np.vander(share, _DEGREE + 1)
-
-
-def _amdahl(cases: Sequence[Case]) -> Floats:
-    threads = np.array([case.threads for case in cases], dtype=np.float64)
-    found: Floats = np.log(SERIAL + (1 - SERIAL) / threads)
-    return found

@@ -27,6 +27,7 @@ from threadcast.service import (
     problems,
     request_marks,
 )
+from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.context import EXTENSION, Context
 from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.dashboard.forms import accept_form
@@ -79,6 +80,7 @@ def create_app(settings: ServiceSettings) -> Service:
         ),
         measured, PolicyCache(settings.max_contexts), ReadinessProbe(), stored,
         CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
+        AdaptedModels(store, stored.last_measurement),
     )  # fmt: skip
     request_marks.install(app)  # the part that is installed first handles an answer last
     conditional.install(app)

@@ -11,6 +11,7 @@ from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.predictor import LocalPredictor
+from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import ModelShelf
@@ -36,6 +37,7 @@ class Context:
     readiness: ReadinessProbe
     stored: StoredDocuments
     curve_responses: CurveResponseCache
+    adapted: AdaptedModels
 
     def predictor(self, machine: Machine, model: str | None = None) -> LocalPredictor:
         """Return a predictor that uses the model and the stored measurements; NotFound when there is no such model."""
@@ -44,7 +46,7 @@ class Context:
 
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
         """Return a predictor with a loaded model and its version, as `models.get` returns them."""
-        return LocalPredictor(loaded, machine, self.stored, version=version)
+        return LocalPredictor(self.adapted.of(loaded, version, machine).model, machine, self.stored, version=version)
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
         """As `predictor`, but raise a Problem for an unknown model: 404 at /model, or 503 if it is the default."""

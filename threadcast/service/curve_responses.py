@@ -19,6 +19,8 @@ class CurveId(NamedTuple):
     """"name@number"."""
     op: str
     """Key."""
+    measured: int = 0
+    """What the model was adapted to (`AdaptedModels`)."""
 
 
 class CurveResponse(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -68,6 +69,13 @@ def test_a_way_that_is_near_the_fastest_is_reported_and_a_wrong_one_is_not(run: 
     assert "built" in built, built
     assert built["built"]["way"][0] == "numpy"
     assert built["built"]["way"][1] in ("2 threads", "odd")
+
+
+def test_a_clock_of_cpu_time_that_stands_still_is_not_believed(
+    run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "process_time", lambda: 1.0)
+    assert run(close=1e9)[-1]["built"]["call_s"] > 0
 
 
 def test_a_way_that_is_slower_than_the_fastest_is_left_out(run: Callable[..., Messages]) -> None:

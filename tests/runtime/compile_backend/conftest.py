@@ -21,8 +21,8 @@ def nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
     allowance.cache_clear()
     planner_for.cache_clear()
-    gc.collect()  # graphs hold themselves in cycles
-    for graph in compiled_graphs():
-        graph.close()  # PyTorch still holds it, as after a graph break
     yield
+    for graph in compiled_graphs():
+        graph.close()
     torch._dynamo.reset()
+    gc.collect()  # graphs hold themselves in cycles

@@ -23,7 +23,7 @@ from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
-from threadcast.runtime.plans.step_forecasts import Answer, is_there
+from threadcast.runtime.plans.step_forecasts import Answer, may_be_known
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -122,7 +122,7 @@ class Tuning:
         self._follower = CoreFollower(machine)
         self._store, self._like, self._steady = store, like, steady
         self._states = TuningMachine(
-            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up,
+            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=may_be_known(store), warm_up=self._warm_up,
             moved=partial(_log_move, title),
         )  # fmt: skip
         self._instructions: Instructions = ()

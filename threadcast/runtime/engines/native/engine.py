@@ -6,9 +6,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import count
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.values import find_refs
@@ -182,9 +185,11 @@ class _NativeSteps:
             if self._relay is None:
                 raise EngineClosed(_CLOSED)
             end_idle_workers()  # the caller's own: they would spin on the engine's cores
-            found: list[Any] = self._relay.run(
-                list(inputs), wanted, None if ran is None else ops, [] if ran is None else ran
-            )
+            # In inference mode the calling thread's results would be of a kind that other threads must not write to.
+            with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+                found: list[Any] = self._relay.run(
+                    list(inputs), wanted, None if ran is None else ops, [] if ran is None else ran
+                )
             return found
 
     def change(self, make: Callable[[Any], Any]) -> None:
