@@ -11,12 +11,15 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.serving import make_server
 
-from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
+from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample, TensorSpec
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.core.settings import Settings
+from threadcast.runtime.plans import service_feedback, step_forecasts
 from threadcast.runtime.plans.rows_process import add_rows
-from threadcast.runtime.plans.step_forecasts import store_of
+from threadcast.runtime.plans.service_feedback import send_rows
+from threadcast.runtime.plans.step_forecasts import Question, answered, may_be_known, store_of
 from threadcast.runtime.plans.step_rows import measurements
+from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.service.app import Service
 from threadcast.service.dashboard.step_drift import StepDrift, step_drift
 from threadcast.store import Store
@@ -51,6 +54,33 @@ def test_a_service_and_the_local_store_get_the_same(url: str, client: FlaskClien
     assert {entry["conditions"]["cache"] for entry in answer["measurements"]} == {"step"}
     with Store.open(local) as store:
         assert store.measurements(machine=MACHINE.fingerprint) == rows
+
+
+def test_a_machine_of_which_nothing_is_stored_begins_with_what_the_service_knows(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_forecasts, "_asked", set())
+    monkeypatch.setattr(service_feedback, "_PART", 2)
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", url)
+    rows = [row for threads in (1, 2) for row in measurements(OP, MACHINE, {Case(threads): [threads * 1e-3]})]
+    rows += [row for kind in ("add", "mul") for row in measurements(replace(OP, kind=kind), MACHINE, {Case(1): [1e-4]})]
+    send_rows(rows, url, Settings.read())
+    local = f"sqlite:///{tmp_path / 'another.sqlite'}"
+    graph = OpGraph(("product",), (OP,), ())
+    asked = Question(graph, MACHINE, NATIVE_ENGINE, {}, local, options={"budget_s": 0.1})
+    found = answered(asked).plan
+    assert found is not None
+    assert [placed.threads for placed in found.ops] == [1]
+    with Store.open(local) as store:
+        assert sorted(m.seconds for m in store.measurements(machine=MACHINE.fingerprint)) == [1e-4, 1e-4, 1e-3, 2e-3]
+
+
+def test_without_an_answer_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_forecasts, "_asked", set())
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "http://127.0.0.1:9")
+    local = f"sqlite:///{tmp_path / 'another.sqlite'}"
+    assert answered(Question(OpGraph(("product",), (OP,), ()), MACHINE, NATIVE_ENGINE, {}, local)).plan is None
+    assert may_be_known(local)
 
 
 def test_the_page_of_drift_shows_how_operators_in_steps_have_changed(client: FlaskClient, app: Service) -> None:

@@ -44,7 +44,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators."),
         Setting("engine.feedback", str, "local", "Where optimised steps store how long operators took, to plan others "
                 "from it: local (the setting store), off, the SQLAlchemy URL of another store, or the http(s) URL of a "
-                "service, which is sent what the local store gets (with predictor.key, if it is predictor.url)."),
+                "service, which is sent what the local store gets and asked what that does not know (with "
+                "predictor.key, if it is predictor.url)."),
         Setting("engine.tuning_share", float, 0.05, "Share of the time since the first call that learning may lose "
                 "against the best way known, and 1.5 seconds at the start; 1 is any time.", minimum=0, maximum=1),
         Setting("engine.most_bytes", int, 2**30, "Memory that an optimised function or step may use for its graphs and "

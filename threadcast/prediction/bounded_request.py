@@ -36,17 +36,18 @@ MAX_EXCHANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A POST of JSON to `path`, whose answer has at most `max_answer_bytes`.
+    """A POST of JSON to `path`, or a GET where `body` is None, whose answer has at most `max_answer_bytes`.
 
     `safe`: the request changes nothing at the service, so that it may be repeated. `etag`: the entity tag of an answer
-    that the client has already; the service may then answer that nothing has changed.
+    that the client has already; the service may then answer that nothing has changed. An answer has the HTTP `status`.
     """
 
     path: str
-    body: bytes
+    body: bytes | None
     max_answer_bytes: int
     safe: bool
     etag: str | None = None
+    status: int = 200
 
 
 class BoundedClient:
@@ -86,8 +87,9 @@ class BoundedClient:
         """Make the request and return `read(answer)`, all within `deadline_s` seconds from now.
 
         Raises DeadlineExceeded when time is up; NotAsked where the request is not made (too many at once, or closed);
-        ServiceUnavailable where there is no complete HTTP answer; ServiceRefused where the answer's status is not 200
-        or 201 (or 304, with an etag); ServiceError where the answer is too long or damaged, or where `read` raises it.
+        ServiceUnavailable where there is no complete HTTP answer; ServiceRefused where the answer's status is not the
+        request's (or 304, with an etag); ServiceError where the answer is too long or damaged, or where `read` raises
+        it.
         """
         exchange = _Exchange(self._connect, self._prefix, request, self._key, time.monotonic() + deadline_s)
         self._admit(exchange)
@@ -177,10 +179,15 @@ class _Exchange:
                 if self._aborted:
                     raise DeadlineExceeded("time was up before the connection stood")
             path = self._prefix + request.path
-            connection.request("POST", path, request.body, self._headers(), preload_content=False)
+            method = "GET" if request.body is None else "POST"
+            connection.request(method, path, request.body, self._headers(), preload_content=False)
             with contextlib.closing(connection.getresponse()) as response:
                 return read_answer(
-                    response, max_bytes=request.max_answer_bytes, conditional=request.etag is not None, secret=self._key
+                    response,
+                    max_bytes=request.max_answer_bytes,
+                    conditional=request.etag is not None,
+                    secret=self._key,
+                    status=request.status,
                 )
         except ServiceError:
             raise

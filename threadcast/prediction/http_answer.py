@@ -28,19 +28,20 @@ class Answer:
     etag: str | None = None
 
 
-def read_answer(response: BaseHTTPResponse, *, max_bytes: int, conditional: bool, secret: Secret | None) -> Answer:
+def read_answer(
+    response: BaseHTTPResponse, *, max_bytes: int, conditional: bool, secret: Secret | None, status: int = 200
+) -> Answer:
     """Return a JSON answer of at most `max_bytes`, both compressed and decompressed.
 
-    304 counts as an answer where the request was `conditional`. Raises ServiceRefused for another status than 200 or
-    201, ServiceUnavailable for an answer that breaks off, ServiceError for one that is longer, of another type or
-    damaged.
+    304 counts as an answer where the request was `conditional`. Raises ServiceRefused for another status than `status`,
+    ServiceUnavailable for an answer that breaks off, ServiceError for one that is longer, of another type or damaged.
     """
     content = _received(response, max_bytes)
     etag = response.headers.get("ETag")
     etag = etag if etag is not None and _ETAG.fullmatch(etag) else None
     if response.status == 304 and conditional:
         return Answer(None, etag)
-    if response.status not in (200, 201):
+    if response.status != status:
         said = _said(content)
         raise ServiceRefused(
             f"the service answered {response.status}: {secret.hidden_in(said) if secret else said}",

@@ -209,12 +209,10 @@ def _load_until_asked() -> None:
         traceback.print_exc()
 
 
-def serve(
-    answer: Callable[[bytes], dict[str, Any]], *, after: Callable[[bytes, dict[str, Any]], None] = lambda *_: None
-) -> None:
+def serve(answer: Callable[[bytes], dict[str, Any]]) -> None:
     """Be the process that a `PlannerProcess` has started, until it is closed.
 
-    `answer` returns the answer to a message as JSON; `after` is called with both once it is given.
+    `answer` returns the answer to a message as JSON.
     """
     message, parent, background = map(int, sys.argv[1:])
     end_with_parent(parent)
@@ -230,7 +228,6 @@ def serve(
         found = _answered(question, answer)
         _write(message, json.dumps(found).encode())
         os.write(answers, b"!")
-        after(question, found)
 
 
 if __name__ == "__main__":

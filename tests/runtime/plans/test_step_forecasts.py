@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from threadcast.core import Case, CurveTable, Edge, Machine, Op, OpGraph, Source, TensorSpec
+from threadcast.core.settings import Settings
 from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
-from threadcast.runtime.plans.step_forecasts import Question, answered, is_there, record
-from threadcast.runtime.plans.step_rows import IN_STEP
+from threadcast.runtime.plans.rows_process import add_rows
+from threadcast.runtime.plans.step_forecasts import Question, answered, is_there
+from threadcast.runtime.plans.step_rows import IN_STEP, measurements
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.store import Store
 
@@ -83,13 +85,13 @@ def test_looks_are_at_other_thread_counts_and_end_once_they_are_worth_nothing() 
     assert taken_s < best_s + 0.25 * (all_cores_s - best_s)
 
 
-def test_what_is_recorded_makes_plans_of_other_graphs(tmp_path: Path) -> None:
+def test_what_is_stored_makes_plans_of_other_graphs(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'known.db'}"
     known = chain(64, 128, 256, 512, 1024)
     asked = question(known, (Case(1), Case(4), ALL), store=store)
-    record(asked)
-    assert not is_there(store), "only what is asked to be recorded is"
-    record(replace(asked, record=True))
+    assert not is_there(store)
+    rows = [row for op in known.ops for row in measurements(op, MACHINE, asked.observed[op.key])]
+    add_rows(rows, store, Settings.read())
     assert is_there(store)
     with Store.open(store) as opened:
         found = opened.measurements(machine=MACHINE.fingerprint)
@@ -111,7 +113,7 @@ def test_a_store_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_the_process_answers_as_the_function_does(tmp_path: Path) -> None:
-    asked = question(chain(64, 512), (Case(1), ALL), store=f"sqlite:///{tmp_path / 'known.db'}", record=True)
+    asked = question(chain(64, 512), (Case(1), ALL), store=f"sqlite:///{tmp_path / 'known.db'}")
     with closing(ForecastingPlanner()) as process:
         process.ask_forecast(asked)
         found, wanted = process.forecast(60.0), answered(asked)
@@ -123,5 +125,3 @@ def test_the_process_answers_as_the_function_does(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.curves.seconds, wanted.curves.seconds)
         process.ask_forecast(replace(asked, looks=True, observed=question(asked.graph, (ALL,)).observed))
         assert process.forecast(60.0) is not None
-    with Store.open(asked.store) as opened:
-        assert len(opened.measurements()) == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
+from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning import plan_maker
 from threadcast.runtime.tuning.contender import Contender
@@ -186,9 +187,13 @@ class Summaries(StepFeedback):
     def __init__(self, machine: Machine) -> None:
         super().__init__("sqlite://", machine)
         self.wanted, self.ran = False, list[dict[str, Placement]]()
+        self.looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
 
     def due(self) -> bool:
         return self.wanted
+
+    def add_looks(self, looks: Iterable[tuple[OpGraph, Mapping[str, Observed]]]) -> None:
+        self.looked += looks
 
     def add(self, graph: OpGraph, trace: Trace) -> None:
         self.wanted = False
@@ -203,6 +208,8 @@ def test_a_step_by_the_settled_plan_is_traced_when_a_summary_is_due(machine: Mac
         assert tuned.report.runs == "plan"
         run(tuned, 3)
         assert not summaries.ran
+        ((graph, observed),) = summaries.looked
+        assert {op.key for op in graph.ops} == set(observed), "what looks have shown, once"
         summaries.wanted = True
         run(tuned, 3)
         assert len(summaries.ran) == 1

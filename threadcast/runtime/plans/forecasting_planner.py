@@ -12,8 +12,7 @@ from typing import Any
 
 from threadcast.core import Affinity, Case, Edge, Machine, Op, OpGraph, Plan
 from threadcast.core.curve_codec import from_codes, to_codes
-from threadcast.core.errors import ThreadcastError
-from threadcast.runtime.plans.step_forecasts import Answer, Question, answered, record
+from threadcast.runtime.plans.step_forecasts import Answer, Question, answered
 from threadcast.scheduler.planner_process import PlannerProcess, serve
 from threadcast.scheduler.problem.engine_costs import EngineCosts
 
@@ -50,7 +49,7 @@ def _document(question: Question) -> dict[str, Any]:
         "ids": graph.ids, "ops": [number[op.key] for op in graph.ops], "edges": graph.edges,
         "distinct": [op.to_json() for op in distinct.values()], "machine": question.machine.to_json(),
         "observed": {key: _pairs(observed) for key, observed in question.observed.items()},
-        "costs": [question.costs.op_s, question.costs.team_s], "store": question.store, "record": question.record,
+        "costs": [question.costs.op_s, question.costs.team_s], "store": question.store,
         "looks": question.looks, "curves": None if question.curves is None else to_codes(question.curves),
         "options": dict(question.options),
     }  # fmt: skip
@@ -66,7 +65,7 @@ def _question_of(document: Mapping[str, Any]) -> Question:
     }
     return Question(
         graph, Machine.from_json(document["machine"]), EngineCosts(*document["costs"]), observed, document["store"],
-        document["record"], document["looks"],
+        document["looks"],
         None if document["curves"] is None else from_codes(document["curves"]), document["options"],
     )  # fmt: skip
 
@@ -90,14 +89,5 @@ def _answer(message: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _record(message: bytes, answer: Mapping[str, Any]) -> None:
-    if answer.get("plan") is None:  # then the same question comes again, with more
-        return
-    try:
-        record(_question_of(json.loads(message)))
-    except (ThreadcastError, OSError) as error:  # the plan is made; only later ones would have been better
-        _logger.warning("what was measured in steps is not stored: %s", error)
-
-
 if __name__ == "__main__":
-    serve(_answer, after=_record)
+    serve(_answer)

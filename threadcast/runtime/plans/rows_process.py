@@ -11,29 +11,17 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 
 from threadcast.core import Measurement
 from threadcast.core.errors import ThreadcastError
-from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
-from threadcast.runtime.plans.step_rows import document_of, rows_of
+from threadcast.runtime.plans.service_feedback import send_rows, service_of
+from threadcast.runtime.plans.step_rows import rows_of
 
-SERVICE_S = 10.0
-"""Longest time in seconds that a service may take to store all that it is sent at once."""
 LONGEST_S = 60
 """Seconds after which the script ends, whatever it waits for."""
-_PART = 1_000
-"""Measurements in one request: far below what services take at once by default."""
-_ANSWER_BYTES = 65_536
 _NICEST = 19
-
-
-def service_of(settings: Settings) -> str | None:
-    """Return the URL of the service that the setting `engine.feedback` names; None where it names none."""
-    feedback: str = settings["engine.feedback"]
-    return feedback if feedback.startswith(("http://", "https://")) else None
 
 
 def add_rows(rows: Sequence[Measurement], store_url: str, settings: Settings) -> None:
@@ -49,27 +37,7 @@ def add_rows(rows: Sequence[Measurement], store_url: str, settings: Settings) ->
         store.add(rows)
     url = service_of(settings)
     if url is not None:
-        _send(rows, url, _key(url, settings))
-
-
-def _send(rows: Sequence[Measurement], url: str, key: Secret | None) -> None:
-    from threadcast.prediction.bounded_request import BoundedClient, Request
-    from threadcast.prediction.service_client import ServiceClient
-
-    client, until_s = ServiceClient(BoundedClient(url, key=key)), time.monotonic() + SERVICE_S
-    for begin in range(0, len(rows), _PART):
-        body = json.dumps(document_of(rows[begin : begin + _PART])).encode()
-        request = Request("/v1/measurements", body, _ANSWER_BYTES, safe=False)
-        client.ask(request, lambda answer: answer, until_s=until_s)
-
-
-def _key(url: str, settings: Settings) -> Secret | None:
-    """The key of the prediction service, where that is the same service; no other service is sent it."""
-    if settings["predictor.url"] is None or settings["predictor.url"].rstrip("/") != url.rstrip("/"):
-        return None
-    file = settings["predictor.key_file"]
-    key: Secret | None = settings["predictor.key"] if file is None else Secret.read(file)
-    return key
+        send_rows(rows, url, settings)
 
 
 def main(store_url: str) -> None:

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import IO
 
-from threadcast.core import Affinity, Case, Machine, OpGraph, Placement, Trace
-from threadcast.runtime.plans.step_rows import document_of, measurements
+from threadcast.core import Affinity, Case, Machine, Op, OpGraph, Placement, Trace
+from threadcast.runtime.plans.step_rows import Observed, document_of, measurements
 
 SUMMARY_S = 60.0
 """Seconds between two traced steps."""
@@ -65,7 +65,17 @@ class StepFeedback:
             new = times
         self._changed = changed
         if new:
-            self._write(graph, new)
+            self._write({op.key: op for op in graph.ops}, new)
+
+    def add_looks(self, looks: Iterable[tuple[OpGraph, Mapping[str, Observed]]]) -> None:
+        """Take what looks have shown of the ops of graphs, by key; they run alone in looks."""
+        self._look_at_process()
+        ops: dict[str, Op] = {}
+        times: dict[tuple[str, Case], Sequence[float]] = {}
+        for graph, observed in looks:
+            ops |= {op.key: op for op in graph.ops}
+            times |= {(key, case): taken for key, cases in observed.items() for case, taken in cases.items()}
+        self._write(ops, times)
 
     def close(self) -> None:
         """End the process. A later `add` starts another one."""
@@ -73,8 +83,7 @@ class StepFeedback:
             self._end(self._process)
             self._process = None
 
-    def _write(self, graph: OpGraph, times: Mapping[tuple[str, Case], Sequence[float]]) -> None:
-        ops = {op.key: op for op in graph.ops}
+    def _write(self, ops: Mapping[str, Op], times: Mapping[tuple[str, Case], Sequence[float]]) -> None:
         rows = []
         for (key, case), seconds in times.items():
             rows += measurements(ops[key], self._machine, {case: seconds})

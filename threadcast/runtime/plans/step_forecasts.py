@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.settings import Settings
-from threadcast.runtime.plans.rows_process import add_rows, service_of
+from threadcast.runtime.plans.service_feedback import fetched_rows, service_of
 from threadcast.runtime.plans.step_rows import IN_STEP, Observed, measurements
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
@@ -33,8 +33,7 @@ class Question:
     """Asks for the plan of a graph: with these `curves`, or with forecasts from what was `observed` and stored.
 
     `observed` has what was measured of the graph's distinct ops, by key. `store` is the URL of a store with further
-    measurements, None for none. With `record` what was observed is added to it. With `looks` the answer may be that
-    operators must be looked at first.
+    measurements, None for none. With `looks` the answer may be that operators must be looked at first.
     """
 
     graph: OpGraph
@@ -42,7 +41,6 @@ class Question:
     costs: EngineCosts
     observed: Mapping[str, Observed]
     store: str | None = None
-    record: bool = False
     looks: bool = False
     curves: CurveTable | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -79,8 +77,13 @@ def is_there(store: str | None) -> bool:
     return not store.startswith(_SQLITE) or os.path.isfile(store.removeprefix(_SQLITE))
 
 
+def may_be_known(store: str | None) -> bool:
+    """Return whether something may be known of operators: in this store, or by the service of `engine.feedback`."""
+    return store is not None and (is_there(store) or service_of(Settings.read()) is not None)
+
+
 def answered(question: Question) -> Answer:
-    """Return the answer to a question, and record what was observed."""
+    """Return the answer to a question."""
     if question.curves is not None:
         return _planned(question, question.curves)
     known = _known(question)
@@ -94,14 +97,6 @@ def answered(question: Question) -> Answer:
     table = model.predict_many(list(distinct.values()), observed, cases, machine=question.machine)
     row = {key: i for i, key in enumerate(distinct)}
     return _planned(question, table.take([row[op.key] for op in question.graph.ops]))
-
-
-def record(question: Question) -> None:
-    """Add what was observed to the question's store, and send it to the service that `engine.feedback` names."""
-    if question.record and question.store is not None:
-        distinct = {op.key: op for op in question.graph.ops}
-        rows = [found for op in distinct.values() for found in _measurements(op, question)]
-        add_rows(rows, question.store, Settings.read())
 
 
 def _planned(question: Question, curves: CurveTable) -> Answer:
@@ -119,18 +114,39 @@ def _measurements(op: Op, question: Question) -> list[Measurement]:
 
 
 def _known(question: Question) -> list[Measurement]:
-    """What is stored of steps on this machine; nothing where there is no store, or one that cannot be read."""
+    """What is known of steps on this machine; nothing where there is no store, or one that cannot be read.
+
+    Where the store has nothing of this machine, the service that `engine.feedback` names is asked, once.
+    """
     from threadcast.store import Store
 
     if question.store is None:
         return []
+    found: list[Measurement] = []
     try:
-        with Store.open(question.store, create=False) as store:
-            found = store.measurements(machine=question.machine.fingerprint)
+        if is_there(question.store):
+            with Store.open(question.store, create=False) as store:
+                found = store.measurements(machine=question.machine.fingerprint)
+        if not found and (found := _from_service(question.machine)):
+            with Store.open(question.store) as store:
+                store.add(found)
     except (ThreadcastError, OSError):
-        return []
+        return found
     in_step = [measured for measured in found if measured.conditions.get("cache") == IN_STEP]
     return in_step or found
+
+
+_asked: set[str] = set()
+"""Fingerprints of the machines of which the service was asked in this process."""
+
+
+def _from_service(machine: Machine) -> list[Measurement]:
+    settings = Settings.read()
+    url = service_of(settings)
+    if url is None or machine.fingerprint in _asked:
+        return []
+    _asked.add(machine.fingerprint)
+    return fetched_rows(machine, url, settings)
 
 
 def _model(

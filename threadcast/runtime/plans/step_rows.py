@@ -50,13 +50,17 @@ def document_of(rows: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def rows_of(document: Mapping[str, Any]) -> list[Measurement]:
-    """Read what `document_of` has written; FormatError for an op or a machine that cannot be."""
+    """Read what `document_of` has written, or a service's page of measurements of the member "machine".
+
+    FormatError or InvalidInput for an op, a machine or a measurement that cannot be.
+    """
     machine = Machine.from_json(document["machine"])
-    ops = [Op.from_json(op, pointer="") for op in document["ops"]]
+    listed = [Op.from_json(op, pointer="") for op in document["ops"]]
+    ops: dict[int | str, Op] = {**dict(enumerate(listed)), **{op.key: op for op in listed}}
     return [
         Measurement(
             ops[entry["op"]], machine, Case(entry["threads"], Affinity(entry["affinity"])),
-            tuple(map(Sample, entry["seconds"])), entry["conditions"],
+            tuple(map(Sample, entry["seconds"])), entry.get("conditions", {}),
         )
         for entry in document["measurements"]
     ]  # fmt: skip

@@ -18,6 +18,9 @@ BESIDE_S = 3.0
 """Seconds that compilers or the search for backends are expected to cost calls on 2 cores, until they end. At low
 priority they still make all threads of an operator wait now and then: calls took 10 to 25 % longer for as long as they
 ran (decision 33). On more cores the part of one core counts. A convention."""
+GIVE_BACK_S = 0.5
+"""Seconds that storing measurements is expected to cost calls on 2 cores: as long as a process loads what it needs for
+that, steps took 1.5 to 2.5 times as long."""
 PLANNING_S = 0.2
 """Seconds that making a plan is expected to cost steps, by the cores that it uses. A convention."""
 
@@ -36,6 +39,7 @@ class ExpectedCosts:
         """Whether the results of the next step of the search would be compared with PyTorch's."""
         self._beside_s = BESIDE_S / max(1, looks.cases[0].threads - 1)
         """Seconds that processes beside the calls are expected to cost these."""
+        self._give_back_s = GIVE_BACK_S / max(1, looks.cases[0].threads - 1)
         self._compiled: set[Variant] = set()
         """Variants for which compilers were started."""
 
@@ -56,6 +60,13 @@ class ExpectedCosts:
     def searching(self) -> None:
         """Count what a search for backends costs that has begun."""
         self._warm_up.charge(self._beside_s)
+
+    def give_back(self) -> bool:
+        """Return whether a process may store measurements beside the calls; if so, count its cost."""
+        if not self._warm_up.allows(self._give_back_s):
+            return False
+        self._warm_up.charge(self._give_back_s)
+        return True
 
     def comparison_s(self, planned_s: float | None, best_s: float) -> float:
         """Return the cost of comparing a contender whose step takes `planned_s` seconds (None: not known)."""

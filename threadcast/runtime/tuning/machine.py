@@ -77,6 +77,8 @@ class TuningMachine:
         self._costs = ExpectedCosts(looks, self.warm_up)
         self._like: Variant | None = None
         """The variant of a plan of calls of other shapes, while that is compared and for as long as it runs."""
+        self._stored: Variant | None = None
+        """The variant of a stored plan that has become slower, while it is compared with the default."""
         self._stored_fuse = False
         """Whether fused operators are still to be tried beside the stored plan."""
 
@@ -269,6 +271,12 @@ class TuningMachine:
         """Report that a search for backends has begun: what it is expected to cost is counted."""
         self._costs.searching()
 
+    def may_give_back(self) -> bool:
+        """Return whether what looks have shown may be stored now; if so, count what that is expected to cost."""
+        if self.state is not State.SETTLED or self.awaited is not None:
+            return False
+        return self._costs.give_back()
+
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""
         self.moves.expect("a backend", State.SETTLED)
@@ -407,6 +415,8 @@ class TuningMachine:
         return self._next_challenger()
 
     def _next_challenger(self) -> Instructions:
+        if self._stored is not None and self.challenger == plan_of(self._stored):
+            self._judge_stored(self._stored)
         if self._like is not None and self.challenger == plan_of(self._like) != self.best:
             self._queue.drop(self._like)
             self._like = None
@@ -452,7 +462,9 @@ class TuningMachine:
         if not pace.slower:
             return self._confirm() if self.state is State.RESUMED else ()
         reason = f"a step takes {pace.step_s:.3g} s, at first {pace.first_s:.3g} s"
-        if self.state is State.RESUMED or (self._like is not None and self.best == plan_of(self._like)):
+        if self.state is State.RESUMED:
+            return self._compare_stored(reason)
+        if self._like is not None and self.best == plan_of(self._like):
             return self._search_anew(reason)
         plans = map(plan_of, self.variants)
         return self._compare_again(reason, plans if self.best is DEFAULT else (self.best,))
@@ -465,15 +477,32 @@ class TuningMachine:
         self._offer_fused()
         return ()
 
+    def _compare_stored(self, reason: str) -> Instructions:
+        """Compare the stored plan with the default: perhaps the machine as a whole is slower than it was."""
+        stored = self.best
+        assert stored.variant is not None
+        self._stored = stored.variant
+        self._queue.add(stored.variant, math.inf)
+        return self._compare_again(reason, (stored,))
+
+    def _judge_stored(self, stored: Variant) -> None:
+        """After the comparison: go on with the stored plan, or have all plans made anew."""
+        if self.best == plan_of(stored):
+            self._queue.known(stored, self.best_s or 0.0, fuse=self._stored_fuse)
+        else:
+            self._queue.drop(stored)
+        self._stored = None
+
     def _compare_again(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
         self.challenger = self._pending = None
         self._be_best(DEFAULT, None)
         return do.Unsettle(), *self._compare(reason, tuple(contenders))
 
     def _search_anew(self, reason: str) -> Instructions:
-        if self._like is not None:
-            self._queue.drop(self._like)
-            self._like = None
+        for variant in (self._like, self._stored):
+            if variant is not None:
+                self._queue.drop(variant)
+        self._like = self._stored = None
         self.challenger = self._pending = None
         self._to_open.clear()
         self._be_best(DEFAULT, None)
@@ -487,8 +516,8 @@ class TuningMachine:
         if contender is DEFAULT:
             raise self.moves.illegal(f"the default differs from itself: {difference}")
         refuse = do.Refuse(contender, difference)
-        if self.state is State.RESUMED or (self._like is not None and contender == plan_of(self._like)):
-            # a plan that is made now is another
+        others = {plan_of(variant) for variant in (self._like, self._stored) if variant is not None}
+        if self.state is State.RESUMED or contender in others:  # a plan that is made now is another
             return refuse, *self._search_anew(difference)
         self.refused[contender] = difference
         if contender.variant is not None:

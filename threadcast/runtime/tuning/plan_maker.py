@@ -154,9 +154,8 @@ class PlanMaker:
     """Makes plans of `captured` for `machine`, from the traces of the steps that a `PlanSearch` asks for.
 
     Each of these is a whole step of the caller. `planner` makes the plans. `store` is the URL of a store of what is
-    known of operators on this machine, to which looks are added; None: nothing is known or added. `before` is called
-    before each step and sets the memory format of the model's tensors, which other calls of the same model may have
-    changed.
+    known of operators on this machine; None: nothing is known. `before` is called before each step and sets the memory
+    format of the model's tensors, which other calls of the same model may have changed.
     """
 
     def __init__(
@@ -243,10 +242,15 @@ class PlanMaker:
         looks: bool = False,
     ) -> None:  # fmt: skip
         question = Question(
-            self.captured.graph, self._machine, engine_costs(), observed, self._store, bool(observed), looks,
+            self.captured.graph, self._machine, engine_costs(), observed, self._store, looks,
             curves, {"budget_s": PLANNING_S},
         )  # fmt: skip
         self._asked = self._planner.ask(question)
+
+    @property
+    def observed(self) -> Mapping[str, Observed]:
+        """What all looks so far show of each distinct op, by key: seconds of each of some steps, by case."""
+        return self._observed([step for step in self._traces if isinstance(step, Look)])
 
     def _observed(self, looks: Sequence[Look]) -> dict[str, dict[Case, list[float]]]:
         """What the looks show of each distinct op, by key and case."""

@@ -4,9 +4,9 @@
         └──────────────────┴> WAITING ──> PROBING <──> PLANNING <──> TRYING ──> COMPARING     for each variant
                                  └─<──────────<────────────<────────────<───────────┴──> SETTLED <──> COMPARING
 
-RESUMED also goes to SETTLED, once the stored plan has proved as fast as it was. SETTLED goes to PROBING for the variant
-with fused operators, and to WAITING where all is measured anew. From every state it can go to GIVEN_UP, where the
-default runs for good, and to CLOSED.
+RESUMED also goes to SETTLED, once the stored plan has proved as fast as it was, or to COMPARING if it has not. SETTLED
+goes to PROBING for the variant with fused operators, and to WAITING where all is measured anew. From every state it can
+go to GIVEN_UP, where the default runs for good, and to CLOSED.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class State(Enum):
 _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RESUMED, State.WAITING, State.COMPARING}) | _ENDS,
-    State.RESUMED: frozenset({State.WAITING, State.SETTLED}) | _ENDS,
+    State.RESUMED: frozenset({State.WAITING, State.SETTLED, State.COMPARING}) | _ENDS,
     State.WAITING: frozenset({State.PROBING, State.PLANNING, State.SETTLED}) | _ENDS,
     State.PROBING: frozenset({State.PLANNING, State.WAITING}) | _ENDS,
     State.PLANNING: frozenset({State.TRYING, State.PROBING, State.WAITING, State.COMPARING}) | _ENDS,

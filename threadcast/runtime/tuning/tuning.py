@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from threadcast.capture.capture import Captured
-from threadcast.core import Core, Machine, Plan
+from threadcast.core import Core, Machine, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
@@ -23,7 +23,8 @@ from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
-from threadcast.runtime.plans.step_forecasts import Answer, is_there
+from threadcast.runtime.plans.step_forecasts import Answer, may_be_known
+from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
@@ -64,7 +65,7 @@ class Tuning:
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `warm_up` says
     how much time learning may lose; without it, any. `store` is the URL of a store of what is known of operators on
-    this machine, which looks add to; `feedback` takes their times in later steps. `planner` makes the plans, of all
+    this machine; `feedback` adds to it what looks and later steps show. `planner` makes the plans, of all
     calls of the model; without it there is one for this kind. `like` are plans of other calls of the same model: the
     first that fits the graph is compared with the default before anything is measured.
 
@@ -103,6 +104,9 @@ class Tuning:
         self.report = Report(warm_up=self._warm_up)
         self._format, self._machine, self._clock = model_format, machine, clock
         self._stored = CallPlans(plans, machine, call=call)
+        self._feedback = feedback
+        self._looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
+        """What looks have shown of graphs, to be given back once no step is measured and learning may take the time."""
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._make_backends = backends
         """Makes the search for backends; None once that has begun, and where there is none."""
@@ -118,7 +122,7 @@ class Tuning:
         self._follower = CoreFollower(machine)
         self._store, self._like, self._steady = store, like, steady
         self._states = TuningMachine(
-            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=is_there(store), warm_up=self._warm_up,
+            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=may_be_known(store), warm_up=self._warm_up,
             moved=partial(_log_move, title),
         )  # fmt: skip
         self._instructions: Instructions = ()
@@ -263,6 +267,10 @@ class Tuning:
                 if (answer := maker.poll()) is not None:
                     self._carry_out(self._answered(maker, answer))
         elif self._states.state is State.SETTLED:
+            if self._looked and self._states.may_give_back():
+                assert self._feedback is not None
+                self._feedback.add_looks(self._looked)
+                self._looked.clear()
             self._look_for_backends()
         while stale := [one for one in self._states.contenders if not self._contenders[one].holds()]:
             self._carry_out(self._states.stale(stale[0]))
@@ -414,6 +422,8 @@ class Tuning:
     def _use(self, variant: Variant, number: int) -> None:
         maker = self._makers.pop(variant)
         maker.close()
+        if self._feedback is not None:
+            self._looked.append((maker.captured.graph, maker.observed))
         planned = maker.plans[number]
         self._plans[variant] = VariantPlan(
             variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem

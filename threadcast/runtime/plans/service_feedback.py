@@ -1,0 +1,86 @@
+"""Sends measurements of operators in steps to the service that `engine.feedback` names, and gets others' from it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from threadcast.core import Machine, Measurement
+from threadcast.core.errors import ServiceError
+from threadcast.core.secret import Secret
+from threadcast.core.settings import Settings
+from threadcast.prediction.bounded_request import BoundedClient, Request
+from threadcast.prediction.http_answer import Answer
+from threadcast.prediction.service_client import ServiceClient
+from threadcast.runtime.plans.step_rows import IN_STEP, document_of, rows_of
+
+SEND_S, FETCH_S = 10.0, 2.0
+"""Longest time in seconds that a service may take to store all that it is sent at once, and to answer what is known."""
+MOST_FETCHED = 5_000
+"""Most measurements of a machine that are fetched."""
+_PATH = "/v1/measurements"
+_PART = 1_000
+"""Measurements in one request: a service's largest page by default, and far below what it takes at once."""
+_RECEIPT_BYTES, _PAGE_BYTES = 2**16, 2**25
+
+
+def service_of(settings: Settings) -> str | None:
+    """Return the URL of the service that the setting `engine.feedback` names; None where it names none."""
+    feedback: str = settings["engine.feedback"]
+    return feedback if feedback.startswith(("http://", "https://")) else None
+
+
+def send_rows(rows: Sequence[Measurement], url: str, settings: Settings) -> None:
+    """Have the service at `url` store measurements of one machine, within `SEND_S` seconds.
+
+    ServiceError where it does not; InvalidInput for a URL or a key that cannot be.
+    """
+    client, until_s = _client(url, settings), time.monotonic() + SEND_S
+    for begin in range(0, len(rows), _PART):
+        body = json.dumps(document_of(rows[begin : begin + _PART])).encode()
+        request = Request(_PATH, body, _RECEIPT_BYTES, safe=False, status=201)
+        client.ask(request, lambda answer: answer, until_s=until_s)
+
+
+def fetched_rows(machine: Machine, url: str, settings: Settings) -> list[Measurement]:
+    """Return what the service at `url` knows of operators in steps on `machine`, within `FETCH_S` seconds.
+
+    Errors as those of `send_rows`.
+    """
+    client, until_s = _client(url, settings), time.monotonic() + FETCH_S
+    found: list[Measurement] = []
+    after: int | None = 0
+    while after is not None and after < MOST_FETCHED:
+        query = urlencode({"machine": machine.fingerprint, "limit": _PART, "after": after})
+        request = Request(f"{_PATH}?{query}", None, _PAGE_BYTES, safe=True)
+        rows, after = client.ask(request, lambda answer: _page(answer, machine), until_s=until_s)
+        found += rows
+    return found
+
+
+def _page(answer: Answer, machine: Machine) -> tuple[list[Measurement], int | None]:
+    """The measurements of one page, and where the next begins; ServiceError for an answer that is none."""
+    try:
+        document = json.loads(answer.content or b"")
+        rows = rows_of({**document, "machine": machine.to_json()})
+        following = document["next"]
+        if following is not None and not isinstance(following, int):
+            raise ValueError(f"next is {following!r}")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ServiceError(f"the answer has no measurements: {error}") from error
+    return [row for row in rows if row.conditions.get("cache") == IN_STEP], following
+
+
+def _client(url: str, settings: Settings) -> ServiceClient:
+    return ServiceClient(BoundedClient(url, key=_key(url, settings)))
+
+
+def _key(url: str, settings: Settings) -> Secret | None:
+    """The key of the prediction service, where that is the same service; no other service is sent it."""
+    if settings["predictor.url"] is None or settings["predictor.url"].rstrip("/") != url.rstrip("/"):
+        return None
+    file = settings["predictor.key_file"]
+    key: Secret | None = settings["predictor.key"] if file is None else Secret.read(file)
+    return key
