@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from threadcast.runtime.verification.differences import (
     Sensitivity,
     first_difference,
     nudged,
+    other_threads,
     sensitivities,
     value_difference,
 )
+from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -142,3 +145,35 @@ def test_changed_numbers_stay_between_the_smallest_and_the_largest() -> None:
     value = torch.tensor([0.25, 1.0, 1.0, 1.0, 1.0, 0.5])
     assert float(nudged(value).max()) == 1.0
     assert not torch.equal(nudged(value), value)
+
+
+def test_what_adding_in_another_order_changes_is_allowed_four_times() -> None:
+    eager = {"bias": torch.tensor([1e-6, -2e-6]), "weight": torch.tensor([1.0, 2.0])}
+    reordered = {"bias": torch.tensor([2e-6, 1e-6]), "weight": torch.tensor([1.0, 2.0])}
+    allowed = sensitivities(eager, eager, reordered=reordered)
+    assert allowed["bias"].allowed == pytest.approx(4 * 3e-6)
+    assert allowed["weight"].allowed == 0.0
+
+
+def test_a_bias_whose_gradient_is_rounding_alone_does_not_refuse_a_plan() -> None:
+    torch.manual_seed(2)
+    layers: list[nn.Module] = []
+    for channels in (3, 32):
+        layers += [nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()]
+        nn.init.zeros_(layers[-3].bias)
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    optimizer, x, y = torch.optim.SGD(model.parameters(), 0.05), torch.randn(16, 3, 64, 64), torch.randint(10, (16,))
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    def plan(x: Tensor, y: Tensor) -> Tensor:
+        with other_threads():
+            return step(x, y)
+
+    shadowed = Shadowed(step, lambda *_: None, model, optimizer, lambda loss: {"loss": loss})
+    assert [checked_step(shadowed, plan, (x, y), None)[1] for _ in range(4)] == [None] * 4

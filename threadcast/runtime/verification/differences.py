@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ ROUNDINGS = 4
 """Roundings (machine epsilons times the number itself) by which each number may differ in addition."""
 SENSITIVITY = 20
 """A plan may differ by this many times the change of eager's own result when the inputs change by one rounding."""
+REORDERED = 4
+"""A plan may differ by this many times the difference between eager's results with one thread and with several. It adds
+in other orders too; where terms cancel out, as in the gradient of a bias before a batch norm, nothing else is left."""
 NUDGES = 3
 """Eager steps with changed inputs that measure this change: where terms cancel out, it varies between such steps."""
 MOVED_ROUNDINGS = 1
@@ -116,13 +120,15 @@ def sensitivities(
     *changed: Mapping[str, Any],
     before: Mapping[str, Any] | None = None,
     starts: Sequence[Mapping[str, Any]] = (),
+    reordered: Mapping[str, Any] | None = None,
 ) -> dict[str, Sensitivity]:
     """Return for each value of `eager` how sensitive eager itself is to rounding.
 
     `changed` are the values of the same step on inputs changed by one rounding (`nudged`). A plan may differ by
     `SENSITIVITY` times the largest difference of `eager` from these; numbers that are finite only in `eager` do not
     count. `before` holds the values from before the step and `starts` those from before each step of `changed`: of
-    values in both, the movements are compared, and one rounding of the value does not count.
+    values in both, the movements are compared, and one rounding of the value does not count. `reordered` are the values
+    of the step on the same inputs with another number of threads, which count `REORDERED` times.
     """
     found: dict[str, Sensitivity] = {}
     for name, value in eager.items():
@@ -135,8 +141,24 @@ def sensitivities(
                 start = (before or {}).get(name)
                 nudged_start = starts[index].get(name) if index < len(starts) else None
                 known = _widest(known, _one_sensitivity(value, other, start, nudged_start))
+        other = (reordered or {}).get(name)
+        if isinstance(other, Tensor) and value.shape == other.shape:
+            start = (before or {}).get(name)
+            one = _one_sensitivity(value, other, start, start)
+            known = _widest(known, replace(one, allowed=one.allowed * REORDERED / SENSITIVITY))
         found[name] = known
     return found
+
+
+@contextmanager
+def other_threads() -> Iterator[None]:
+    """Within the context PyTorch runs operators with one thread where it had several, and with two where it had one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2 if before == 1 else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _one_sensitivity(value: Tensor, other: Tensor, start: Any, nudged_start: Any) -> Sensitivity:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
-from threadcast.runtime.verification.differences import NUDGES, Sensitivity, nudged, sensitivities
+from threadcast.runtime.verification.differences import NUDGES, Sensitivity, nudged, other_threads, sensitivities
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.runtime.verification.step_state import StepState, too_large
 from threadcast.threads.memory import free_bytes
@@ -48,7 +48,10 @@ class FunctionalShadow(Shadowed):
                 start.restore()
                 inputs = [nudged(value, seed=seed) if isinstance(value, Tensor) else value for value in arguments]
                 changed.append({**self.copied(self.eager(*inputs)), **start.now()})
+            start.restore()
+            with other_threads():
+                reordered = {**self.copied(self.eager(*arguments)), **start.now()}
         except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
             _logger.debug("steps on numbers changed by one rounding raise: %s", error)
             return {}
-        return sensitivities(wanted, *changed)
+        return sensitivities(wanted, *changed, reordered=reordered)

@@ -15,7 +15,14 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.verification.differences import NUDGES, Difference, Sensitivity, first_difference, sensitivities
+from threadcast.runtime.verification.differences import (
+    NUDGES,
+    Difference,
+    Sensitivity,
+    first_difference,
+    other_threads,
+    sensitivities,
+)
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.step_state import StepState, needed_bytes, too_large
 from threadcast.threads.memory import free_bytes
@@ -54,19 +61,22 @@ class Shadowed:
     def sensitivity(self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any]) -> dict[str, Sensitivity]:
         """Return how sensitive each value of eager's own result `wanted` is to rounding.
 
-        Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by one rounding (see
-        `sensitivities`). Where one of these steps raises, as on a probability above 1, nothing is returned. Does not
-        restore the state afterwards.
+        Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by one rounding, and once from
+        `start` itself with another number of threads (see `sensitivities`). Where one of these steps raises, as on a
+        probability above 1, nothing is returned. Does not restore the state afterwards.
         """
         changed, starts = [], []
         try:
             for seed in range(NUDGES):
                 starts.append(start.nudge(seed))
                 changed.append({**self.copied(self.eager(*arguments)), **start.now()})
+            start.restore()
+            with other_threads():
+                reordered = {**self.copied(self.eager(*arguments)), **start.now()}
         except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
             _logger.debug("steps on numbers changed by one rounding raise: %s", error)
             return {}
-        return sensitivities(wanted, *changed, before=start.values, starts=starts)
+        return sensitivities(wanted, *changed, before=start.values, starts=starts, reordered=reordered)
 
     def copied(self, result: Any) -> dict[str, Any]:
         """Return copies of the parts of a step's result, by name."""
