@@ -58,10 +58,14 @@ _AT_OFFSET = {aten.as_strided.default, aten.as_strided_.default, aten.as_strided
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it."""
+    """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it.
 
-    def __init__(self) -> None:
+    With `fixed_offsets` arguments are at the example's storage offsets in all runs.
+    """
+
+    def __init__(self, *, fixed_offsets: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._fixed_offsets = fixed_offsets
         self.phase: Phase = "forward"
         self.recording = Recording()
         self._fakes = FakeTensors(self.recording)
@@ -138,7 +142,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
         if func in _EXCHANGE_MEMORY or (reshapes and not self._fakes.is_new(args[0])):
             raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
-        if func in _AT_OFFSET and self._fakes.is_of_argument(args[0]) and _offset_given(func, args, kwargs):
+        if self._is_at_offset_of_argument(func, args, kwargs):
             raise CaptureError(f"cannot capture {func} at a storage offset: an argument may be at another one")
         if self._is_made_of_others(func, (args, kwargs)):
             with self:
@@ -183,6 +187,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.calls.append(Recorded(ref.slot, self._name(base), target, args, kwargs or {}, self.phase, spec))
         return ref
 
+    def _is_at_offset_of_argument(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if func not in _AT_OFFSET or self._fixed_offsets or not self._fakes.is_of_argument(args[0]):
+            return False
+        return (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None
+
     def _is_made_of_others(self, func: OpOverload, arguments: Any) -> bool:
         """Whether PyTorch defines the operator by calls of other operators, which autograd would have made."""
         known = self._decomposes.get(func)
@@ -195,11 +204,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names[base] += 1
         count = self._names[base] - 1
         return f"{base}_{count}" if count else base
-
-
-def _offset_given(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    at = next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "storage_offset")
-    return (args[at] if len(args) > at else kwargs.get("storage_offset")) is not None
 
 
 @contextmanager
