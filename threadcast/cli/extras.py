@@ -7,7 +7,7 @@ EXTRAS = {
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "postgres": ("psycopg",),
     "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "orjson"),
-    "collect": ("torch", "pyperf"),
+    "collect": ("torch", "sympy", "pyperf"),
     "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),

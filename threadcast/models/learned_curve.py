@@ -50,11 +50,12 @@ DOUBTED = 0.5
 class LearnedCurve(BatchModel):
     """Forecasts whole curves from none to a few samples of the op.
 
-    Without samples it uses boosted trees over `static_features`, also for machines that it has not learned from, with
-    wide intervals. For a machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of
-    ops (`op_process`); the weights of the two follow from the errors of each out of fold. Each sample narrows the whole
-    curve, according to how the residuals of the training ops vary together over cases. Where many ops were learned
-    from, trees over how a thread count divides an op correct the result (`correction`).
+    Without samples it uses boosted trees over `static_features`. For machines that it has not learned from they give
+    smooth curves (`smooth_curves`) with wide intervals, which `adapted` narrows by what was measured there. For a
+    machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of ops (`op_process`); the
+    weights of the two follow from the errors of each out of fold. Each sample narrows the whole curve, according to how
+    the residuals of the training ops vary together over cases. Where many ops were learned from, trees over how a
+    thread count divides an op correct the result (`correction`).
 
     It proposes at most `samples` cases, the most informative first, weighted by the probability of being the best, and
     stops once its choice is expected to cost at most `enough` (a share of the best case's time; 0: never stop early).

@@ -130,6 +130,8 @@ class _Kind:
     """(n_numbers, n_groups)"""
     _group: NDArray[np.int64] = field(init=False)
     """(n_components,) the group of each component."""
+    _search: list[Any] = field(init=False, default_factory=list)
+    """The search tree over the ops, once it was needed."""
 
     def __post_init__(self) -> None:
         own = [np.full(part.stop - part.start, i) for i, part in enumerate(groups(self.weights.shape[1]))]
@@ -149,7 +151,9 @@ class _Kind:
         """(n_asked,) log distances to the nearest op; `but_itself`: to the nearest but one, which is itself."""
         from scipy.spatial import KDTree
 
-        apart, _ = KDTree(self._scaled[0]).query(asked / self.lengths[0], k=[2 if but_itself else 1])
+        if not self._search:
+            self._search.append(KDTree(self._scaled[0]))
+        apart, _ = self._search[0].query(asked / self.lengths[0], k=[2 if but_itself else 1])
         found: Floats = np.log(np.maximum(apart[:, 0], NEAR))
         return found
 

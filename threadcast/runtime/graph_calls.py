@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from threadcast.capture.capture import capture_graph
+from threadcast.capture.dependencies import is_random
 from threadcast.capture.program import Phase
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
@@ -112,7 +113,25 @@ class GraphCalls:
         self._calls += 1
         if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
             return shadow_step(self._shadowed, runner, arguments, runner.captured, lambda: runner.ran)
-        return runner(*arguments)
+        try:
+            return runner(*arguments)
+        except Exception as error:
+            if any(map(is_random, runner.captured.program.nodes)):  # numbers have been drawn that cannot be put back
+                raise
+            failure = error
+        return self._after_failure(kind, runner, failure, arguments)
+
+    def _after_failure(self, kind: CallKind, runner: Tuning, failure: Exception, arguments: tuple[Any, ...]) -> Any:
+        """Run a call whose plan has raised as PyTorch does, which raises what is the program's own error.
+
+        Where PyTorch raises nothing, it runs all later calls of this kind too.
+        """
+        result = self._as_pytorch(*arguments)
+        runner.close()
+        reason = f"a plan raised {_described(failure)}"
+        self._table.add(kind, Fallback(reason))
+        self._warn(reason)
+        return result
 
     def _found(self, kind: CallKind) -> Tuning | Fallback | None:
         """What runs calls of this kind on the cores of now; None where that has to be found out."""
@@ -146,13 +165,14 @@ class GraphCalls:
         if strange is not None:
             return Fallback(strange)
         try:
+            captured = capture_graph(self._graph, arguments, phase=phase)
             return Tuning(
                 self._as_pytorch,
-                lambda _: capture_graph(self._graph, arguments, phase=phase),
+                lambda _: captured,  # must not hold the arguments: in a backward pass they are all activations
                 self._format,
                 (MemoryFormat.AS_GIVEN,),
                 self.machine,
-                call=(self.title, kind.arguments),
+                call=(self._role, kind.arguments),
                 plans=PlanStore(self._folder, self.machine, among=f"graph, fused: {self._options.fuse}"),
                 fuse=self._options.fuse,
                 checked=self._shadowed,
@@ -164,6 +184,8 @@ class GraphCalls:
             )
         except CaptureError as error:
             return Fallback(str(error))
+        except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
+            return Fallback(f"cannot capture: {_described(error)}")
 
     def _as_pytorch(self, *arguments: Any) -> Any:
         with torch.no_grad():
@@ -175,10 +197,14 @@ class GraphCalls:
             return self._as_pytorch(*arguments)
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        self._warn(reason)
+        return self._as_pytorch(*arguments)
+
+    def _warn(self, reason: str) -> None:
+        """Warn once of what runs as PyTorch does."""
         if reason not in self._warned:
             self._warned.add(reason)
-            warnings.warn(f"threadcast runs a graph as PyTorch does: {reason}", stacklevel=2)
-        return self._as_pytorch(*arguments)
+            warnings.warn(f"threadcast runs a graph as PyTorch does: {reason}", stacklevel=3)
 
     def _resized(self, cores: Sequence[Core]) -> None:
         for tuning in self._table.tunings:
@@ -197,6 +223,11 @@ def _why_not_planned(graph: GraphModule) -> str | None:
     return None if found is None else f"its operator {found} calls graphs or functions of its own"
 
 
+def _described(error: Exception) -> str:
+    """The type and the first line of an error."""
+    return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+
+
 _OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 
 
@@ -206,7 +237,10 @@ def _kind_of(arguments: tuple[Any, ...]) -> CallKind:
     Nothing is written, so that tensors may share memory in whichever way.
     """
     described = tuple(
-        [(value.shape, value.dtype, value.stride()) if isinstance(value, Tensor) else value for value in arguments]
+        [
+            (value.shape, value.dtype, value.stride()) if isinstance(value, Tensor) else (type(value), value)
+            for value in arguments
+        ]
     )
     return CallKind(described, None, None, torch.get_default_dtype())
 

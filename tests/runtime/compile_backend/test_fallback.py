@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
-from threadcast.core.errors import InvalidInput
-from threadcast.runtime import compile_backend
+from threadcast.core.errors import ExecutionError, InvalidInput
+from threadcast.runtime import compile_backend, graph_calls
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.compile_options import CompileOptions
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engines.python_engine import PythonEngine
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
@@ -101,6 +104,44 @@ def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypa
     assert messages == [
         "threadcast runs a graph as PyTorch does: AOTAutograd raised NotImplementedError: no such thing"
     ]
+
+
+def test_a_plan_that_raises_what_eager_does_not_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast")
+    with torch.no_grad():
+        run_until_settled(lambda number: compiled(rows(number)))
+
+        def failing(*_: Any) -> Any:
+            raise ExecutionError("a lane is missing")
+
+        monkeypatch.setattr(NativeEngine, "run", failing)
+        monkeypatch.setattr(PythonEngine, "run", failing)
+        with pytest.warns(UserWarning, match="a plan raised ExecutionError: a lane is missing"):
+            torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
+        torch.testing.assert_close(compiled(rows(2)), model(rows(2)))
+    assert runners() == {"inference": ["default"]}
+
+
+def test_a_graph_that_capture_fails_on_runs_as_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise KeyError("aten.new")
+
+    monkeypatch.setattr(graph_calls, "capture_graph", failing)
+    (message,) = warned(lambda x: x * 2, torch.ones(3))
+    assert "cannot capture: KeyError: 'aten.new'" in message
+
+
+def test_inputs_of_a_first_call_are_not_kept() -> None:
+    compiled = torch.compile(lambda x: x * 2, backend="threadcast")
+    kept = []
+    for number in range(12):
+        x = rows(number)
+        compiled(x)
+        kept.append(weakref.ref(x))
+        del x
+    assert runners()["inference"]
+    assert [reference() for reference in kept] == [None] * 12
 
 
 def test_a_graph_that_computes_nothing_needs_no_plan() -> None:

@@ -49,6 +49,13 @@ def test_all_kinds_of_calls_have_one_allowance() -> None:
     assert (one.lost_s, other.lost_s, allowance.seconds) == (1.0, START_S, 1.0)
 
 
+def test_what_seems_to_be_gained_is_no_credit_for_later() -> None:
+    warm_up = WarmUp(Allowance(0.1))
+    warm_up.ran(1.0, lost_s=0.0)
+    warm_up.ran(1.0, lost_s=-1_000.0)
+    assert not warm_up.allows(1.01 * START_S)
+
+
 def test_a_share_of_one_allows_anything_and_of_zero_nothing_after_the_start() -> None:
     whole, nothing = WarmUp(Allowance(1.0)), WarmUp(Allowance(0.0))
     for warm_up in (whole, nothing):

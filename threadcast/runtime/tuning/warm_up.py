@@ -25,7 +25,10 @@ class Allowance:
         self.seconds = 0.0
         """Seconds that all calls so far took."""
         self.lost_s = 0.0
-        """Seconds that they took longer than they would have by the best way that was known then."""
+        """Seconds that they took longer than they would have by the best way that was known then.
+
+        Never below 0: what seems to be gained may only show that the machine was slower when the best way was timed.
+        """
         self._captured_s: float | None = None
         """Seconds that the first call that was captured lost by it."""
 
@@ -45,7 +48,7 @@ class Allowance:
     def ran(self, seconds: float, *, lost_s: float) -> None:
         """Record a call that took `seconds`, `lost_s` longer than it would have by the best way known."""
         self.seconds += seconds
-        self.lost_s += lost_s
+        self.lost_s = max(0.0, self.lost_s + lost_s)
         if self._captured_s is None:
             self._captured_s = lost_s
 
