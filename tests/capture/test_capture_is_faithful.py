@@ -98,6 +98,12 @@ def test_what_an_operator_checks_is_checked_in_every_run() -> None:
         captured.run(torch.zeros(3, 3))
 
 
+def test_strides_without_an_offset_begin_where_the_argument_does() -> None:
+    base = torch.arange(9.0)
+    captured = capture_forward(lambda x: (x * 1).as_strided((2,), (1,), 1) + x.as_strided((2,), (2,)), base[:4])
+    torch.testing.assert_close(captured.run(base[3:7]), torch.tensor([7.0, 10.0]))
+
+
 def filled(x: Tensor) -> Tensor:
     flag = torch.tensor(0.0)
     torch._foreach_add_([flag], [x.sum()])
@@ -138,6 +144,7 @@ SHARED = torch.zeros(2, 3)
         (lambda x: x * random.random(), "Python or NumPy"),
         (lambda x: x * np.random.rand(), "Python or NumPy"),
         (lambda x: torch.sparse.mm(torch.eye(4).to_sparse(), x), "cannot capture"),
+        (lambda x: x.view(16).as_strided((2, 2), (4, 1), x.storage_offset() + 1) * 2, "storage offset"),
         (lambda x: x, "nothing is computed"),
     ],
 )  # fmt: skip

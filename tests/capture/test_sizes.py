@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,32 @@ def test_what_cannot_be_captured_for_several_sizes_says_so() -> None:
     assert "a way of its own" in refused(lambda: capture_forward(lambda x: x * len(x), x, dynamic={0: (0,)}))
     assert "tensor values" in refused(lambda: capture_forward(lambda x: x[x > 0] * 2, x, dynamic={0: (0,)}))
     assert "SymInt" in refused(lambda: capture_forward(lambda x: (x * 2, 2 * x.shape[0]), x, dynamic={0: (0,)}))
+
+
+def test_a_size_in_a_text_is_fixed() -> None:
+    by_text = {"4": 2.0}
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * by_text.get(str(x.shape[0]), 1.0)
+
+    assert "a way of its own" in refused(lambda: capture_forward(scaled, torch.ones(6), dynamic={0: (0,)}))
+    halves_in_text = capture_forward(lambda x: x * len(f"{x.shape[0] // 2}"), torch.ones(6), dynamic={0: (0,)})
+    torch.testing.assert_close(halves_in_text.run(torch.ones(7)), torch.ones(7))
+    with pytest.raises(CaptureError, match="not right for sizes"):
+        halves_in_text.run(torch.ones(20))
+
+
+def test_operators_that_cannot_be_captured_for_several_sizes_log_no_tracebacks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    square, logger = torch.ones(4, 4), logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(caplog.handler)
+    try:
+        refused(lambda: capture_forward(lambda x: torch.trace(x) * x, square, dynamic={0: (0, 1)}))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert logger.name not in {record.name for record in caplog.records}
+    assert not logger.disabled
 
 
 def test_only_what_varies_may_differ_from_the_example() -> None:

@@ -45,6 +45,28 @@ def test_the_third_kind_that_differs_only_in_sizes_makes_a_family() -> None:
     assert seen(families, torch.ones(9, 7), True) is None, "not an integer that varies"
 
 
+def test_each_mode_of_a_model_has_its_family() -> None:
+    families = SizeFamilies()
+
+    def of(size: int, mode: str) -> SizeFamily | None:
+        leaves, structure = flattened((torch.ones(size),))
+        return families.of(kind_of(leaves, structure, frozenset(), (("mode", mode),)), leaves)
+
+    for size in (2, 3):
+        assert of(size, "train") is of(size, "eval") is None
+    found = [of(size, mode) for size in (4, 5) for mode in ("train", "eval")]
+    assert found[0] is not None
+    assert found[:2] == found[2:]
+    assert found[0] is not found[1] is not None
+
+
+def test_arguments_that_are_always_others_leave_room_for_families() -> None:
+    families = SizeFamilies()
+    for number in range(1_500):
+        seen(families, torch.ones(2), f"text {number}")
+    assert [seen(families, torch.ones(n)) is None for n in (2, 3, 4)] == [True, True, False]
+
+
 def test_sizes_that_are_far_apart_are_of_two_kinds() -> None:
     families = SizeFamilies()
     *_, family = (seen(families, torch.ones(n)) for n in (40, 41, 42))

@@ -197,7 +197,7 @@ def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Ph
     It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. CaptureError
     says why the graph cannot be captured, as where it writes to an input.
     """
-    recorder = Recorder()
+    recorder = Recorder(fixed_offsets=True)  # of views that AOTAutograd makes of memory which inputs share
     recorder.phase = phase
     given: list[Any] = []
     returned: list[Any] = []

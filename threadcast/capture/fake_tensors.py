@@ -43,6 +43,7 @@ class FakeTensors:
         self._refs: dict[int, Ref] = {}  # by the tensor's id
         self._alive: list[Tensor] = []  # so that no id is used twice
         self._storages: dict[int, int] = {}  # by the tensor's id
+        self._of_arguments: set[int] = set()  # storages
         self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
         self._aliased: set[Ref] = set()  # refs that several tensors have
 
@@ -61,6 +62,8 @@ class FakeTensors:
         else:
             value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
         self.define(value, Ref(self.new_slot()))
+        if isinstance(value, Tensor):
+            self._of_arguments.add(self._storages[id(value)])
         return value
 
     def define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
@@ -104,6 +107,10 @@ class FakeTensors:
     def faked(self, value: Any) -> Any:
         """`value` with a fake for each tensor of the callable's closure, so that no call writes to the real one."""
         return _mapped(self._stand_in, value)
+
+    def is_of_argument(self, tensor: Tensor) -> bool:
+        """Whether the tensor is in the memory of an argument."""
+        return self._storages.get(id(tensor)) in self._of_arguments
 
     def is_new(self, tensor: Tensor) -> bool:
         """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""

@@ -6,10 +6,11 @@ that too.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from threadcast.capture.symbols import Symbols
 
 aten = torch.ops.aten
+_fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
 _ADVICE = "Control flow and shapes must not depend on tensor values (.item(), if tensor, boolean masks)"
@@ -51,12 +53,19 @@ _QUERIES: dict[OpOverload, Callable[..., Any]] = {
 _EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
 
+_AT_OFFSET = {aten.as_strided.default, aten.as_strided_.default, aten.as_strided_copy.default}
+"""Operators that take an offset from the start of a tensor's memory, not of the tensor."""
+
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it."""
+    """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it.
 
-    def __init__(self) -> None:
+    With `fixed_offsets` arguments are at the example's storage offsets in all runs.
+    """
+
+    def __init__(self, *, fixed_offsets: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._fixed_offsets = fixed_offsets
         self.phase: Phase = "forward"
         self.recording = Recording()
         self._fakes = FakeTensors(self.recording)
@@ -96,6 +105,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 given = [self._fakes.argument(leaf) for leaf in leaves]
                 random_state = end.enter_context(RandomStateWatch())
                 end.enter_context(refused_reads())
+                end.enter_context(_no_tracebacks_logged())
+                if (symbols := self._fakes.symbols) is not None:
+                    end.enter_context(symbols.fixed_in_texts())
                 with self._fakes.mode, self:
                     outputs = function(*pytree.tree_unflatten(given, structure))
                 random_state.check(self.recording)
@@ -130,6 +142,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
         if func in _EXCHANGE_MEMORY or (reshapes and not self._fakes.is_new(args[0])):
             raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
+        if self._is_at_offset_of_argument(func, args, kwargs):
+            raise CaptureError(f"cannot capture {func} at a storage offset: an argument may be at another one")
         if self._is_made_of_others(func, (args, kwargs)):
             with self:
                 decomposed = func.decompose(*args, **kwargs)
@@ -173,6 +187,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.calls.append(Recorded(ref.slot, self._name(base), target, args, kwargs or {}, self.phase, spec))
         return ref
 
+    def _is_at_offset_of_argument(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if func not in _AT_OFFSET or self._fixed_offsets or not self._fakes.is_of_argument(args[0]):
+            return False
+        return (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None
+
     def _is_made_of_others(self, func: OpOverload, arguments: Any) -> bool:
         """Whether PyTorch defines the operator by calls of other operators, which autograd would have made."""
         known = self._decomposes.get(func)
@@ -185,6 +204,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names[base] += 1
         count = self._names[base] - 1
         return f"{base}_{count}" if count else base
+
+
+@contextmanager
+def _no_tracebacks_logged() -> Iterator[None]:
+    """Within the context, PyTorch does not log an operator's exception on fake tensors: CaptureError says it."""
+    before, _fake_tensor_log.disabled = _fake_tensor_log.disabled, True
+    try:
+        yield
+    finally:
+        _fake_tensor_log.disabled = before
 
 
 def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:

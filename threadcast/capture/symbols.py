@@ -7,7 +7,8 @@ it took. Imported only where sizes vary: sympy takes a third of a second.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import sympy
@@ -19,6 +20,9 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from threadcast.capture.sizes import LEAST, ArgumentSizes, Dynamic, Place, Size, sizes_at
 from threadcast.core.errors import CaptureError
+
+_TYPES = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""The types of symbolic numbers, each with that of the number that it stands for."""
 
 
 class Symbols:
@@ -50,6 +54,26 @@ class Symbols:
             if isinstance(size, torch.SymInt):
                 self._note(size.node.expr, (number, dim), value.shape[dim])
         return tensor
+
+    @contextmanager
+    def fixed_in_texts(self) -> Iterator[None]:
+        """Within the context, a symbolic number in a text is fixed to the example's, as in `f"layer {n}"`.
+
+        Its text would else be that of the symbol: `table.get(str(n), default)` would find the default for every size.
+        """
+        before = {kind: kind.__repr__ for kind in _TYPES}
+
+        def text(value: Any) -> str:
+            kind = type(value)
+            return repr(_TYPES[kind](value)) if value.node.shape_env is self.shape_env else before[kind](value)
+
+        for kind in _TYPES:
+            kind.__repr__ = text  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for kind, original in before.items():
+                kind.__repr__ = original  # type: ignore[method-assign]
 
     def _note(self, symbol: Any, place: Place, value: int) -> None:
         if isinstance(symbol, sympy.Symbol):

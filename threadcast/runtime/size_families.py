@@ -29,6 +29,8 @@ OFTEN = 100
 run."""
 _MOST = 1_000
 """Most kinds of calls of a family that are remembered, and most families."""
+_MOST_SETTINGS = 4
+"""Most settings of model and optimizer, such as train and eval mode, for which calls alike have families."""
 _numbers = count()
 
 
@@ -95,7 +97,8 @@ class SizeFamilies:
     """Finds the families among the kinds of calls that come."""
 
     def __init__(self) -> None:
-        self._groups: dict[Hashable, _Group] = {}
+        self._groups: dict[Hashable, list[_Group]] = {}
+        """By what their calls have in common, the least recently used first; in each list one for each settings."""
 
     def of(self, kind: CallKind, leaves: Sequence[Any]) -> SizeFamily | None:
         """Return the family of a call of this kind, which has no graph of its own; None where there is none.
@@ -103,12 +106,15 @@ class SizeFamilies:
         There is none for the first kinds that differ in sizes, and for a kind that comes often.
         """
         key = tuple(map(_described, leaves)), kind.arguments[-1], kind.overlaps, kind.default_dtype  # type: ignore[index]
-        group = self._groups.get(key)
-        if group is None or group.settings != kind.settings:
-            if len(self._groups) < _MOST:
-                self._groups[key] = _Group(kind, leaves)
-            return None
-        return group.of(kind, leaves)
+        groups = self._groups[key] = self._groups.pop(key, [])
+        group = next((group for group in groups if group.settings == kind.settings), None)
+        if group is not None:
+            return group.of(kind, leaves)
+        groups.append(_Group(kind, leaves))
+        del groups[:-_MOST_SETTINGS]
+        if len(self._groups) > _MOST:
+            del self._groups[next(iter(self._groups))]
+        return None
 
     def clear(self) -> None:
         """Forget all."""
