@@ -154,3 +154,17 @@ def test_batches_of_many_sizes_train_as_in_eager_pytorch() -> None:
         assert "plan" in {report.runs for report in step.reports}
     for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+def by_type(x: Tensor, n: int) -> Tensor:
+    return x.view(2, -1) * n if isinstance(n, int) else x.view(-1, 2)
+
+
+@pytest.mark.usefixtures("plans_win", "one_thread")
+def test_code_that_asks_of_what_type_a_size_is_gets_a_graph_for_each() -> None:
+    x = torch.arange(6.0)
+    with closing(threadcast.optimize(by_type, backends=False)) as call:
+        for _ in range(30):
+            for n in range(3, 9):
+                torch.testing.assert_close(call(x, n), by_type(x, n), rtol=0, atol=0)
+        assert len(call.reports) == 6

@@ -23,7 +23,7 @@ from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 
-_VIEWS = {
+VIEWS = {
     aten.t.default, aten.view.default, aten.permute.default, aten.transpose.int, aten.unsqueeze.default,
     aten.squeeze.dim, aten.slice.Tensor, aten.select.int, aten.expand.default, aten._unsafe_view.default,
 }  # fmt: skip
@@ -63,7 +63,7 @@ class Simplifier:
         for i, part in enumerate(self.parts):
             args, kwargs = map_refs(swapped, part.args), map_refs(swapped, part.kwargs)
             part = self.parts[i] = replace(part, args=args, kwargs=kwargs)
-            if part.target not in _VIEWS:
+            if part.target not in VIEWS:
                 continue
             mine = Ref(self._n_inputs + i)
             base = self._part_of(part.args[0])
@@ -134,7 +134,7 @@ class Simplifier:
         uses = Counter(ref.slot for ref in find_refs(self.outputs))
         for i in range(len(self.parts) - 1, -1, -1):
             part = self.parts[i]
-            if part.target in _VIEWS and not uses[self._n_inputs + i]:
+            if part.target in VIEWS and not uses[self._n_inputs + i]:
                 continue
             uses.update(ref.slot for ref in find_refs((part.args, part.kwargs)))
         return uses

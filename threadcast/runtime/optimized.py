@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from threadcast.capture.capture import Captured
 from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import FirstStepMissing
+from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
 from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
@@ -112,7 +113,7 @@ class Optimized:
         self._planner = Planner(machine)
         self._left_alone = 0
         """Number of next calls that run as given without a look at them if they are of the rough kind `_alone`."""
-        self._alone: Hashable = None
+        self._alone: object = None
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
@@ -149,6 +150,7 @@ class Optimized:
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
+        self._timed = None
         if self._unsupported is not None:
             return Fallback(self._unsupported)
         leaves, structure = flattened(arguments)
@@ -338,6 +340,8 @@ class Optimized:
         began_s = time.perf_counter()
         self._format.set(memory_format)
         captured = self._capture(arguments, self._format, dynamic)
+        if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
+            raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
         self._watch.renew()  # capturing makes an optimizer's missing state
         self._capture_s = time.perf_counter() - began_s
         return captured
@@ -387,8 +391,11 @@ class Optimized:
         return tuning(*arguments)
 
 
-def _rough_kind(arguments: tuple[Any, ...]) -> Hashable:
-    """What tells calls of other kinds apart at a glance: the shape of the first argument, and the number of them."""
+def _rough_kind(arguments: tuple[Any, ...]) -> object:
+    """What tells calls of other kinds apart at a glance: the first shapes, by name where arguments have names."""
     positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
-    first = positional[0] if positional else None
-    return len(positional), first.shape if isinstance(first, Tensor) else None
+    named = arguments[-1] if isinstance(arguments[-1], dict) else {}
+    return (
+        [value.shape if isinstance(value, Tensor) else type(value) for value in positional[:2]],
+        [(name, value.shape if isinstance(value, Tensor) else None) for name, value in named.items()],
+    )
