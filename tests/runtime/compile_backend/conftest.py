@@ -18,10 +18,15 @@ def nothing_compiled() -> Iterator[None]:
     registered = torch._dynamo.backends.registry
     if "threadcast" not in registered.list_backends(exclude_tags=()):
         registered.register_backend(backend, name="threadcast")
-    torch._dynamo.reset()
+    _forget()
     allowance.cache_clear()
     planner_for.cache_clear()
     yield
+    _forget()
+
+
+def _forget() -> None:
+    """Close all graphs, also those of tests elsewhere, and forget them."""
     for graph in compiled_graphs():
         graph.close()
     torch._dynamo.reset()
