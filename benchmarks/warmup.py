@@ -25,6 +25,8 @@ from warmup_page import draw, read_long, summary, table
 from warmup_states import STATES, environment
 from warmup_turns import Record, recorded
 
+from threadcast.runtime.engines.native.library import native_library
+
 FOLDER = ROOT / "build" / "warmup"
 PAGE = ROOT / "docs" / "warmup-tables.md"
 PICTURE = ROOT / "docs" / "images" / "warmup.svg"
@@ -114,6 +116,7 @@ def main() -> None:
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
     cases = [case for case in CASES if not wanted or any(part in case.title.lower() for part in wanted)]
     FOLDER.mkdir(parents=True, exist_ok=True)
+    native_library()  # compiled here, if it never was on this machine: every state has it
     run = RunFacts.now()
     if chosen.long:
         for case in cases:
