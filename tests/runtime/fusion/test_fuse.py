@@ -27,6 +27,9 @@ from threadcast.runtime.fusion import library
 from threadcast.runtime.fusion.clusters import Clusters
 from threadcast.runtime.fusion.fuse import KIND, fused
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning import variant_graphs
+from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 
 pytestmark = needs_compiler
 
@@ -341,3 +344,16 @@ def test_optimised_steps_that_are_fused_say_so(machine: Machine) -> None:
     with closing(threadcast.optimize(model, backends=False).learn(x)) as call:
         assert set(call.reports[0].predicted_s) == {"as given", "as given, fused"}
         same(call(x), wanted)
+
+
+def test_whether_loops_are_compiled_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
+    captured = capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4))
+    graphs = VariantGraphs(lambda _: captured, [MemoryFormat.AS_GIVEN])
+    looked: list[object] = []
+    monkeypatch.setattr(variant_graphs, "are_compiled", lambda loops: bool(looked.append(loops)))
+    monkeypatch.setattr(variant_graphs, "has_native_engine", lambda: True)
+    fused_variant = Variant(MemoryFormat.AS_GIVEN, fused=True)
+    assert [graphs.is_compiled(fused_variant) for _ in range(3)] == [False] * 3
+    assert len(looked) == 1
+    assert graphs.is_compiled(Variant(MemoryFormat.AS_GIVEN))

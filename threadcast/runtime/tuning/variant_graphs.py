@@ -39,6 +39,8 @@ class VariantGraphs:
         """The graph that was captured first, in the first of `formats`."""
         self._graphs = {Variant(self.formats[0]): self.first}
         self._loops: dict[Variant, list[Kernel]] = {}
+        self._compiled: dict[Variant, bool] = {}
+        """Whether the loops of each variant were compiled when that was first asked."""
 
     def unfused(self, variant: Variant) -> Captured:
         """Return the graph of a captured variant, without fused operators."""
@@ -56,10 +58,15 @@ class VariantGraphs:
         return sum(value.nbytes for value in self.first.held.values() if isinstance(value, Tensor))
 
     def is_compiled(self, variant: Variant) -> bool:
-        """Return whether the loops that `variant` needs are compiled; starts nothing."""
+        """Return whether the loops that `variant` needs were compiled when this was first asked; starts nothing.
+
+        It is asked before every step, and looking at the files takes 0.1 ms.
+        """
         if not variant.fused or variant in self._graphs or not has_native_engine():
             return True
-        return are_compiled(self._loops_of(variant))
+        if variant not in self._compiled:
+            self._compiled[variant] = are_compiled(self._loops_of(variant))
+        return self._compiled[variant]
 
     def compiled(self, variant: Variant) -> bool:
         """Return whether all that `variant` needs is compiled. If not, a thread compiles it, and `find` has to wait."""
