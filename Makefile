@@ -15,6 +15,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
 	touch $@
 
 demo: $(READY)
