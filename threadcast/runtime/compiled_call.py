@@ -1,4 +1,4 @@
-"""Runs one graph of Dynamo's by the graphs that AOTAutograd has made of it, or as eager PyTorch, whichever is faster."""
+"""Runs one graph of Dynamo's by the graphs that AOTAutograd made of it, or by eager PyTorch, whichever is faster."""
 
 from __future__ import annotations
 

@@ -85,8 +85,12 @@ def train(call: CompiledCall, clock: Clock, steps: int = 200) -> None:
 
 @pytest.mark.parametrize(
     ("eager", "graphs", "fastest"),
-    [((0.01, 0.05), (0.02, 0.02), "graphs"), ((0.02, 0.02), (0.01, 0.05), "eager"), ((0.02, 0.02), (0.02, 0.02), "eager")],
-)  # fmt: skip
+    [
+        ((0.01, 0.05), (0.02, 0.02), "graphs"),
+        ((0.02, 0.02), (0.01, 0.05), "eager"),
+        ((0.02, 0.02), (0.02, 0.02), "eager"),
+    ],
+)
 def test_the_way_with_the_shorter_forward_and_backward_pass_runs(
     eager: tuple[float, float], graphs: tuple[float, float], fastest: str
 ) -> None:
