@@ -77,16 +77,16 @@ class CompiledCall:
         return self._guard.next_runner()
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
-        guard = self._guard
-        if guard is None or guard.verdict is not None or sample.side != guard.next_runner():
+        if self._guard is None or self._runs is not None or sample.side != self._guard.next_runner():
             return
-        guard.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
-        if guard.verdict is not None:
-            self._runs = self._eager if guard.verdict.kept == "default" else self._graphs
+        self._guard.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
+        verdict = self._guard.verdict
+        if verdict is not None:
+            self._runs = self._graphs if verdict.kept == "plan" else self._eager
             self._awaited.clear()
             if self._runs is self._eager:
                 for part in self._parts:
-                    part.leave(f"whole calls are as fast or faster in eager PyTorch ({guard.verdict.gain:.2f})")
+                    part.leave(f"whole calls are as fast or faster in eager PyTorch ({verdict.gain:.2f})")
 
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""
