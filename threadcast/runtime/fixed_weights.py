@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from threadcast.capture.capture import CapturedGraph, capture_graph
+from threadcast.capture.capture import Captured, CapturedGraph, capture_graph
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
@@ -102,9 +102,9 @@ class FixedWeights(ModelFormat):
             return None
         module = _Module(self)
 
-        def make(captured: Any, inputs: tuple[Any, ...], result: Any) -> Backends | None:
-            arguments = (inputs, {})
-            found = start(lambda: BackendSearch(module, arguments, captured, cores, result=list(result), **options))
+        def make(captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None:
+            given: tuple[tuple[Any, ...], dict[str, Any]] = arguments, {}
+            found = start(lambda: BackendSearch(module, given, captured, cores, result=list(result), **options))
             return None if found is None else _Backends(found, self)
 
         return make
