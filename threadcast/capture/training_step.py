@@ -95,6 +95,7 @@ class TrainingStep:
             return result, self._backward(value, live)
 
         # The loss and the backward pass may read the model's parameters too: those of this call, as the model does.
+        result: dict[str, Any]
         result, found = self.module.call(differentiate, parameters, buffers, data)
         self._recorder.phase = "update"
         self._update(live, found, states, numbers)
