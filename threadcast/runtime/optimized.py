@@ -65,9 +65,9 @@ class Optimized:
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
     in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
     identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
-    of cores to use (None: all that the process has). `formats` returns the memory formats to try; the state of the
-    optimizer `reordered` takes the model's format too (None: of the watched one). Without `is_step` a call is a part
-    of a step, which the caller counts.
+    of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds of
+    layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
+    one). Without `is_step` a call is a part of a step, which the caller counts.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Optimized:
         backends: Callable[[int], MakeBackends | None] = lambda _: None,
         among: str = "",
         most: int | None = None,
-        formats: Callable[[nn.Module | None, Any], tuple[MemoryFormat, ...]] = formats_of,
+        formats: Sequence[MemoryFormat] | None = None,
         reordered: Optimizer | None = None,
         is_step: bool = True,
     ) -> None:
@@ -307,7 +307,7 @@ class Optimized:
 
         if self._feedback is None and self._store is not None:
             self._feedback = StepFeedback(self._store, self.machine)
-        formats = self._formats(self._model, arguments) if family is None else (MemoryFormat.AS_GIVEN,)
+        formats = (self._formats or formats_of(self._model, arguments)) if family is None else (MemoryFormat.AS_GIVEN,)
         stored = PlanStore(self._folder, self.machine, among=self._among)
         try:
             return Tuning(

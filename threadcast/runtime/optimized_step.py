@@ -19,7 +19,7 @@ from threadcast.runtime.fallback import UpdateApart
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.parameter_update import ParameterUpdate
-from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.verification.shadow import Shadowed
 from threadcast.threads.this_process import this_process
@@ -138,11 +138,10 @@ class OptimizedStep(OptimizedModel):
         )  # fmt: skip
 
 
-def _formats_for(optimizer: Optimizer) -> Callable[[nn.Module | None, Any], tuple[MemoryFormat, ...]]:
-    """What returns the memory formats to try: only the given one where an optimizer may look at memory itself."""
-    if type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS):
-        return formats_of
-    return lambda _model, _example: (MemoryFormat.AS_GIVEN,)
+def _formats_for(optimizer: Optimizer) -> tuple[MemoryFormat, ...] | None:
+    """The memory formats to try, None for any: only the given one where an optimizer may rely on tensors' strides."""
+    known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
+    return None if known else (MemoryFormat.AS_GIVEN,)
 
 
 def _detached(result: dict[str, Any]) -> Tensor:
