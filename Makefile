@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-compile bench-zoo bench-graphnet record clean
 
 setup: $(READY)
 
@@ -15,6 +15,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
 	touch $@
 
 demo: $(READY)
@@ -139,6 +140,33 @@ endif
 bench-warmup: $(READY)
 	$(if $(LONG),$(BIN)/python benchmarks/warmup.py --long --seconds 600 $(if $(NETWORKS),--networks "$(NETWORKS)"))
 	$(BIN)/python benchmarks/warmup.py --write $(if $(SECONDS),--seconds $(SECONDS)) $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(STATES),--states $(STATES)) $(if $(ONLY),--only $(ONLY))
+
+# torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
+# REUSE=1 measures only what has no record in build/compiled yet. About 18 minutes on 2 idle cores.
+bench-compile: $(READY)
+	$(BIN)/python benchmarks/compiled.py --write $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(REUSE),--reuse)
+
+# 40 models of torchvision, timm, transformers, torchaudio and torch_geometric, and 100 graphs of GraphNet, by threadcast,
+# eager PyTorch and Inductor: are results right, what runs them, how fast. QUICK=1 takes some seconds a model and measures
+# nothing. ONLY="bert;resnet" selects. The libraries are in an environment of their own. GRAPHNET=path is a clone of
+# GraphNet (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
+ZOO := build/zoo-venv
+JUDGE = $(ZOO)/bin/python benchmarks/judge.py
+JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse)
+$(ZOO)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' transformers==5.23.0 torch_geometric==2.8.1 pillow safetensors
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchvision==0.28.0 timm==1.0.31 torchaudio==2.11.0
+	rm -f $(ZOO)/lib/python3*/site-packages/torchaudio/lib/*.so
+	touch $@
+
+bench-zoo: $(ZOO)/.ready
+	$(JUDGE) zoo $(JUDGED)
+
+bench-graphnet: $(ZOO)/.ready
+	test -n "$(GRAPHNET)" -o -d build/graphnet/repository || git clone --depth 1 --no-checkout https://github.com/PaddlePaddle/GraphNet build/graphnet/repository
+	GRAPHNET=$(GRAPHNET) $(JUDGE) graphnet $(JUDGED)
 
 # Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
 SET ?= $(shell uname -m)-$(shell nproc)c

@@ -64,12 +64,17 @@ class Record:
 
 
 class Side:
-    """The process that runs one side of a case, stopped except in its turns; `close` ends it and its children."""
+    """The process that runs one side of a case, stopped except in its turns; `close` ends it and its children.
 
-    def __init__(self, title: str, who: str, environment: Mapping[str, str]) -> None:
-        script = Path(__file__).with_name("warmup_process.py")
+    `script` is a file of this folder that does what warmup_process.py describes.
+    """
+
+    def __init__(
+        self, title: str, who: str, environment: Mapping[str, str], *, script: str = "warmup_process.py"
+    ) -> None:
+        command = [sys.executable, str(Path(__file__).with_name(script)), title, who]
         self._running = subprocess.Popen(
-            [sys.executable, str(script), title, who], env=dict(environment), text=True, start_new_session=True,
+            command, env=dict(environment), text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._answer()

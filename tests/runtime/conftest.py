@@ -86,8 +86,13 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def __init__(self, *, cpus: Collection[int]) -> None:
+    def __init__(self, *, cpus: Collection[int], compiles: bool) -> None:
         """Nothing to start."""
+        self.compiles = compiles
+
+    def lower_priority(self) -> bool:
+        """As that of a process, whose priority can be lowered."""
+        return True
 
     def ask_forecast(self, question: Question) -> None:
         """Begin with another problem."""

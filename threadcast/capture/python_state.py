@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_opaque
+from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_opaque, items_of
 
 _MISSING = object()
 
@@ -32,9 +32,7 @@ class Table:
 
     def present(self) -> dict[Any, Any]:
         """The watched items, as they are now."""
-        if self.names is None:
-            return dict(self.items)
-        return {name: self.items[name] for name in self.names & self.items.keys()}
+        return items_of(self.items, self.names)
 
     def difference(self) -> str | None:
         """The first item that has changed, as text; None where none has."""
@@ -76,16 +74,14 @@ class PythonState:
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
         self.tables = [
-            Table(
-                table, owner, names, dict(table) if names is None else {n: table[n] for n in names & table.keys()}, of
-            )
-            for table, owner, names, of in found.tables
+            Table(table, owner, names, items_of(table, names), of) for table, owner, names, of in found.tables
         ]
         self.lists = [value for value in found.containers if isinstance(value, list)]
         self._lists = [list(value) for value in self.lists]
         self._others = [(value, copy.copy(value)) for value in found.containers if not isinstance(value, list)]
         self._cells = [owner for owner, name in found.attributes if name == "cell_contents"]
         self._contents = list(map(contents_of, self._cells))
+        self._variables = [(variable, variable.get(_MISSING)) for variable in found.variables]
         attributes = [(owner, name) for owner, name in found.attributes if name != "cell_contents"]
         self._owners, self._names = [owner for owner, _ in attributes], [name for _, name in attributes]
         self._values = [getattr(owner, name, _MISSING) for owner, name in attributes]
@@ -110,6 +106,9 @@ class PythonState:
         for owner, name, value in zip(self._owners, self._names, self._values, strict=True):
             if (now := getattr(owner, name, _MISSING)) is not value and not same(now, value):
                 return f"{name!r} of {getattr(owner, '__qualname__', type(owner).__name__)}"
+        for variable, value in self._variables:
+            if not same(variable.get(_MISSING), value):
+                return f"the context variable {variable.name}"
         for value, before in self._others:
             if not (_same_array(value, before) if isinstance(value, np.ndarray) else value == before):
                 return f"a {type(value).__name__}"
@@ -129,6 +128,9 @@ class PythonState:
         for owner, name, value in zip(self._owners, self._names, self._values, strict=True):
             if getattr(owner, name, _MISSING) is not value:
                 delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
+        for variable, value in self._variables:
+            if value is not _MISSING and variable.get(_MISSING) is not value:
+                variable.set(value)
         for held, before in self._others:
             if isinstance(held, np.ndarray | bytearray):
                 held[:] = before

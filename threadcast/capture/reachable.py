@@ -14,6 +14,7 @@ import enum
 import fractions
 import gc
 import inspect
+import io
 import logging
 import operator
 import os
@@ -22,10 +23,12 @@ import random
 import re
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import _GeneratorContextManager
+from contextvars import ContextVar
 from functools import cached_property, partial
-from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +49,7 @@ _LOOKED_INTO = ("threadcast.networks",)
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _OPAQUE = (
-    logging.Logger, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
+    logging.Logger, io.IOBase, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
 )  # fmt: skip
 _UNCHANGING = (
@@ -54,12 +57,12 @@ _UNCHANGING = (
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType,
     types.GenericAlias, types.UnionType, types.EllipsisType, types.NotImplementedType, re.Pattern, re.Match,
     operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date, datetime.time, datetime.timedelta,
-    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, CellType,
+    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, CellType, type(inspect.Traceback.lineno),
 )  # fmt: skip
 """Types without attributes that code could set, besides those that are not looked at."""
 _WITHOUT_STATE = {"torch", "numpy", "typing", "_abc", "_thread", "threading"}
 """Libraries whose objects without attributes, as operators, types and locks, give code no values of their own."""
-_HIDDEN = {"_ctypes", "ctypes", "array", "_contextvars", "mmap"}
+_HIDDEN = {"_ctypes", "ctypes", "array", "mmap"}
 """Modules whose objects hold values in memory that no attribute shows."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
@@ -78,9 +81,9 @@ class Reachable:
     """The values that can be reached from `roots`.
 
     `tables` are dictionaries and the names of their items that can be read. `attributes` are pairs of an owner and the
-    name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays. Public
-    numbers and texts of the modules in `besides` are left out. All objects found stay alive as long as this does, so
-    that no id is used twice.
+    name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays,
+    `variables` are context variables. Public numbers and texts of the modules in `besides` are left out. All objects
+    found stay alive as long as this does, so that no id is used twice.
     """
 
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
@@ -89,6 +92,7 @@ class Reachable:
         self.modules: list[nn.Module] = []
         self.containers: list[Any] = []
         self.attributes: list[tuple[Any, str]] = []
+        self.variables: list[ContextVar[Any]] = []
         self.unwatchable: str | None = None
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self._names: set[str] = set()
@@ -128,7 +132,7 @@ class Reachable:
                     pending.extend(self._visit(value))
             libraries = {id(table) for table, *_ in self._of_libraries}
             for table, _, names, _ in self.tables:  # by names, of which more may be known by now
-                found = table.values() if names is None else [table[name] for name in names & table.keys()]
+                found = list(items_of(table, names).values())
                 if id(table) in libraries:
                     found = [value for value in found if isinstance(value, ModuleType)]
                 pending.extend(value for value in found if id(value) not in self._seen)
@@ -181,6 +185,13 @@ class Reachable:
                 yield from value
         elif isinstance(value, _CONTAINERS):
             yield from self._of_container(value)
+        elif isinstance(value, ContextVar):
+            self.variables.append(value)
+            yield value.get(None)
+        elif isinstance(value, MappingProxyType):
+            yield gc.get_referents(value)[0]
+        elif isinstance(value, _GeneratorContextManager):  # as a decorator it makes a new generator for each call
+            yield from (value.func, *value.args, *value.kwds.values())
         elif isinstance(value, CustomOpDef):
             self.attributes += [(value, "_setup_context_fn"), (value, "_backward_fn")]
             yield from (value._init_fn, value._setup_context_fn, value._backward_fn, *value._backend_fns.values())
@@ -282,9 +293,14 @@ class Reachable:
             else:
                 self._by_name.append((attributes, kind.__name__, None))
         if library:
+            if not isinstance(attributes, dict):
+                yield from self._of_slots(value, kind)
             return
         self._add_class(kind)
         self.attributes.append((value, "__class__"))
+        yield from self._of_slots(value, kind)
+
+    def _of_slots(self, value: Any, kind: type) -> Iterator[Any]:
         for base in kind.__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -294,9 +310,9 @@ class Reachable:
 
     def _hides(self, value: Any, kind: type, library: bool) -> bool:
         """Whether an object without a dictionary may have values that can change unnoticed."""
-        if isinstance(value, _UNCHANGING) or kind.__module__.split(".")[0] in _WITHOUT_STATE:
+        if isinstance(value, _UNCHANGING) or kind is object or kind.__module__.split(".")[0] in _WITHOUT_STATE:
             return False
-        return library or not any("__slots__" in vars(base) for base in kind.__mro__)
+        return not any("__slots__" in vars(base) for base in kind.__mro__)
 
     def _count(self, items: Any) -> None:
         self._items += len(items)
@@ -331,6 +347,14 @@ def attributes_of(kind: type) -> dict[str, Any]:
     (table,) = gc.get_referents(vars(kind))
     found: dict[str, Any] = table
     return found
+
+
+def items_of(table: dict[Any, Any], names: frozenset[str] | None) -> dict[Any, Any]:
+    """The items that a dictionary holds, those of `names` only; a subclass of `dict` may give others for its keys."""
+    if names is None:
+        keys = OrderedDict.keys(table) if isinstance(table, OrderedDict) else dict.keys(table)  # in their order
+        return {name: dict.__getitem__(table, name) for name in keys}
+    return {name: dict.__getitem__(table, name) for name in names & dict.keys(table)}
 
 
 def contents_of(cell: CellType) -> Any:

@@ -22,6 +22,7 @@ from torch.fx import GraphModule
 from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.core import Machine, read_machine
 from threadcast.runtime.compile_options import CompileOptions
+from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.threads.memory import keep_freed_memory
 
@@ -44,10 +45,12 @@ def backend(
     """
     chosen = CompileOptions.of(mode, options)
     machine = _machine(chosen.cores)
+    parts: list[GraphCalls] = []
+    compiler = partial(_compiled, machine, chosen, parts)
     compiled = aot_autograd(
-        fw_compiler=partial(_compiled, machine, chosen, "forward"),
-        bw_compiler=partial(_compiled, machine, chosen, "backward"),
-        inference_compiler=partial(_compiled, machine, chosen, "inference"),
+        fw_compiler=partial(compiler, "forward"),
+        bw_compiler=partial(compiler, "backward"),
+        inference_compiler=partial(compiler, "inference"),
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
@@ -60,19 +63,21 @@ def backend(
             stacklevel=2,
         )
         return graph.forward
-    return found
+    return CompiledCall(graph.forward, found, parts) if parts else found
 
 
 def _compiled(
-    machine: Machine, options: CompileOptions, role: Role, graph: GraphModule, example_inputs: Sequence[Any]
-) -> Callable[..., Any]:
-    """Return what runs a graph of operators below autograd."""
+    machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role, graph: GraphModule,
+    example_inputs: Sequence[Any],
+) -> Callable[..., Any]:  # fmt: skip
+    """Return what runs a graph of operators below autograd, and add it to `parts`."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(graph.forward)
     number, code = next(_numbers), CompileContext.current_compile_id()
     title = f"graph {number} of torch.compile ({code})"
     calls = GraphCalls(graph, machine, options, number=number, title=title, role=role)
     _graphs.add(calls)
+    parts.append(calls)
     return make_boxed_func(calls)
 
 

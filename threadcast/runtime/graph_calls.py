@@ -68,6 +68,8 @@ class GraphCalls:
         self._calls = 0
         self._lock = RLock()
         self._warned: set[str] = set()
+        self._left: str | None = None
+        """Why PyTorch runs all calls; None where it does not."""
         self._process = os.getpid()
         self._steps = this_process().steps
         self._steps.ask_learning(self._learning)
@@ -75,7 +77,7 @@ class GraphCalls:
         self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if os.getpid() != self._process:  # a fork has none of the threads
+        if self._left is not None or os.getpid() != self._process:  # a fork has none of the threads
             return self._as_pytorch(*arguments)
         with self._lock:
             if self._role != "inference":  # an optimizer's step is what counts
@@ -86,7 +88,15 @@ class GraphCalls:
     @property
     def reports(self) -> list[Report]:
         """One report for each kind of inputs: what runs it and why. In order of first use."""
+        if self._left is not None:
+            return [Report.as_default(self._left)]
         return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
+
+    def leave(self, reason: str) -> None:
+        """Leave all further calls to PyTorch, and end the threads that run the graph."""
+        with self._lock:
+            self._left = reason
+            self._table.close()
 
     def close(self) -> None:
         """End the threads that run the graph; a later call measures anew."""

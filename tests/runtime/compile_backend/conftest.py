@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.shared_learning import allowance, planner_for
 
 
@@ -23,6 +24,13 @@ def nothing_compiled() -> Iterator[None]:
     planner_for.cache_clear()
     yield
     _forget()
+
+
+@pytest.fixture(autouse=True)
+def graphs_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole calls are not compared with eager PyTorch, which may be faster; tests marked `compared` do compare them."""
+    if "compared" not in request.keywords:
+        monkeypatch.setattr(CompiledCall, "_next_side", lambda _: None)
 
 
 def _forget() -> None:

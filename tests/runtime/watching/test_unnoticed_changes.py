@@ -11,9 +11,10 @@ import operator
 import os
 import re
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -292,13 +293,66 @@ def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.M
     "value",
     [
         weakref.ref(Scaled), ctypes.c_double(1), array.array("d", [1.0]), memoryview(bytearray(2)),
-        MappingProxyType({"factor": 1.0}), {"factor": 1.0}.values(), contextvars.ContextVar("factor"),
+        {"factor": 1.0}.values(),
         np.array([object()], dtype=object),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_cannot_be_looked_into_is_refused(value: Any) -> None:
     assert PythonState([lambda x: (x, value)]).unwatchable is not None
+
+
+def test_a_context_variable_is_watched() -> None:
+    factor: contextvars.ContextVar[float] = contextvars.ContextVar("factor")
+    state = PythonState([lambda x: x * factor.get(1.0)])
+    assert (state.unwatchable, state.changed()) == (None, None)
+    token = factor.set(2.0)
+    assert state.changed() == "the context variable factor"
+    factor.reset(token)
+    assert state.changed() is None
+
+
+def test_a_context_variable_is_restored() -> None:
+    factor: contextvars.ContextVar[float] = contextvars.ContextVar("factor")
+    factor.set(1.0)
+    state = PythonState([lambda x: x * factor.get()])
+    factor.set(2.0)
+    assert state.restore() is not None
+    assert factor.get() == 1.0
+
+
+def test_a_dictionary_behind_a_proxy_is_watched() -> None:
+    table = {"factor": 1.0}
+    proxy = MappingProxyType(table)
+    state = PythonState([lambda x: x * proxy["factor"]])
+    assert (state.unwatchable, state.changed()) == (None, None)
+    table["factor"] = 2.0
+    assert state.changed() is not None
+
+
+def test_slots_of_objects_of_libraries_are_watched() -> None:
+    found = field(default=1.0)
+    state = PythonState([lambda x: x * found.default])
+    assert (state.unwatchable, state.changed()) == (None, None)
+    found.default = 2.0
+    assert state.changed() is not None
+
+
+class _Making(OrderedDict[str, type]):
+    """Gives a new object of a class each time that it is asked for one, as the activations of transformers do."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+def test_a_dictionary_that_makes_what_it_gives_is_watched_by_what_it_holds() -> None:
+    table = _Making(activation=nn.ReLU)
+    state = PythonState([lambda x: table["activation"](x)])
+    assert (state.unwatchable, state.restore()) == (None, None)
+    assert list(dict.values(table)) == [nn.ReLU]
+    table["activation"] = nn.GELU
+    assert state.restore() is not None
+    assert list(dict.values(table)) == [nn.ReLU]
 
 
 @pytest.mark.parametrize("name", networks.names())

@@ -1,0 +1,222 @@
+"""`torch.compile(model, backend="threadcast")` beside eager PyTorch, Inductor and `optimize`; `make bench-compile`.
+
+    python benchmarks/compiled.py [--networks "U-Net;LSTM"] [--limit 80] [--reuse] [--write]
+
+Each way of each case runs in a process of its own. All settle first, one after the other; then they run by turns. Every
+record lands in build/compiled as it comes; `--write` makes the page of all that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from math import exp, log
+from statistics import fmean, median, quantiles
+from typing import Any, Self
+
+from compiled_cases import COMPILED_CASES, case_of
+from run_facts import ROOT, RunFacts, Runs
+from warmup_networks import Case
+from warmup_others import OtherWork
+from warmup_states import cold
+from warmup_turns import Side
+
+from threadcast.runtime.engines.native.library import native_library
+
+FOLDER = ROOT / "build" / "compiled"
+PAGE = ROOT / "docs" / "compiled-tables.md"
+WAYS = ("eager", "inductor", "backend", "optimize")
+SETTLE_S = {"eager": 0.5, "inductor": 0.5, "backend": 25.0, "optimize": 25.0}
+"""Most seconds of calls before the turns begin; a way that is no longer learning stops earlier. Inductor's first call
+compiles, and is not among them."""
+TURNS, TURN_S = 7, 0.5
+ASKED = {True: 1.05, False: 1.15}
+"""How many times as long as an optimised call the backend's may take: in inference, and in training."""
+
+_HEAD = """# Compiled programs
+
+`make bench-compile`, {runs}.
+
+Medians of a call or of a training step by SGD with momentum, in ms, in {turns} turns of {turn_s} s each, with half
+the distance between the quartiles of the turns' medians in percent. Each way ran in a process of its own, stopped
+except in its turns, with nothing stored before. *Inductor* is `torch.compile(model)`, *backend* is
+`torch.compile(model, backend="threadcast")`, *optimize* is `threadcast.optimize` or `threadcast.optimize_training`; the
+last two learned for up to {settle_s:.0f} s of calls (setting `engine.tuning_share` 1). *runs*: what runs the backend's
+graphs. *others*: the part of all cores' time that other processes used meanwhile. Asked: the backend takes at
+most 1.05 (inference) or 1.15 (training) times as long as *optimize*, and never longer than eager PyTorch.
+
+{summary}
+
+{head}
+{rows}
+{legend}"""
+
+_COLUMNS = (
+    "| program | eager | Inductor | backend | optimize | eager / backend | Inductor / backend | backend / optimize | "
+    f"runs | others |\n{'|---' * 10}|"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The medians of all turns of one case, in seconds, by way; a way that failed has none."""
+
+    title: str
+    run: RunFacts
+    turns_s: Mapping[str, list[float]]
+    runs: list[str]
+    """What runs the backend's graphs."""
+    failed: Mapping[str, str]
+    """Why a way has no turns."""
+    others: float
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` gives."""
+        return cls(**{**document, "run": RunFacts.from_json(document["run"])})
+
+    def ratio(self, one: str, other: str) -> float | None:
+        """How many times as long as `other` `one` takes: the median of the turns' ratios; None where one failed."""
+        pairs = zip(self.turns_s.get(one, ()), self.turns_s.get(other, ()), strict=False)
+        return median(found) if (found := [a / b for a, b in pairs]) else None
+
+
+class TooLong(Exception):
+    """A case takes longer than its limit."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Within the context raise TooLong after so many seconds."""
+
+    def stop(*_: object) -> None:
+        raise TooLong(f"longer than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
+    """Run the case in all ways."""
+    turns: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    runs: list[str] = []
+    with ExitStack() as ends:
+        sides: dict[str, Side] = {}
+        for way in WAYS:
+            environment = cold(f"{case.network}-{way}", FOLDER) | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
+            try:
+                with at_most(limit_s):
+                    sides[way] = Side(case.title, way, environment, script="compiled_process.py")
+                    ends.callback(sides[way].close)
+                    _settle(sides[way], SETTLE_S[way])
+            except (TooLong, RuntimeError) as error:
+                failed[way] = str(error)
+                sides.pop(way, None)
+        others = OtherWork([side.session for side in sides.values()])
+        for _ in range(TURNS):
+            for way, side in sides.items():
+                answer = side.turn(TURN_S, untimed=2)
+                turns.setdefault(way, []).append(round(median(answer["seconds"]), 7))
+                if way == "backend":
+                    runs = [report["runs"] for report in answer["reports"]]
+        share = round(others.share(), 3)
+    return Record(case.title, run, turns, runs, failed, share)
+
+
+def _settle(side: Side, seconds: float) -> None:
+    """Run calls until nothing is being learned, for `seconds` at most; the first call does not count."""
+    side.turn(0.0, calls=1)
+    end_s = time.monotonic() + seconds
+    while side.turn(0.5)["learning"] and time.monotonic() < end_s:
+        pass
+
+
+def row(record: Record, mark: str) -> str:
+    """One row of the table."""
+    cells = [record.title + mark]
+    for way in WAYS:
+        turns = record.turns_s.get(way)
+        cells.append("-" if not turns else f"{median(turns) * 1e3:.3g} ± {_spread(turns):.0%}")
+    for one, other in (("eager", "backend"), ("inductor", "backend"), ("backend", "optimize")):
+        ratio = record.ratio(one, other)
+        cells.append("-" if ratio is None else f"{ratio:.2f}")
+    cells += [", ".join(dict.fromkeys(record.runs)), f"{record.others:.0%}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(turns: list[float]) -> float:
+    low, _, high = quantiles(turns, n=4)
+    return (high - low) / 2 / median(turns)
+
+
+def summary(records: list[Record]) -> str:
+    """How many rows are as asked, and the geometric means."""
+    lines = []
+    for inference, name in ((True, "inference"), (False, "training")):
+        rows = [record for record in records if case_of(record.title).inference is inference]
+        near = [ratio for record in rows if (ratio := record.ratio("backend", "optimize")) is not None]
+        eager = [ratio for record in rows if (ratio := record.ratio("eager", "backend")) is not None]
+        inductor = [ratio for record in rows if (ratio := record.ratio("inductor", "backend")) is not None]
+        if near and eager and inductor:
+            as_asked = sum(ratio <= ASKED[inference] for ratio in near)
+            slower = sum(ratio < 0.97 for ratio in eager)
+            means = " and ".join(f"{exp(fmean(map(log, ratios))):.2f} over {of}" for ratios, of in
+                                 ((eager, "eager PyTorch"), (inductor, "Inductor")))  # fmt: skip
+            lines.append(
+                f"- {name}: {as_asked} of {len(near)} within {ASKED[inference]:.2f} of *optimize*; {slower} of "
+                f"{len(eager)} below 0.97 of eager's speed; geometric mean {means}."
+            )
+    failed = [f"{record.title} by {way}: {why}" for record in records for way, why in record.failed.items()]
+    lines += [f"- failed: {'; '.join(failed)}."] if failed else []
+    return "\n".join(lines)
+
+
+def page(records: list[Record]) -> str:
+    """The page's text."""
+    runs = Runs(record.run for record in records)
+    rows = "\n".join(row(record, runs.mark(record.run)) for record in records)
+    return _HEAD.format(
+        runs=runs, turns=TURNS, turn_s=TURN_S, settle_s=SETTLE_S["backend"], summary=summary(records), rows=rows,
+        legend=runs.legend(), head=_COLUMNS,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default="", help="only titles that contain one of these, separated by semicolons")
+    parser.add_argument("--limit", type=float, default=80.0, help="most seconds until a way has settled")
+    parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
+    parser.add_argument("--write", action="store_true", help="write the page of all records")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
+    wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    native_library()  # compiled here, if it never was on this machine
+    run = RunFacts.now()
+    titles = [case.title for case in COMPILED_CASES]
+    for case in COMPILED_CASES:
+        path = FOLDER / f"{case.title.replace(' ', '-').replace(',', '')}.json"
+        if (wanted and not any(part in case.title.lower() for part in wanted)) or (chosen.reuse and path.exists()):
+            continue
+        record = measured(case, chosen.limit, run)
+        path.write_text(json.dumps(asdict(record)))
+        print(row(record, ""), file=sys.stderr, flush=True)
+    if chosen.write:
+        records = [Record.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*.json")]
+        PAGE.write_text(page(sorted(records, key=lambda record: titles.index(record.title))))
+
+
+if __name__ == "__main__":
+    main()

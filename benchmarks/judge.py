@@ -1,0 +1,81 @@
+"""Models that nobody here wrote, beside eager PyTorch and Inductor; `make bench-zoo` and `make bench-graphnet`.
+
+    python benchmarks/judge.py zoo|graphnet [--quick] [--only "bert;resnet"] [--modes inference,training] [--most 100]
+                               [--seconds 60] [--reuse] [--json] [--write]
+
+Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
+leaves out what has one, and `--write` makes the page of all that are there. `--quick` takes some seconds a model: are
+results right, what ran them, and why not a plan?
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from graphnet_graphs import size_bytes
+from judge_cases import BUILD, GRAPHS, graphnet, names
+
+LIMIT_S = 240.0
+"""Longest time of one model in the quick check."""
+MOST_BYTES = 2 << 30
+"""Larger graphs are left out: one step takes longer than `SLOW_S`."""
+
+
+def quick(judge: str, name: str, mode: str) -> dict[str, Any]:
+    """The record of a quick check of one model."""
+    command = [sys.executable, str(Path(__file__).with_name("judge_quick.py")), judge, name, mode]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, text=True)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "mode": mode, "error": f"not done after {LIMIT_S:.0f} s"}
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        return {"name": name, "mode": mode, "error": f"exit {done.returncode}: {done.stderr[-500:]}"}
+    record: dict[str, Any] = json.loads(lines[-1])
+    return record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("judge", choices=("zoo", "graphnet"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="only names that contain one of these, separated by semicolons")
+    parser.add_argument("--modes", default="", help="inference, training, or both; graphs of GraphNet: inference")
+    parser.add_argument("--most", type=int, default=100, help="number of graphs")
+    parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
+    chosen = parser.parse_args()
+    wanted = [part.strip().lower() for part in chosen.only.split(";") if part.strip()]
+    found = [name for name in names(chosen.judge) if not wanted or any(part in name.lower() for part in wanted)]
+    modes = chosen.modes or ("inference,training" if chosen.judge == "zoo" else "inference")
+    folder = BUILD / "judge" / (f"{chosen.judge}-quick" if chosen.quick else chosen.judge)
+    folder.mkdir(parents=True, exist_ok=True)
+    done = 0
+    for name in found:
+        if done >= chosen.most:
+            break
+        if chosen.judge == "graphnet":
+            graphnet().unpack(name)
+            if size_bytes(GRAPHS / "graphs" / name) > MOST_BYTES:
+                continue
+        done += 1
+        for mode in modes.split(","):
+            path = folder / f"{name.replace('/', '--')}-{mode}.json"
+            if chosen.reuse and path.exists():
+                continue
+            record = quick(chosen.judge, name, mode)
+            path.write_text(json.dumps(record))
+            said = record.get("error") or (
+                f"{'right' if record['right'] else 'WRONG'} {record['difference']:.1e}, "
+                f"({record['sensitivity']:.1e}), eager {record['eager_s'] * 1e3:.1f} ms, "
+                f"{record['operators'] or record['reason']}"
+            )
+            print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

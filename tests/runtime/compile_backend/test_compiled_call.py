@@ -1,0 +1,167 @@
+"""Whole compiled calls are compared with eager PyTorch, backward passes included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from threadcast.runtime.compile_backend import compiled_graphs
+from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.tuning.report import Report
+
+pytestmark = pytest.mark.compared
+
+
+class Clock:
+    """A clock that only `pass_` moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Part:
+    """Stands for graphs that are measured in their first calls."""
+
+    def __init__(self, measured: int = 3) -> None:
+        self.left = measured
+        self.reason = ""
+
+    def leave(self, reason: str) -> None:
+        self.reason = reason
+
+    @property
+    def reports(self) -> list[Report]:
+        self.left -= 1
+        return [Report.as_default("") if self.left < 0 else Report()]
+
+
+class Taking(torch.autograd.Function):
+    """Doubles; both passes take time by a clock."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: Clock, forward_s: float, backward_s: float) -> Tensor:
+        ctx.clock, ctx.backward_s = clock, backward_s
+        clock.pass_(forward_s)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.clock.pass_(ctx.backward_s)
+        return 2 * gradient, None, None, None
+
+
+def ways(clock: Clock, **seconds: tuple[float, float]) -> dict[str, Any]:
+    """For each name a function that takes these seconds forward and backward, and notes its name in "ran"."""
+    ran: list[str] = []
+
+    def way(name: str) -> Any:
+        def call(x: Tensor) -> tuple[Tensor]:
+            ran.append(name)
+            return (Taking.apply(x, clock, *seconds[name]),)
+
+        return call
+
+    return {"ran": ran} | {name: way(name) for name in seconds}
+
+
+def train(call: CompiledCall, clock: Clock, steps: int = 200) -> None:
+    for _ in range(steps):
+        x = torch.ones(3, requires_grad=True)
+        (y,) = call(x)
+        clock.pass_(0.3)  # whatever the caller does
+        y.sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("eager", "graphs", "fastest"),
+    [
+        ((0.01, 0.05), (0.02, 0.02), "graphs"),
+        ((0.02, 0.02), (0.01, 0.05), "eager"),
+        ((0.02, 0.02), (0.02, 0.02), "eager"),
+    ],
+)
+def test_the_way_with_the_shorter_forward_and_backward_pass_runs(
+    eager: tuple[float, float], graphs: tuple[float, float], fastest: str
+) -> None:
+    clock = Clock()
+    way = ways(clock, eager=eager, graphs=graphs)
+    part = Part()
+    call = CompiledCall(way["eager"], way["graphs"], [part], clock=clock)  # type: ignore[list-item]
+    train(call, clock)
+    assert set(way["ran"][:3]) == {"graphs"}  # while these are learning
+    assert set(way["ran"][-20:]) == {fastest}
+    assert not call.measuring
+    assert bool(part.reason) == (fastest == "eager")
+
+
+def test_calls_without_gradients_are_compared_by_themselves() -> None:
+    clock = Clock()
+    way = ways(clock, eager=(0.01, 1.0), graphs=(0.02, 0.0))
+    call = CompiledCall(way["eager"], way["graphs"], [Part(0)], clock=clock)  # type: ignore[list-item]
+    with torch.no_grad():
+        for _ in range(100):
+            call(torch.ones(3))
+    assert way["ran"][-1] == "eager"
+
+
+def test_a_backward_pass_that_never_comes_does_not_count() -> None:
+    clock = Clock()
+    way = ways(clock, eager=(0.01, 1.0), graphs=(0.02, 0.0))
+    call = CompiledCall(way["eager"], way["graphs"], [Part(0)], clock=clock)  # type: ignore[list-item]
+    for _ in range(100):
+        call(torch.ones(3, requires_grad=True))
+    assert way["ran"][-1] == "eager"
+
+
+def test_a_call_that_raises_is_not_counted() -> None:
+    clock = Clock()
+
+    def failing(x: Tensor) -> Tensor:
+        raise RuntimeError("the program's own")
+
+    call = CompiledCall(failing, failing, [Part(0)], clock=clock)  # type: ignore[list-item]
+    for _ in range(100):
+        with pytest.raises(RuntimeError, match="own"):
+            call(torch.ones(3))
+    assert call.measuring
+
+
+def test_graphs_that_are_left_run_as_pytorch_and_say_why() -> None:
+    x = torch.randn(4, 4)
+    compiled = torch.compile(lambda x: (x @ x).relu(), backend="threadcast")
+    with torch.no_grad():
+        compiled(x)
+        (graph,) = compiled_graphs()
+        graph.leave("no reason")
+        torch.testing.assert_close(compiled(x), (x @ x).relu())
+    assert [report.reason for report in graph.reports] == ["no reason"]
+
+
+def test_a_compiled_model_trains_as_eager_does_while_both_ways_are_compared() -> None:
+    torch.manual_seed(0)
+    mine = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4)).double()
+    eager = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4)).double()
+    eager.load_state_dict(mine.state_dict())
+    compiled = torch.compile(mine, backend="threadcast")
+    for seed in range(120):
+        x = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        for called, model in ((compiled, mine), (eager, eager)):
+            model.zero_grad()
+            called(x).square().mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter -= 0.05 * parameter.grad
+    for one, other in zip(mine.state_dict().values(), eager.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,131 @@
+"""Runs one graph of Dynamo's by the graphs that AOTAutograd made of it, or by eager PyTorch, whichever is faster."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threadcast.runtime.graph_calls import GraphCalls
+from threadcast.runtime.tuning.guard import Guard, Side, Verdict
+
+_AWAITED = 4
+"""Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
+
+
+class CompiledCall:
+    """A callable that does what `eager` does, with gradients: by `graphs`, or by `eager` itself.
+
+    AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
+    once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
+    in both ways, and the faster is kept. The backward pass counts, what the caller does between does not. May be
+    called from several threads.
+    """
+
+    def __init__(
+        self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
+        self._guard: Guard | None = None
+        self._lock = RLock()
+        self._awaited: deque[_Sample] = deque()
+        self._runs: Callable[..., Any] | None = None
+        """What runs all further calls; None until that is known."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._runs is not None:
+            return self._runs(*arguments)
+        with self._lock:
+            side = self._next_side()
+        if side is None:
+            return self._graphs(*arguments)
+        sample = _Sample(self, side, self._clock())
+        result = (self._eager if side == "default" else self._graphs)(*arguments)
+        sample.forward_s = self._clock() - sample.started_s
+        with self._lock:
+            if sample.waits_for_backward(result):
+                self._awaited.append(sample)
+                while len(self._awaited) > _AWAITED:
+                    self._observe(self._awaited.popleft(), 0.0)
+            else:
+                self._observe(sample, 0.0)
+        return result
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the graphs compare with eager PyTorch; None until that is known."""
+        return None if self._guard is None else self._guard.verdict
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it is still being found out what runs fastest."""
+        return self._runs is None
+
+    def _next_side(self) -> Side | None:
+        """Which side runs the next call; None while the graphs are still learning."""
+        if self._guard is None:
+            reports = [report for part in self._parts for report in part.reports]
+            if not reports or any(report.measuring for report in reports):
+                return None
+            self._guard = Guard()
+        return self._guard.next_runner()
+
+    def _observe(self, sample: _Sample, backward_s: float) -> None:
+        if self._guard is None or self._runs is not None or sample.side != self._guard.next_runner():
+            return
+        self._guard.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
+        verdict = self._guard.verdict
+        if verdict is not None:
+            self._runs = self._graphs if verdict.kept == "plan" else self._eager
+            self._awaited.clear()
+            if self._runs is self._eager:
+                for part in self._parts:
+                    part.leave(f"whole calls are as fast or faster in eager PyTorch ({verdict.gain:.2f})")
+
+    def backward_ended(self, sample: _Sample, backward_s: float) -> None:
+        """Take note of the seconds of a call's backward pass."""
+        with self._lock:
+            if sample in self._awaited:
+                self._awaited.remove(sample)
+                self._observe(sample, backward_s)
+
+
+class _Sample:
+    """The seconds of one call and of its backward pass."""
+
+    def __init__(self, call: CompiledCall, side: Side, started_s: float) -> None:
+        self._call, self.side, self.started_s = call, side, started_s
+        self.forward_s = 0.0
+        self._backward_s: float | None = None
+
+    def waits_for_backward(self, result: Any) -> bool:
+        """Return whether a backward pass of `result` may come; its begin and end are then noted."""
+        if not torch.is_grad_enabled():
+            return False
+        node = next((value.grad_fn for value in _tensors(result) if value.grad_fn is not None), None)
+        if node is None:
+            return False
+        node.register_prehook(self._backward_begins)
+        return True
+
+    def _backward_begins(self, _: Any) -> None:
+        if self._backward_s is None:
+            self._backward_s = self._call._clock()
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        assert self._backward_s is not None
+        self._call.backward_ended(self, self._call._clock() - self._backward_s)
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    """The tensors of a graph's result: a tensor, or a flat list or tuple."""
+    for value in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(value, Tensor):
+            yield value
