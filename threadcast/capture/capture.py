@@ -175,18 +175,21 @@ def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedGraph(Captured):
-    """A captured graph that reads its arguments alone, as `capture_graph` returns it."""
+    """A captured graph that reads its arguments and weights alone, as `capture_graph` returns it."""
 
     apart: tuple[int, ...] = ()
     """Positions of results that the graph returns as tensors of their own, and a run as another result or argument."""
+    weights: int = 0
+    """Number of inputs that are weights; they are the first slots."""
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, flat, which must have the shapes, types and values of capture.
 
         The caller has checked that: looking at each of some hundred weights once more takes longer than a small graph.
         """
-        constants = range(len(arguments), len(self.program.inputs))
-        return [*arguments, *[self.held[slot] for slot in constants]]
+        weights = range(self.weights)
+        constants = range(len(arguments) + self.weights, len(self.program.inputs))
+        return [*[self.held[slot] for slot in weights], *arguments, *[self.held[slot] for slot in constants]]
 
     def finish(self, result: Any) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
@@ -214,10 +217,17 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
         return _capture(call, groups, inputs, Recorder(), settings=None, split=True, dynamic=dynamic)
 
 
-def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> CapturedGraph:
+def capture_graph(
+    graph: Callable[..., Any],
+    inputs: Sequence[Any],
+    *,
+    weights: Sequence[Tensor] | None = None,
+    phase: Phase = "forward",
+) -> CapturedGraph:
     """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
 
-    It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. CaptureError
+    It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. With
+    `weights`, `graph(weights, *inputs)` is captured, and the captured graph holds weights and inputs. CaptureError
     says why the graph cannot be captured, as where it writes to an input.
     """
     recorder = Recorder(fixed_offsets=True)  # of views that AOTAutograd makes of memory which inputs share
@@ -225,15 +235,16 @@ def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Ph
     given: list[Any] = []
     returned: list[Any] = []
 
-    def call(arguments: tuple[Any, ...]) -> Any:
+    def call(held: list[Tensor], arguments: tuple[Any, ...]) -> Any:
         with torch.no_grad():
-            result = graph(*arguments)
-        given.extend(arguments)
+            result = graph(*arguments) if weights is None else graph(held, *arguments)
+        given.extend([*held, *arguments])
         returned.extend(result)
         return result
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
-    captured = _capture(call, {}, examples, recorder, settings=None, split=True)
+    group = {f"weight {i}": weight for i, weight in enumerate(weights or ())}
+    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
@@ -244,7 +255,10 @@ def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Ph
         for i, ref in enumerate(outputs)
         if isinstance(ref, Ref) and first.setdefault(ref, returned[i]) is not returned[i]
     ]
-    return CapturedGraph(captured.graph, captured.program, captured.held, shapes, apart=tuple(apart))
+    return CapturedGraph(
+        captured.graph, captured.program, captured.held, shapes if weights is None else captured.arguments,
+        apart=tuple(apart), weights=len(group),
+    )  # fmt: skip
 
 
 def capture_training(

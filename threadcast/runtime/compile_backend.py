@@ -13,10 +13,11 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet
 
+from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._guards import CompileContext
+from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
 from threadcast.capture.fake_tensors import load_fake_tensors
@@ -75,10 +76,21 @@ def _compiled(
         return make_boxed_func(graph.forward)
     number, code = next(_numbers), CompileContext.current_compile_id()
     title = f"graph {number} of torch.compile ({code})"
-    calls = GraphCalls(graph, machine, options, number=number, title=title, role=role)
+    weights = _weights_of(graph) if role == "inference" else ()
+    calls = GraphCalls(graph, machine, options, number=number, title=title, role=role, weights=weights)
     _graphs.add(calls)
     parts.append(calls)
     return make_boxed_func(calls)
+
+
+def _weights_of(graph: GraphModule) -> Sequence[int]:
+    """The positions of inputs that are parameters and buffers of modules, by what Dynamo says of the graph."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return ()
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    tensors = {i for i, node in enumerate(inputs) if isinstance(node.meta.get("val"), Tensor)}
+    return [i for i in context.fw_metadata.static_input_indices if i in tensors]
 
 
 @lru_cache(maxsize=8)

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from threading import RLock
 from typing import Any, Literal
 
@@ -22,16 +23,18 @@ from threadcast.capture.program import Phase
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends.ways import LEAST_SHARE, installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.fallback import Fallback, why_not_captured
+from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import allowance, planner_for
+from threadcast.runtime.shared_learning import allowance, planner_for, search_slot
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
@@ -46,17 +49,20 @@ Role = Literal["inference", "forward", "backward"]
 class GraphCalls:
     """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
 
-    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. The
-    calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the graph does in PyTorch, with a
-    warning that says why. May be called from several threads, which wait for each other.
+    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. Those at
+    the positions `weights` are expected to be the same tensors in all calls (`FixedWeights`); where they are not, they
+    count as other inputs do. The calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the
+    graph does in PyTorch, with a warning that says why. May be called from several threads, which wait for each other.
     """
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
-        role: Role = "inference",
+        role: Role = "inference", weights: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.number, self.title = number, f"{title}, {role}"
         self._graph, self._role, self._options = graph.forward, role, options
+        self._module, self._weights = graph, tuple(weights) if options.freeze else ()
+        self._fixed: FixedWeights | None = None
         self._refused = _why_not_planned(graph)
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
@@ -107,7 +113,9 @@ class GraphCalls:
         reason = why_not_captured(())
         if reason is not None:
             return self._first_run(arguments) if _is_first_run() else self._fallen_back(reason, arguments)
-        kind = _kind_of(arguments)
+        fixed = self._fixed_for(arguments)
+        given = arguments if fixed is None else fixed.without(arguments)
+        kind = _kind_of(given, fixed is not None)
         found = self._found(kind)
         if found is None and self._short.wants(kind, further=len(self._table) > 0):
             began_s = time.perf_counter()
@@ -116,15 +124,16 @@ class GraphCalls:
             self._short.ran(kind, seconds)
             self._allowance.ran_eager(seconds)
             return result
-        runner = self._new(kind, arguments) if found is None else found
+        runner = self._new(kind, given, fixed) if found is None else found
         if isinstance(runner, Fallback):
             return self._fallen_back(runner.reason, arguments)
         every = self._options.verify_every
         self._calls += 1
         if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
-            return shadow_step(self._shadowed, runner, arguments, runner.captured, lambda: runner.ran)
+            shadowed = self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch)
+            return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
         try:
-            return runner(*arguments)
+            return runner(*given)
         except Exception as error:
             if any(map(is_random, runner.captured.program.nodes)):  # numbers have been drawn that cannot be put back
                 raise
@@ -158,10 +167,21 @@ class GraphCalls:
             return None
         return found if follows else _OTHER_CORES
 
-    def _new(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
-        """Find out what is to run calls of this kind."""
+    def _fixed_for(self, arguments: tuple[Any, ...]) -> FixedWeights | None:
+        """The weights that a call has in common with all before; None where there are none."""
+        if not self._weights:
+            return None
+        if self._fixed is None:
+            self._fixed = FixedWeights(self._module, self._weights, arguments)
+        elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
+            self._weights, self._fixed = (), None
+            self._table.close()
+        return self._fixed
+
+    def _new(self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback:
+        """Find out what is to run calls of this kind; with `fixed`, `arguments` are all others."""
         short = self._short.why_left_alone(kind)
-        runner = self._tuning(kind, arguments) if short is None else Fallback(short)
+        runner = self._tuning(kind, arguments, fixed) if short is None else Fallback(short)
         if short is not None:
             self._warned.add(short)  # nobody needs to do anything about it
         self._table.add(kind, runner)
@@ -169,12 +189,39 @@ class GraphCalls:
             self.cores.pass_to(runner.resize)
         return runner
 
-    def _tuning(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
+    def _tuning(self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback:
         phase: Phase = "backward" if self._role == "backward" else "forward"
         strange = self._refused or why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
+        options: dict[str, Any] = {
+            "call": (self._role, kind.arguments),
+            "fuse": self._options.fuse,
+            "store": self._feedback,
+            "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
+            "warm_up": WarmUp(self._allowance, eager_s=self._short.take(kind)),
+            "planner": planner_for(self.machine),
+            "title": self.title,
+        }
+        among = f"graph, fused: {self._options.fuse}"
         try:
+            if fixed is not None:
+                return Tuning(
+                    fixed.as_pytorch,
+                    partial(fixed.captured, arguments),
+                    fixed,
+                    fixed.formats(arguments),
+                    self.machine,
+                    plans=PlanStore(self._folder, self.machine, among=f"{among}, {installed()}"),
+                    backends=fixed.backends(
+                        len(self.machine),
+                        search_slot().fill,
+                        share=max(self._options.tuning_share, LEAST_SHARE),
+                        history=self._folder / "backends",
+                    ),
+                    checked=FunctionalShadow(fixed.as_given_by_pytorch),
+                    **options,
+                )
             captured = capture_graph(self._graph, arguments, phase=phase)
             return Tuning(
                 self._as_pytorch,
@@ -182,15 +229,9 @@ class GraphCalls:
                 self._format,
                 (MemoryFormat.AS_GIVEN,),
                 self.machine,
-                call=(self._role, kind.arguments),
-                plans=PlanStore(self._folder, self.machine, among=f"graph, fused: {self._options.fuse}"),
-                fuse=self._options.fuse,
+                plans=PlanStore(self._folder, self.machine, among=among),
                 checked=self._shadowed,
-                store=self._feedback,
-                like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
-                planner=planner_for(self.machine),
-                title=self.title,
+                **options,
             )
         except CaptureError as error:
             return Fallback(str(error))
@@ -241,8 +282,8 @@ def _described(error: Exception) -> str:
 _OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 
 
-def _kind_of(arguments: tuple[Any, ...]) -> CallKind:
-    """The kind of a call: shapes, types and strides of tensors, the values of all others.
+def _kind_of(arguments: tuple[Any, ...], fixed: bool) -> CallKind:
+    """The kind of a call: shapes, types and strides of tensors, the values of all others; without `fixed` weights.
 
     Nothing is written, so that tensors may share memory in whichever way.
     """
@@ -252,7 +293,7 @@ def _kind_of(arguments: tuple[Any, ...]) -> CallKind:
             for value in arguments
         ]
     )
-    return CallKind(described, None, None, torch.get_default_dtype())
+    return CallKind((described, fixed), None, None, torch.get_default_dtype())
 
 
 def _is_first_run() -> bool:

@@ -20,7 +20,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
-from threadcast.runtime.backends.ways import installed
+from threadcast.runtime.backends.ways import LEAST_SHARE, installed
 from threadcast.runtime.batch_loss import BatchLoss
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
@@ -33,8 +33,6 @@ from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.memory import keep_freed_memory
 from threadcast.threads.this_process import this_process
 
-LEAST_SHARE = 0.01
-"""Least share of a core that the search for backends gets; it is at work only with `backends`."""
 EXAMPLE_S = 2.0
 """Seconds for which `optimize` learns from an example before it returns. A convention."""
 
