@@ -4,36 +4,35 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
-from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
-from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.case_gaussian import LEAST_VARIANCE, CaseGaussian, expected_regret
+from threadcast.models.case_gaussian import expected_regret
 from threadcast.models.correction import Forecast
-from threadcast.models.curve_learning import MIN_OPS, NOISE, learn, some_of_each_machine
+from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
-from threadcast.models.intervals import NORMAL_95
+from threadcast.models.joint_process import JointProcess
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.machine_transfer import MOST_SAMPLES, MachineTransfer, Sampled
+from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
-from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.measured import by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape
-from threadcast.models.sample_noise import SampleNoise
-from threadcast.models.sampling import evenly_spread
-from threadcast.models.smooth_curves import smooth_log_seconds
+from threadcast.models.prior import Prior
 
 SCHEMA, OLDER_SCHEMA = "threadcast.learned_curve/3", "threadcast.learned_curve/2"
 
@@ -50,12 +49,12 @@ DOUBTED = 0.5
 class LearnedCurve(BatchModel):
     """Forecasts whole curves from none to a few samples of the op.
 
-    Without samples it uses boosted trees over `static_features`. For machines that it has not learned from they give
-    smooth curves (`smooth_curves`) with wide intervals, which `adapted` narrows by what was measured there. For a
-    machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of ops (`op_process`); the
-    weights of the two follow from the errors of each out of fold. Each sample narrows the whole curve, according to how
-    the residuals of the training ops vary together over cases. Where many ops were learned from, trees over how a
-    thread count divides an op correct the result (`correction`).
+    Without samples it uses boosted trees over `static_features`. On machines that it has not learned from, a joint
+    process forecasts and proposes, with the trees' smooth curves as its prior, and learns from what `adapted` is given.
+    For a machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of ops
+    (`op_process`); the weights of the two follow from the errors of each out of fold. Each sample narrows the whole
+    curve, according to how the residuals of the training ops vary together over cases. Where many ops were learned
+    from, trees over how a thread count divides an op correct the result (`correction`).
 
     It proposes at most `samples` cases, the most informative first, weighted by the probability of being the best, and
     stops once its choice is expected to cost at most `enough` (a share of the best case's time; 0: never stop early).
@@ -90,13 +89,10 @@ class LearnedCurve(BatchModel):
         self._features = 0
         self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
-        self._smooth = True
-        """Whether forecasts of unknown machines are smooth; models that were stored before they were forecast as they
-        did."""
-        self._transfer, self._noise = MachineTransfer(), NOISE
-        """What is assumed of unknown machines: errors of the trees' forecasts, and the variance of a sample's log."""
-        self._measured_there: dict[str, dict[str, Sampled]] = {}
-        """By machine and op, how far forecasts were off where the model was adapted to measurements."""
+        self._transfer = MachineTransfer()
+        """What is assumed of unknown machines: how far the trees' forecasts are off."""
+        self._unknown = JointProcess()
+        """Forecasts unknown machines by the trees, and by what the model was adapted to."""
         self._last_base: tuple[tuple[str, float, float, str], Floats] | None = None
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
@@ -109,8 +105,7 @@ class LearnedCurve(BatchModel):
         (op,) = self._op_features.translated([op])
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
-            spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
-            return next((case for case in spread if case not in measured_at), None)
+            return self._on_unknown(machine).propose(op, observed, machine) if self.samples else None
         allowed = [i for i, case in enumerate(learned.cases) if case not in measured_at]
         if not allowed:
             return None
@@ -133,6 +128,15 @@ class LearnedCurve(BatchModel):
                 return None
             weights = (1 - DECISION) / len(weights) + DECISION * likely
         return learned.cases[learned.gaussian.most_informative(left, allowed, weights)]
+
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
+        """As `propose`; on a machine that was not learned from, one of `cases`."""
+        if not self.adapts_to(machine):
+            return self.propose(op, observed, machine)
+        (op,) = self._op_features.translated([op])
+        return self._on_unknown(machine).propose_among(op, observed, machine, cases) if self.samples else None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
@@ -162,12 +166,9 @@ class LearnedCurve(BatchModel):
                 own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
             )
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
-        self._op_features, self._last_base, self._measured_there = op_features, None, {}
-        self.notes = tuple(notes)
-        if machines:
-            self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
+        self._op_features, self._last_base, self.notes = op_features, None, tuple(notes)
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
-        self._smooth = True
+        self._unknown = JointProcess(prior=Prior(trees, self._features, self._transfer), seed=self.shape.seed)
         return self
 
     def adapts_to(self, machine: Machine) -> bool:
@@ -179,17 +180,19 @@ class LearnedCurve(BatchModel):
         measurements of any ops there have in common; measurements of other machines tell nothing."""
         if not any(self.adapts_to(measured.machine) for measured in measurements):
             return self
-        by_machine: dict[Machine, list[MeasuredOp]] = {}
-        for entry in group(measurements):
-            if self.adapts_to(entry.machine) and entry.defect is None:
-                by_machine.setdefault(entry.machine, []).append(entry)
         found = copy(self)
-        found._measured_there = self._measured_there | {
-            machine.fingerprint: self._sampled([e.op for e in some], [e.by_case for e in some], machine)
-            for machine, entries in by_machine.items()
-            for some in [entries[-MOST_SAMPLES:]]
-        }
+        found._unknown = self._unknown.adapted([m for m in self._translated(measurements) if self.adapts_to(m.machine)])
         return found
+
+    def distributions(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
+    ) -> Iterable[tuple[Floats, Floats]]:
+        """For each op log seconds (n_cases,) at the machine's cases, and their covariance (n_cases, n_cases)."""
+        if self.adapts_to(machine):
+            return self._on_unknown(machine, observed).distributions(
+                self._op_features.translated(ops), observed, machine
+            )
+        return super().distributions(ops, observed, machine)
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -201,9 +204,12 @@ class LearnedCurve(BatchModel):
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
+        learned = self._machines.get(machine.fingerprint)
+        if learned is None:
+            process, ops = self._on_unknown(machine, observed), self._op_features.translated(ops)
+            return replace(process.predict_many(ops, observed, cases, machine=machine), model=self.name)
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(measured_at) for measured_at in known]
-        learned = self._machines.get(machine.fingerprint) or self._unknown(ops, known, tuple(cases), machine)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) == len(ops):
             return with_measured(self._curves(ops, known, cases, learned, machine), knots)
@@ -268,7 +274,8 @@ class LearnedCurve(BatchModel):
         """(n_ops, n_cases) log seconds without samples, computed by `jobs` threads."""
 
         def by_trees(some: Sequence[Op]) -> Floats:
-            return self._by_trees(some, machine, learned.cases)
+            assert self._trees is not None
+            return self._trees.log_seconds(some, machine, learned.cases)
 
         asked = (ops[0].key, ops[0].flops, ops[0].bytes_moved, machine.fingerprint)
         last = self._last_base
@@ -279,13 +286,6 @@ class LearnedCurve(BatchModel):
         if alone:
             self._last_base = asked, found
         return found
-
-    def _by_trees(self, ops: Sequence[Op], machine: Machine, cases: tuple[Case, ...]) -> Floats:
-        """(n_ops, n_cases) log seconds by the trees alone: smooth curves where they do not know the machine."""
-        assert self._trees is not None
-        if self._smooth and machine.fingerprint not in self._trees.limits.known:
-            return smooth_log_seconds(self._trees, ops, machine, cases)
-        return self._trees.log_seconds(ops, machine, cases)
 
     def _doubted(
         self, op: Op, measured_at: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine
@@ -298,45 +298,19 @@ class LearnedCurve(BatchModel):
         _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
-    def _unknown(
-        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: tuple[Case, ...], machine: Machine
-    ) -> MachineCurves:
-        """The curves that are assumed for a machine that was not learned from.
+    def _on_unknown(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:
+        """What forecasts ops on a machine that was not learned from. What was `observed` of several ops there tells of
+        all others, unless the model was adapted to that machine."""
+        process = copy(self._unknown)
+        process.samples, process.enough = max(self.samples, 1), self.enough
+        if process.adapts_to(machine) and sum(map(bool, observed)) > 1:
+            process = process.adapted(self._translated(chain.from_iterable(observed)))
+        return process
 
-        What the samples of the ops, and of those that the model was adapted to, have in common shifts the forecasts of
-        all ops, and narrows their intervals.
-        """
-        assert self._trees is not None
-        every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
-        log_threads = np.log([case.threads for case in every])
-        sampled = dict(self._measured_there.get(machine.fingerprint, {}))
-        once = {op.key: row for row, op in enumerate(ops)}
-        some = [row for row in once.values() if known[row]]
-        if some:
-            sampled |= self._sampled([ops[row] for row in some], [known[row] for row in some], machine)
-        transfer = self._transfer.of_smooth() if self._smooth else self._transfer
-        mean, left = transfer.shift(log_threads, list(sampled.values()))
-        covariance = left + transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
-        gaussian = CaseGaussian(mean, covariance, np.full(len(every), self._noise))
-        bound = np.full(self.samples + 1, NORMAL_95)
-        scales = dict.fromkeys((op.kind for op in ops), 1.0)
-        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound, scales)
-
-    def _sampled(
-        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], machine: Machine
-    ) -> dict[str, Sampled]:
-        """By op key how far forecasts without samples are off on a machine that was not learned from."""
-        every = tuple(sorted({case for measured_at in known for case in measured_at}))
-        position = {case: i for i, case in enumerate(every)}
-        log_threads = np.log([case.threads for case in every])
-        found = {}
-        base = self._by_trees(self._op_features.translated(ops), machine, every)
-        for op, measured_at, forecast in zip(ops, known, base, strict=True):
-            at = [position[case] for case in measured_at]
-            logs = np.log([measured.seconds for measured in measured_at.values()])
-            counts = np.array([len(measured.samples) for measured in measured_at.values()])
-            found[op.key] = Sampled(log_threads[at], logs - forecast[at], self._noise / counts)
-        return found
+    def _translated(self, measurements: Iterable[Measurement]) -> list[Measurement]:
+        measurements = list(measurements)
+        ops = self._op_features.translated([measured.op for measured in measurements])
+        return [replace(measured, op=op) for measured, op in zip(measurements, ops, strict=True)]
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
@@ -355,7 +329,7 @@ class LearnedCurve(BatchModel):
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
-            "transfer": self._transfer.to_json(), "noise": self._noise, "smooth": self._smooth,
+            "transfer": self._transfer.to_json(),
             "limits": self._trees.limits.to_json() if self._trees else [],
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
@@ -377,14 +351,8 @@ class LearnedCurve(BatchModel):
             )  # fmt: skip
             loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
             limits = MachineLimits.from_json(None if older else document["limits"])
-            if older:
-                loaded._noise = finite(document["residuals"][2], pointer="/residuals/2")
-            else:
+            if not older:
                 loaded._transfer = MachineTransfer.from_json(document["transfer"])
-                loaded._noise = finite(document["noise"], pointer="/noise")
-            loaded._smooth = member(document, "smooth", bool, default=False)
-            if not loaded._noise > 0:
-                raise ArtefactError("model.json has a variance that is not above 0")
             if "op_features" in document:
                 loaded._op_features = OpFeatures.from_json(document["op_features"])
             names = loaded._op_features.names
@@ -396,5 +364,7 @@ class LearnedCurve(BatchModel):
             loaded._trees = PointTrees("xgboost", loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
+            prior = Prior(loaded._trees, loaded._features, loaded._transfer)
+            loaded._unknown = JointProcess(prior=prior, seed=loaded.shape.seed)
         self.__dict__.update(loaded.__dict__)
         return self

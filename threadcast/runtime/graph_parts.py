@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import SymBool, SymInt, Tensor
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
@@ -90,9 +90,9 @@ def _why_refused(node: Node) -> str | None:
         return None
     if isinstance(node.target, HigherOrderOperator):
         return f"{node.target} calls graphs or functions of its own"
-    if isinstance(node.target, OpOverload) and torch.Tag.dynamic_output_shape in node.target.tags:
-        return f"{node.target} has results whose sizes depend on values"
-    if any(_varies(other.meta.get("val")) for other in (node, *node.all_input_nodes)):
+    if _varies(node.meta.get("val")):
+        return f"{node.target} has results whose sizes or integers depend on values"
+    if any(_varies(other.meta.get("val")) for other in node.all_input_nodes):
         return "operators on sizes or integers that depend on values"
     return None
 

@@ -146,7 +146,7 @@ def test_values_are_dropped_after_the_last_part_that_needs_them() -> None:
     def function(x: Tensor, y: Tensor) -> Any:
         return [torch.nonzero(x @ y), x, None]
 
-    graph = make_fx(function)(square(0), square(1))
+    graph = make_fx(function, tracing_mode="symbolic")(square(0), square(1))
     divided = parts_of(graph)
     assert [part.refused is None for part in divided] == [True, False]
     run = PartsInTurn(graph, divided, [part.graph.forward for part in divided])
