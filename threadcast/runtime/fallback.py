@@ -21,6 +21,10 @@ class Fallback:
     reason: str
 
 
+class UpdateApart(Exception):
+    """Raised before a training step begins: the optimizer's own `step` must run, after a graph of the gradients."""
+
+
 class FirstCall:
     """PyTorch's default runs this one call; whether such calls can be captured is known only after it."""
 
