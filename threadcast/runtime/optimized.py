@@ -50,8 +50,8 @@ _logger = logging.getLogger("threadcast")
 
 
 ALONE, SHORT_ALONE = 20, 500
-"""Calls that are not looked at after one whose sizes vary and that PyTorch runs fastest, and after one that is too short
-to gain: a look takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report and not counted as steps."""
+"""Calls that are not looked at, after one whose sizes vary and that PyTorch runs fastest, and after one too short to
+gain: looking takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report, and not counted as steps."""
 
 
 class Optimized:
