@@ -8,6 +8,7 @@ hold up the backward pass, gradients of weights only their own update.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,9 +26,9 @@ from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
-from threadcast.capture.training_step import OTHERS, TrainingStep
+from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
-from threadcast.capture.values import Ref
+from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -57,12 +58,15 @@ class Captured:
     """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
+    _fresh: frozenset[str] = field(init=False)
+    """Those of `others` whose gradient is in memory of its own, which nothing else refers to after a run."""
 
     def __post_init__(self) -> None:
         nodes, inputs = self.program.nodes, self.program.inputs
         memory = memories(nodes, inputs)
         written = {memory[ref.slot] for node in nodes for ref in writes(node)}
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
+        object.__setattr__(self, "_fresh", _in_own_memory(self.program, memory) if self.others else frozenset())
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
@@ -92,7 +96,9 @@ class Captured:
         """
         for name, gradient in (result.pop(OTHERS, {}) if self.others else {}).items():
             parameter = self.others[name]
-            if parameter.grad is None:
+            if parameter.grad is None and name in self._fresh and _fills_memory_as(gradient, parameter):
+                parameter.grad = gradient
+            elif parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter).copy_(gradient)
             else:
                 parameter.grad += gradient
@@ -138,6 +144,23 @@ class Captured:
                     f"{example.dtype} of shape {tuple(example.shape)}; capture it again for this one"
                 )
         return tensors
+
+
+def _in_own_memory(program: Program, memory: Sequence[int]) -> frozenset[str]:
+    """Names of the gradients of `OTHERS` that share memory with no input and no other result."""
+    results = pytree.tree_unflatten(list(program.outputs), program.structure)
+    uses = Counter(memory[ref.slot] for ref in find_refs(program.outputs))
+    return frozenset(
+        name
+        for name, ref in results.get(OTHERS, {}).items()
+        if memory[ref.slot] >= len(program.inputs) and uses[memory[ref.slot]] == 1
+    )
+
+
+def _fills_memory_as(gradient: Tensor, parameter: Tensor) -> bool:
+    """Whether the gradient fills its memory, in the order in which the parameter fills its own."""
+    whole = gradient.untyped_storage().nbytes() == gradient.nbytes
+    return whole and gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
 
 
 def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None]) -> bool:
@@ -251,19 +274,47 @@ def capture_training(
 ) -> Captured:
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
-    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. It adds
-    to the `.grad` of parameters that require a gradient and are not the optimizer's.
+    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. The
+    rest is as `capture_step` says; leaves are counted from the inputs' first to the target's last.
+    """
+
+    def objective(model: nn.Module, inputs: tuple[Any, ...], target: Any) -> tuple[dict[str, Any], Tensor]:
+        outputs = model(*inputs)
+        value = loss(outputs, target)
+        return {"loss": value, "outputs": outputs}, value
+
+    data = tuple(inputs), target
+    return capture_step(
+        model, objective, optimizer, data, functions=(loss,), gradients=gradients, split=split, dynamic=dynamic
+    )
+
+
+def capture_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: Optimizer,
+    data: tuple[Any, ...],
+    *,
+    functions: Sequence[Callable[..., Any]] = (),
+    gradients: bool = False,
+    split: bool = True,
+    dynamic: Dynamic | None = None,
+) -> Captured:
+    """Capture one step: `objective(model, *data)`, the gradients of its second result, and the optimizer's update.
+
+    A run returns the first result of `objective`, a dictionary. It adds to the `.grad` of parameters that require a
+    gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     `split` divides an operator that computes several gradients into one op for each. `dynamic` is as that of
-    `capture_forward`; leaves are counted from the inputs' first to the target's last. CaptureError says why a step
-    cannot be captured; FirstStepMissing, which is one, says that PyTorch must run one step first.
+    `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured; OptimizerRefused,
+    which is one, that it is for the optimizer, and FirstStepMissing that PyTorch must run one step first.
     """
     check_supported(model)
-    check_function(loss)
+    for function in functions:
+        check_function(function)
     recorder = Recorder()
-    step = TrainingStep(model, loss, optimizer, recorder, gradients=gradients)
-    with step.module.left_alone(model, loss):
-        data = tuple(inputs), target
+    step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients)
+    with step.module.left_alone(model, *functions):
         captured = _capture(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic
         )  # fmt: skip

@@ -16,9 +16,14 @@ from threadcast.capture.unsupported import is_plain
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """PyTorch's default runs calls with these arguments. `reason` is a text for the user."""
+    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short."""
 
     reason: str
+    short: bool = False
+
+
+class UpdateApart(Exception):
+    """Raised before a training step begins: the optimizer's own `step` must run, after a graph of the gradients."""
 
 
 class FirstCall:
