@@ -84,9 +84,8 @@ def test_an_optimizer(name: str) -> None:
         step = make(model, cross_entropy, optimizer)
         return [step(*batch(seed)) for seed in range(2 * STEPS)], model, optimizer
 
-    if name == "Muon":  # computes in bfloat16, which rounds differences of the last bit up
-        pytest.skip("its orthogonalisation in bfloat16 magnifies the last bit of a gradient")
-    trains_as_eager(loop)
+    # Muon computes in bfloat16, where the last bit of a gradient may become one of bfloat16's
+    trains_as_eager(loop, within=1e-2 if name == "Muon" else 1e-8)
 
 
 def test_sparse_gradients_are_refused_aloud() -> None:
