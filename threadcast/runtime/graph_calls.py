@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
@@ -63,7 +62,6 @@ class GraphCalls:
         self._graph, self._role, self._options = graph.forward, role, options
         self._module, self._weights = graph, tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
-        self._refused = _why_not_planned(graph)
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
@@ -191,7 +189,7 @@ class GraphCalls:
 
     def _tuning(self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback:
         phase: Phase = "backward" if self._role == "backward" else "forward"
-        strange = self._refused or why_not_captured(_without_gradients(arguments))
+        strange = why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
         options: dict[str, Any] = {
@@ -265,13 +263,6 @@ class GraphCalls:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
         learning = sum(report.measuring for report in self.reports)
         return f"{self.title}: measuring" if learning else ""
-
-
-def _why_not_planned(graph: GraphModule) -> str | None:
-    """Why a graph can only run as PyTorch runs it; None where it may be captured."""
-    targets = (node.target for node in graph.graph.nodes)
-    found = next((target for target in targets if isinstance(target, HigherOrderOperator)), None)
-    return None if found is None else f"its operator {found} calls graphs or functions of its own"
 
 
 def _described(error: Exception) -> str:
