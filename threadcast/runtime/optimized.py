@@ -27,6 +27,7 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
@@ -135,6 +136,8 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
+        if most is not None:
+            core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._left_alone > 0 and self._glance(arguments) == self._alone:
