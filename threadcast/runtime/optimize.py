@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self, SupportsIndex
 
@@ -24,6 +25,7 @@ from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.traced_step import timeline_page
@@ -138,6 +140,15 @@ class OptimizedCall(_OptimizedModel):
             with torch.no_grad():
                 function(*args, **kwargs) if model is None else _Formatted(model, model_format)(args, kwargs)
 
+        def divide(backend: Backend) -> Callable[..., Any]:
+            compiled = torch.compile(function, backend=backend)
+
+            def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                with torch.no_grad():
+                    return compiled(*args, **kwargs)
+
+            return call
+
         self._title = f"inference of {_short_name(function)}"
         name = f"inference of {_described(function)}"
         among = installed() if backends else ""
@@ -153,6 +164,7 @@ class OptimizedCall(_OptimizedModel):
             backends=of_backends,
             among=among,
             most=most,
+            divide=divide,
         )
         this_process().steps.ask_learning(self._learning)
 
@@ -187,14 +199,17 @@ class OptimizedStep(_OptimizedModel):
         self, model: nn.Module, loss: Callable[[Any, Any], Tensor], optimizer: Optimizer, machine: Machine, *,
         most: int | None = None,
     ) -> None:  # fmt: skip
-        def default(*arguments: Any) -> Tensor:
+        def default(*arguments: Any, run: Callable[..., Any] = model) -> Tensor:
             *inputs, target = arguments
             optimizer.zero_grad(set_to_none=True)
-            value = loss(model(*inputs), target)
+            value = loss(run(*inputs), target)
             value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             return value.detach()
+
+        def divide(backend: Backend) -> Callable[..., Any]:
+            return partial(default, run=torch.compile(model, backend=backend))
 
         def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
             *inputs, target = arguments
@@ -211,7 +226,7 @@ class OptimizedStep(_OptimizedModel):
         name = f"training of {_described(model)} by {type(optimizer).__name__}"
         self._optimized = Optimized(
             shadowed, capture, machine, name=name, title=self._title, watched=(model, optimizer), functions=(loss,),
-            most=most,
+            most=most, divide=divide,
         )  # fmt: skip
         this_process().steps.ask_learning(self._learning)
 
@@ -238,8 +253,8 @@ def optimize(
     once the weights were written to. Write under `torch.no_grad()`: a write by way of `.data` or NumPy that changes few
     elements may be missed.
 
-    A call that cannot be captured (control flow that depends on data, hooks, unknown operators) runs in PyTorch as
-    before, with a warning that says why.
+    A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
+    PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans.
     """
     call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
