@@ -58,6 +58,12 @@ class Captured:
     """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
+    _held: list[Any] = field(init=False)
+    """By slot, what `held` has; None for what the caller gives."""
+    _given: tuple[tuple[int, bool], ...] = field(init=False)
+    """Slots of what the caller gives, in their order, each with whether that is a size."""
+    _fixed: tuple[int, ...] = field(init=False)
+    """Slots of arguments that are not tensors, and that must have the example's values."""
     _fresh: frozenset[str] = field(init=False)
     """Those of `others` whose gradient is in memory of its own, which nothing else refers to after a run."""
 
@@ -66,6 +72,12 @@ class Captured:
         memory = memories(nodes, inputs)
         written = {memory[ref.slot] for node in nodes for ref in writes(node)}
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
+        object.__setattr__(self, "_held", [self.held.get(slot) for slot in range(len(inputs))])
+        given = tuple((slot, one.role == "size") for slot, one in enumerate(inputs) if one.role in ("input", "size"))
+        object.__setattr__(self, "_given", given)
+        varying = {} if self.sizes is None else self.sizes.dims
+        fixed = ((slot, _fixed_number(one.name)) for slot, one in enumerate(inputs))
+        object.__setattr__(self, "_fixed", tuple(slot for slot, at in fixed if at is not None and at not in varying))
         object.__setattr__(self, "_fresh", _in_own_memory(self.program, memory) if self.others else frozenset())
 
     def bind(self, *arguments: Any) -> list[Any]:
@@ -81,11 +93,9 @@ class Captured:
         if self.settings is not None:
             self.settings.renew()
             self.settings.drop_gradients()
-        entries = enumerate(self.program.inputs)
-        inputs: list[Any] = [
-            next(tensors) if entry.role == "input" else next(sizes) if entry.role == "size" else self.held[slot]
-            for slot, entry in entries
-        ]
+        inputs = self._held.copy()
+        for slot, of_size in self._given:
+            inputs[slot] = next(sizes) if of_size else next(tensors)
         increment_version([inputs[slot] for slot in self.written])
         return inputs
 
@@ -127,11 +137,7 @@ class Captured:
         tensors = [value for value in leaves if isinstance(value, Tensor)]
         varying = {} if self.sizes is None else self.sizes.dims
         others = [value for i, value in enumerate(leaves) if not isinstance(value, Tensor) and i not in varying]
-        captured = [
-            self.held[slot]
-            for slot, entry in enumerate(self.program.inputs)
-            if entry.name.startswith(_FIXED_ARGUMENT) and int(entry.name.removeprefix(_FIXED_ARGUMENT)) not in varying
-        ]
+        captured = [self.held[slot] for slot in self._fixed]
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
         if list(map(repr, others)) != list(map(repr, captured)):  # 1 is not 1.0 or True, nor 0.0 -0.0
@@ -144,6 +150,11 @@ class Captured:
                     f"{example.dtype} of shape {tuple(example.shape)}; capture it again for this one"
                 )
         return tensors
+
+
+def _fixed_number(name: str) -> int | None:
+    """The number of the argument of which an input has the fixed value; None for other inputs."""
+    return int(name.removeprefix(_FIXED_ARGUMENT)) if name.startswith(_FIXED_ARGUMENT) else None
 
 
 def _in_own_memory(program: Program, memory: Sequence[int]) -> frozenset[str]:

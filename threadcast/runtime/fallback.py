@@ -16,9 +16,10 @@ from threadcast.capture.unsupported import is_plain
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """PyTorch's default runs calls with these arguments. `reason` is a text for the user."""
+    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short."""
 
     reason: str
+    short: bool = False
 
 
 class UpdateApart(Exception):

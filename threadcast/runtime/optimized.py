@@ -49,9 +49,9 @@ from threadcast.threads.this_process import this_process
 _logger = logging.getLogger("threadcast")
 
 
-ALONE = 20
-"""Calls after one whose sizes vary and that PyTorch runs fastest which are not looked at: that takes up to 0.2 ms, in
-which caches cool down too. They are in no report."""
+ALONE, SHORT_ALONE = 20, 500
+"""Calls that are not looked at, after one whose sizes vary and that PyTorch runs fastest, and after one too short to
+gain: looking takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report, and not counted as steps."""
 
 
 class Optimized:
@@ -136,10 +136,11 @@ class Optimized:
         )  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
-        with self._lock, self._counted():
-            if self._left_alone and _rough_kind(arguments) == self._alone:
+        if self._left_alone > 0 and _rough_kind(arguments) == self._alone:
+            with self._lock:
                 self._left_alone -= 1
                 return self._as_given(*arguments)
+        with self._lock, self._counted():
             found = self._last = self._found(arguments)
             if self._timed is not None:
                 return self._timed_eager(self._timed, arguments)
@@ -190,6 +191,8 @@ class Optimized:
             self._timed = kind
             return FIRST_CALL
         if found is not None:
+            if isinstance(found, Fallback) and found.short:
+                self._left_alone, self._alone = SHORT_ALONE, _rough_kind(arguments)
             return found
         further = len(self._table) > 0
         may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
@@ -199,7 +202,7 @@ class Optimized:
             self._timed = kind
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
-        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason)
+        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason, short=True)
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):

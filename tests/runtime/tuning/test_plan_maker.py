@@ -63,9 +63,12 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
         planner.close()
 
 
-@pytest.mark.parametrize(("known", "most", "compiles"), [(True, 0, True), (False, 10_000, False), (False, 0, True)])
+@pytest.mark.parametrize(
+    ("known", "small", "most", "compiles"),
+    [(True, 0, 0, True), (True, 1_000, 1_000, False), (False, 0, 10_000, False), (False, 0, 0, True)],
+)
 def test_loops_are_compiled_beside_steps_for_large_plans_alone(
-    planned_at_once: None, monkeypatch: pytest.MonkeyPatch, *, known: bool, most: int, compiles: bool
+    planned_at_once: None, monkeypatch: pytest.MonkeyPatch, *, known: bool, small: int, most: int, compiles: bool
 ) -> None:
     asked: list[bool] = []
 
@@ -76,6 +79,7 @@ def test_loops_are_compiled_beside_steps_for_large_plans_alone(
 
     monkeypatch.setattr(plan_maker, "ForecastingPlanner", Process)
     monkeypatch.setattr(plan_maker, "is_compiled", lambda: known)
+    monkeypatch.setattr(plan_maker, "SMALL", small)
     monkeypatch.setattr(plan_maker, "AS_PYTHON", most)
     graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
     planner = plan_maker.Planner(read_machine())

@@ -38,6 +38,9 @@ from threadcast.scheduler.policies import Problem
 PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
 
+SMALL = 1_000
+"""Largest number of ops times cores for which the planner's loops run as Python in any case: for 70 ops on 2 cores the
+first plan takes 0.4 s of a core, and 1.0 s where the process loads compiled loops. Plans took up to 1 % longer."""
 AS_PYTHON = 10_000
 """Largest number of ops times cores for which the planner's loops run as Python where they were never compiled on this
 machine: a plan then takes up to 2 s, and compiling 20 s of a core, which steps would lose."""
@@ -104,7 +107,8 @@ class Planner:
         """Begin a plan; one that has not been answered is given up."""
         if not self.free:
             self._end("another plan was asked for")
-        compiles = len(question.graph) * len(question.machine) > AS_PYTHON or is_compiled()
+        size = len(question.graph) * len(question.machine)
+        compiles = size > AS_PYTHON or (size > SMALL and is_compiled())
         if self._process is not None and (self.yields or (compiles and not self._process.compiles)):
             self._end("a new process takes over")
         if self._process is None:
