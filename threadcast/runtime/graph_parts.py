@@ -132,9 +132,9 @@ def _of_sizes(graph: GraphModule) -> set[Node]:
 def _part(graph: GraphModule, nodes: Sequence[Node], refused: str | None, of_sizes: set[Node]) -> GraphPart:
     own, made = set(nodes), Graph()
     copies: dict[Node, Node] = {}
-    inlined, inputs = [], []
-    for node in _needed(nodes, own, of_sizes):
-        (inlined if node.op == "get_attr" or node in of_sizes else inputs).append(node)
+    needed = _needed(nodes, own, of_sizes)
+    inlined = [node for node in needed if node.op == "get_attr" or node in of_sizes]
+    inputs = [node for node in needed if node not in inlined]
     for node in inputs:
         copies[node] = made.placeholder(node.name)
         copies[node].meta = dict(node.meta)
