@@ -15,6 +15,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
 	touch $@
 
 demo: $(READY)
@@ -90,9 +91,9 @@ bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES),--write)
 
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
-# prints those on ADSALA's curves.
+# prints those on ADSALA's curves. RIVALS=learned_curve measures the rows of one way to decide again.
 bench-profiling: $(READY)
-	$(BIN)/python benchmarks/profiling.py $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
+	$(BIN)/python benchmarks/profiling.py --seeds 2 $(if $(RIVALS),--rivals $(RIVALS)) $(if $(CURVES),--curves $(CURVES) --only sgemm+sdot,--write)
 
 # Forecasts for machines that nobody measured, from the prior that the package ships: docs/new-machine-tables.md and its
 # picture. CURVES=folder prints those on ADSALA's curves. PRIOR=--store learns the prior again and puts it into the package.

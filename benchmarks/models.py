@@ -136,7 +136,9 @@ def curve_models() -> Models:
 class AtEnds(LearnedCurve):
     """A learned curve that is given the times at `NCNN_SAMPLES` and at the machine's largest thread count."""
 
-    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
         """The next of these."""
         wanted = [Case(count) for count in (*NCNN_SAMPLES, len(machine)) if count <= len(machine)]
         seen = {measurement.case for measurement in observed}

@@ -16,12 +16,14 @@ from torch.optim import Optimizer
 from tests.databases.cases import Call, Case, Training, loss_of
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward, capture_training
+from threadcast.capture.optimizers import NoUpdate, OptimizerRefused
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.parameter_update import ParameterUpdate
 from threadcast.runtime.verification.differences import Difference
 from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves
 
@@ -81,25 +83,46 @@ class Judge:
         def steps(engine: _Making) -> Iterator[Difference | None]:
             model, inputs = _fresh(case, training)
             optimizer = training.optimizer(list(model.parameters()))
-            captured = capture_training(model, loss_of, optimizer, tuple(inputs), None)
+            update = ParameterUpdate(model=model, optimizer=optimizer)
+            try:
+                if not update.is_plain:
+                    raise OptimizerRefused("its step computes gradients several times")
+                captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
+            except OptimizerRefused:
+                captured, whole = capture_training(model, loss_of, NoUpdate(), tuple(inputs), None), False
 
-            def eager(*given: Any) -> Tensor:
-                optimizer.zero_grad()
+            def gradients(*given: Any) -> Tensor:
                 loss = loss_of(model(*given), None)
                 loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                optimizer.zero_grad()
                 return loss.detach()
 
+            def eager(*given: Any) -> Tensor:
+                return update.step(lambda: gradients(*given)) if whole else gradients(*given)
+
             def run(*given: Any) -> Tensor:
-                loss: Tensor = made.run(captured.bind(given, None))["loss"]
+                loss: Tensor = captured.finish(made.run(captured.bind(given, None)))["loss"]
                 return loss
 
-            shadowed = Shadowed(eager, eager, model, optimizer, lambda loss: {"loss": loss})
+            def one_step() -> Iterator[Difference | None]:
+                if whole:
+                    yield checked_step(shadowed, run, inputs, captured)[1]
+                    return
+                found: list[Difference | None] = []
+
+                def checked() -> Tensor:
+                    loss, difference = checked_step(shadowed, run, inputs, captured)
+                    found.append(difference)
+                    return loss
+
+                update.step(checked)
+                yield from found
+
+            held = optimizer if whole else NoUpdate()
+            shadowed = Shadowed(eager, eager, model, held, lambda loss: {"loss": loss})
             with engine(captured) as made:
                 torch.manual_seed(case.seed)
                 for _ in range(random.Random(case.seed).randint(3, 6)):
-                    yield checked_step(shadowed, run, inputs, captured)[1]
+                    yield from one_step()
             yield self._state_besides(case, training, optimizer)
 
         return self._judged(case, steps)
@@ -124,8 +147,13 @@ class Judge:
         """State that the optimizer has after planned steps and has not after eager ones."""
         model, inputs = _fresh(case, training)
         eager = training.optimizer(list(model.parameters()))
-        loss_of(model(*inputs), None).backward()  # type: ignore[no-untyped-call]
-        eager.step()
+
+        def gradients() -> Tensor:
+            loss = loss_of(model(*inputs), None)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        ParameterUpdate(model=model, optimizer=eager).step(gradients)
         wanted, found = eager.state_dict()["state"], optimizer.state_dict()["state"]
         strange = next((i for i in found if found[i].keys() != wanted.get(i, {}).keys()), None)
         if strange is None:

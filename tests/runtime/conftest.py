@@ -54,7 +54,7 @@ def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits until it is known how long PyTorch takes."""
-    monkeypatch.setattr(warm_up, "EAGER_STEPS", 0)
+    monkeypatch.setattr(warm_up, "are_steady", lambda _: True)
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +94,13 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def __init__(self, *, cpus: Collection[int]) -> None:
+    def __init__(self, *, cpus: Collection[int], compiles: bool) -> None:
         """Nothing to start."""
+        self.compiles = compiles
+
+    def lower_priority(self) -> bool:
+        """As that of a process, whose priority can be lowered."""
+        return True
 
     def ask_forecast(self, question: Question) -> None:
         """Begin with another problem."""

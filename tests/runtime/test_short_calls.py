@@ -68,3 +68,26 @@ def test_kinds_that_never_come_again_are_forgotten() -> None:
         short.ran(number, 1.0)
     assert short.wants(0, further=True)
     assert not short.wants(1, further=True)
+
+
+def test_most_calls_that_are_too_short_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e6")
+    layer = torch.nn.Linear(3, 2).eval()
+    few, many = torch.randn(1, 3), torch.randn(4, 3)
+    with closing(threadcast.optimize(layer)) as call, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(TIMED + 2):
+            call(few)
+        looked = call._optimized._watch.observe
+        looks: list[None] = []
+        monkeypatch.setattr(call._optimized._watch, "observe", lambda: [looks.append(None), looked()][1])
+        with torch.no_grad():
+            for _ in range(50):
+                assert torch.equal(call(few), layer(few))
+            assert not looks
+            layer.weight.mul_(2)
+            assert torch.equal(call(few), layer(few))
+            layer.weight = torch.nn.Parameter(torch.ones(2, 3))
+            assert torch.equal(call(few), layer(few)), "as in PyTorch, whatever the model has become"
+            assert torch.equal(call(many), layer(many))
+        assert looks, "calls of another kind are looked at"

@@ -18,7 +18,7 @@ from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.runtime import optimize as optimize_file
 from threadcast.runtime.backends import weight_versions
-from threadcast.runtime.backends.weight_versions import WeightVersions
+from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
@@ -94,7 +94,7 @@ def test_writes_are_found(write: Callable[[Any], Any], native: bool, monkeypatch
     library = native_library() if native else None
     monkeypatch.setattr(weight_versions, "loaded_library", lambda: library)
     model = network().eval()
-    versions = WeightVersions(capture_forward(model, numbers(0)[0]))
+    versions = WeightVersions(held_tensors(capture_forward(model, numbers(0)[0])))
     with torch.no_grad():
         model(numbers(0)[0])
     assert versions.unchanged()
@@ -104,7 +104,7 @@ def test_writes_are_found(write: Callable[[Any], Any], native: bool, monkeypatch
 
 def test_another_memory_format_is_no_write() -> None:
     model = nn.Conv2d(3, 4, 3)
-    versions = WeightVersions(capture_forward(model, torch.ones(1, 3, 5, 5)))
+    versions = WeightVersions(held_tensors(capture_forward(model, torch.ones(1, 3, 5, 5))))
     model.weight.data = model.weight.detach().contiguous(memory_format=torch.channels_last)
     assert versions.unchanged()
     model.weight.data.add_(1)
@@ -134,7 +134,7 @@ class Scattered(nn.Module):
 @pytest.mark.parametrize("place", Scattered().places)
 def test_writes_to_other_tensors_that_a_module_reads_are_found(place: str) -> None:
     model = Scattered()
-    versions = WeightVersions(capture_forward(model, torch.ones(2, 6)))
+    versions = WeightVersions(held_tensors(capture_forward(model, torch.ones(2, 6))))
     assert versions.unchanged()
     model.places[place].mul_(1.5)
     assert not versions.unchanged()
@@ -154,7 +154,7 @@ def test_a_captured_training_step_counts_as_a_write(optimizer: Callable[[Any], t
 def test_a_captured_call_that_writes_nothing_counts_none_and_one_that_writes_to_an_argument_does() -> None:
     model, (x, _) = network().eval(), numbers(0)
     captured = capture_forward(model, x)
-    versions = WeightVersions(captured)
+    versions = WeightVersions(held_tensors(captured))
     captured.run()
     assert versions.unchanged()
     captured = capture_forward(lambda given: given.add_(1), x)
@@ -165,7 +165,7 @@ def test_a_captured_call_that_writes_nothing_counts_none_and_one_that_writes_to_
 
 def test_copied_weights_are_stale_when_a_plan_trains_them() -> None:
     model, (x, y) = network(), numbers(0)
-    versions = WeightVersions(capture_forward(model, x))
+    versions = WeightVersions(held_tensors(capture_forward(model, x)))
     step = capture_training(model, mse_loss, torch.optim.Adam(model.parameters()), (x,), y)
     assert versions.unchanged()
     step.run()
@@ -198,7 +198,7 @@ class _CopyingBackend:
                 answers[id(x)] = frozen(x)
             return answers[id(x)]
 
-        return Contender(backend("copy"), run, WeightVersions(self._captured).unchanged)
+        return Contender(backend("copy"), run, WeightVersions(held_tensors(self._captured)).unchanged)
 
     def wait(self, _: float) -> None:
         """Nothing to wait for."""

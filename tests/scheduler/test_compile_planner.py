@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from threadcast.scheduler.compile_planner import compile_planner, is_compiled
 
 PROGRAM = """
 from importlib import import_module
@@ -46,6 +49,16 @@ plan(grouped, budget_s=0.5)
 after = {name: loop.signatures for name, loop in loops.items()}
 assert after == before, {name: known for name, known in after.items() if known != before[name]}
 """
+
+
+def test_it_is_known_whether_the_loops_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert not is_compiled()
+    subprocess.run([sys.executable, "-m", compile_planner.__module__], check=True)
+    assert is_compiled()
+    monkeypatch.setattr("sys.version", "another Python")
+    assert not is_compiled()
 
 
 def test_no_plan_compiles_more() -> None:

@@ -50,6 +50,26 @@ def test_its_plan_is_the_planners(process: PlannerProcess, problem: Problem) -> 
     check_schedule(problem.graph, plan, machine=problem.machine)
 
 
+def test_without_compiling_a_plan_is_the_same_and_comes_at_once(problem: Problem) -> None:
+    found = []
+    for compiles in (True, False):
+        with closing(PlannerProcess(compiles=compiles)) as process:
+            process.ask(problem)
+            found.append(process.result(LONG_S))
+            mapped = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
+            assert ("llvmlite" in mapped) == (compiles and find_spec("numba") is not None)
+    assert found[0] == found[1]
+
+
+def test_a_process_of_lower_priority_still_answers(problem: Problem) -> None:
+    with closing(PlannerProcess()) as process:
+        assert process.lower_priority()
+        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+        process.ask(problem, policy="fifo")
+        assert process.result(LONG_S) is not None
+    assert not process.lower_priority(), "it has ended"
+
+
 def test_one_process_makes_one_plan_after_the_other(process: PlannerProcess, problem: Problem) -> None:
     for policy in ("fifo", "sequential"):
         process.ask(problem, policy=policy)

@@ -8,6 +8,7 @@ hold up the backward pass, gradients of weights only their own update.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,9 +26,9 @@ from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
-from threadcast.capture.training_step import OTHERS, TrainingStep
+from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
 from threadcast.capture.unsupported import check_function, check_supported
-from threadcast.capture.values import Ref
+from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -57,12 +58,27 @@ class Captured:
     """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
+    _held: list[Any] = field(init=False)
+    """By slot, what `held` has; None for what the caller gives."""
+    _given: tuple[tuple[int, bool], ...] = field(init=False)
+    """Slots of what the caller gives, in their order, each with whether that is a size."""
+    _fixed: tuple[int, ...] = field(init=False)
+    """Slots of arguments that are not tensors, and that must have the example's values."""
+    _fresh: frozenset[str] = field(init=False)
+    """Those of `others` whose gradient is in memory of its own, which nothing else refers to after a run."""
 
     def __post_init__(self) -> None:
         nodes, inputs = self.program.nodes, self.program.inputs
         memory = memories(nodes, inputs)
         written = {memory[ref.slot] for node in nodes for ref in writes(node)}
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
+        object.__setattr__(self, "_held", [self.held.get(slot) for slot in range(len(inputs))])
+        given = tuple((slot, one.role == "size") for slot, one in enumerate(inputs) if one.role in ("input", "size"))
+        object.__setattr__(self, "_given", given)
+        varying = {} if self.sizes is None else self.sizes.dims
+        fixed = ((slot, _fixed_number(one.name)) for slot, one in enumerate(inputs))
+        object.__setattr__(self, "_fixed", tuple(slot for slot, at in fixed if at is not None and at not in varying))
+        object.__setattr__(self, "_fresh", _in_own_memory(self.program, memory) if self.others else frozenset())
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
@@ -77,11 +93,9 @@ class Captured:
         if self.settings is not None:
             self.settings.renew()
             self.settings.drop_gradients()
-        entries = enumerate(self.program.inputs)
-        inputs: list[Any] = [
-            next(tensors) if entry.role == "input" else next(sizes) if entry.role == "size" else self.held[slot]
-            for slot, entry in entries
-        ]
+        inputs = self._held.copy()
+        for slot, of_size in self._given:
+            inputs[slot] = next(sizes) if of_size else next(tensors)
         increment_version([inputs[slot] for slot in self.written])
         return inputs
 
@@ -92,7 +106,9 @@ class Captured:
         """
         for name, gradient in (result.pop(OTHERS, {}) if self.others else {}).items():
             parameter = self.others[name]
-            if parameter.grad is None:
+            if parameter.grad is None and name in self._fresh and _fills_memory_as(gradient, parameter):
+                parameter.grad = gradient
+            elif parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter).copy_(gradient)
             else:
                 parameter.grad += gradient
@@ -121,11 +137,7 @@ class Captured:
         tensors = [value for value in leaves if isinstance(value, Tensor)]
         varying = {} if self.sizes is None else self.sizes.dims
         others = [value for i, value in enumerate(leaves) if not isinstance(value, Tensor) and i not in varying]
-        captured = [
-            self.held[slot]
-            for slot, entry in enumerate(self.program.inputs)
-            if entry.name.startswith(_FIXED_ARGUMENT) and int(entry.name.removeprefix(_FIXED_ARGUMENT)) not in varying
-        ]
+        captured = [self.held[slot] for slot in self._fixed]
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
         if list(map(repr, others)) != list(map(repr, captured)):  # 1 is not 1.0 or True, nor 0.0 -0.0
@@ -140,6 +152,28 @@ class Captured:
         return tensors
 
 
+def _fixed_number(name: str) -> int | None:
+    """The number of the argument of which an input has the fixed value; None for other inputs."""
+    return int(name.removeprefix(_FIXED_ARGUMENT)) if name.startswith(_FIXED_ARGUMENT) else None
+
+
+def _in_own_memory(program: Program, memory: Sequence[int]) -> frozenset[str]:
+    """Names of the gradients of `OTHERS` that share memory with no input and no other result."""
+    results = pytree.tree_unflatten(list(program.outputs), program.structure)
+    uses = Counter(memory[ref.slot] for ref in find_refs(program.outputs))
+    return frozenset(
+        name
+        for name, ref in results.get(OTHERS, {}).items()
+        if memory[ref.slot] >= len(program.inputs) and uses[memory[ref.slot]] == 1
+    )
+
+
+def _fills_memory_as(gradient: Tensor, parameter: Tensor) -> bool:
+    """Whether the gradient fills its memory, in the order in which the parameter fills its own."""
+    whole = gradient.untyped_storage().nbytes() == gradient.nbytes
+    return whole and gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
+
+
 def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None]) -> bool:
     """Whether two tensors have the same shape but for the dimensions of `varying`, in which both are contiguous."""
     if not varying:
@@ -152,18 +186,24 @@ def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedGraph(Captured):
-    """A captured graph that reads its arguments alone, as `capture_graph` returns it."""
+    """A captured graph that reads its arguments and weights alone, as `capture_graph` returns it."""
 
     apart: tuple[int, ...] = ()
     """Positions of results that the graph returns as tensors of their own, and a run as another result or argument."""
+    weights: int = 0
+    """Number of inputs that are weights; they are the first slots."""
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, flat, which must have the shapes, types and values of capture.
 
         The caller has checked that: looking at each of some hundred weights once more takes longer than a small graph.
         """
-        constants = range(len(arguments), len(self.program.inputs))
-        return [*arguments, *[self.held[slot] for slot in constants]]
+        slots, sizes = range(len(self.program.inputs)), iter(self._sizes_of(arguments))
+        others = [
+            next(sizes) if self.program.inputs[slot].role == "size" else self.held[slot]
+            for slot in slots[self.weights + len(arguments) :]
+        ]
+        return [*[self.held[slot] for slot in slots[: self.weights]], *arguments, *others]
 
     def finish(self, result: Any) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
@@ -191,26 +231,35 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
         return _capture(call, groups, inputs, Recorder(), settings=None, split=True, dynamic=dynamic)
 
 
-def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Phase = "forward") -> CapturedGraph:
+def capture_graph(
+    graph: Callable[..., Any],
+    inputs: Sequence[Any],
+    *,
+    weights: Sequence[Tensor] | None = None,
+    phase: Phase = "forward",
+    dynamic: Dynamic | None = None,
+) -> CapturedGraph:
     """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
 
-    It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. CaptureError
-    says why the graph cannot be captured, as where it writes to an input.
+    It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. With
+    `weights`, `graph(weights, *inputs)` is captured, and the captured graph holds weights and inputs. `dynamic` is as
+    that of `capture_forward`. CaptureError says why the graph cannot be captured, as where it writes to an input.
     """
     recorder = Recorder(fixed_offsets=True)  # of views that AOTAutograd makes of memory which inputs share
     recorder.phase = phase
     given: list[Any] = []
     returned: list[Any] = []
 
-    def call(arguments: tuple[Any, ...]) -> Any:
+    def call(held: list[Tensor], arguments: tuple[Any, ...]) -> Any:
         with torch.no_grad():
-            result = graph(*arguments)
-        given.extend(arguments)
+            result = graph(*arguments) if weights is None else graph(held, *arguments)
+        given.extend([*held, *arguments])
         returned.extend(result)
         return result
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
-    captured = _capture(call, {}, examples, recorder, settings=None, split=True)
+    group = {f"weight {i}": weight for i, weight in enumerate(weights or ())}
+    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True, dynamic=dynamic)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
@@ -221,7 +270,10 @@ def capture_graph(graph: Callable[..., Any], inputs: Sequence[Any], *, phase: Ph
         for i, ref in enumerate(outputs)
         if isinstance(ref, Ref) and first.setdefault(ref, returned[i]) is not returned[i]
     ]
-    return CapturedGraph(captured.graph, captured.program, captured.held, shapes, apart=tuple(apart))
+    return CapturedGraph(
+        captured.graph, captured.program, captured.held, shapes if weights is None else captured.arguments,
+        sizes=captured.sizes, apart=tuple(apart), weights=len(group),
+    )  # fmt: skip
 
 
 def capture_training(
@@ -237,19 +289,47 @@ def capture_training(
 ) -> Captured:
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
-    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. It adds
-    to the `.grad` of parameters that require a gradient and are not the optimizer's.
+    A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. The
+    rest is as `capture_step` says; leaves are counted from the inputs' first to the target's last.
+    """
+
+    def objective(model: nn.Module, inputs: tuple[Any, ...], target: Any) -> tuple[dict[str, Any], Tensor]:
+        outputs = model(*inputs)
+        value = loss(outputs, target)
+        return {"loss": value, "outputs": outputs}, value
+
+    data = tuple(inputs), target
+    return capture_step(
+        model, objective, optimizer, data, functions=(loss,), gradients=gradients, split=split, dynamic=dynamic
+    )
+
+
+def capture_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: Optimizer,
+    data: tuple[Any, ...],
+    *,
+    functions: Sequence[Callable[..., Any]] = (),
+    gradients: bool = False,
+    split: bool = True,
+    dynamic: Dynamic | None = None,
+) -> Captured:
+    """Capture one step: `objective(model, *data)`, the gradients of its second result, and the optimizer's update.
+
+    A run returns the first result of `objective`, a dictionary. It adds to the `.grad` of parameters that require a
+    gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     `split` divides an operator that computes several gradients into one op for each. `dynamic` is as that of
-    `capture_forward`; leaves are counted from the inputs' first to the target's last. CaptureError says why a step
-    cannot be captured; FirstStepMissing, which is one, says that PyTorch must run one step first.
+    `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured; OptimizerRefused,
+    which is one, that it is for the optimizer, and FirstStepMissing that PyTorch must run one step first.
     """
     check_supported(model)
-    check_function(loss)
+    for function in functions:
+        check_function(function)
     recorder = Recorder()
-    step = TrainingStep(model, loss, optimizer, recorder, gradients=gradients)
-    with step.module.left_alone(model, loss):
-        data = tuple(inputs), target
+    step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients)
+    with step.module.left_alone(model, *functions):
         captured = _capture(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic
         )  # fmt: skip

@@ -36,6 +36,17 @@ _DECIDES_BY_ZERO = ("momentum", "weight_decay")
 """Numbers that an optimizer's loop compares with 0."""
 
 
+class OptimizerRefused(CaptureError):
+    """The optimizer's update cannot be part of a graph. The gradients may have a graph of their own (`NoUpdate`)."""
+
+
+class NoUpdate(Optimizer):
+    """An optimizer of no parameters: a step with it adds to the `.grad` of all parameters and updates none."""
+
+    def __init__(self) -> None:
+        super().__init__([{"params": []}], {})
+
+
 class FirstStepMissing(CaptureError):
     """The optimizer's first step differs from later ones. Once PyTorch has run it, a step can be captured."""
 
@@ -93,15 +104,17 @@ class Update:
 def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:
     """How `optimizer` updates each of its parameters.
 
-    CaptureError for an optimizer or a setting that is not supported.
+    OptimizerRefused for an optimizer or a setting that is not supported.
     """
     kind = type(optimizer)
+    if kind is NoUpdate:
+        return {}
     if kind not in NUMBERS:
         known = ", ".join(known.__name__ for known in NUMBERS)
-        raise CaptureError(f"optimizer {kind.__name__} cannot be captured; use one of {known}")
+        raise OptimizerRefused(f"optimizer {kind.__name__} cannot be captured; use one of {known}")
     strange = sorted(optimizer.defaults.keys() - {*NUMBERS[kind], *CHOICES[kind]})
     if strange:
-        raise CaptureError(f"{kind.__name__} of this PyTorch has a setting that is not known: {strange[0]}")
+        raise OptimizerRefused(f"{kind.__name__} of this PyTorch has a setting that is not known: {strange[0]}")
     found = {}
     for group in optimizer.param_groups:
         _check(kind, group)
@@ -114,14 +127,14 @@ def _check(kind: type[Optimizer], group: Mapping[str, Any]) -> None:
     name = kind.__name__
     for choice in ("capturable", "differentiable"):
         if group.get(choice):
-            raise CaptureError(f"{name}({choice}=True) cannot be captured; set it to False")
+            raise OptimizerRefused(f"{name}({choice}=True) cannot be captured; set it to False")
     for number in NUMBERS[kind]:
         for value in group[number] if number == "betas" else [group[number]]:
             if isinstance(value, Tensor):
                 if number != "lr" or value.numel() != 1 or value.requires_grad or value.device.type != "cpu":
-                    raise CaptureError(f"{name}({number}=...) is a tensor that cannot be captured; use a number")
+                    raise OptimizerRefused(f"{name}({number}=...) is a tensor that cannot be captured; use a number")
             elif not isinstance(value, int | float):
-                raise CaptureError(f"{name}({number}={value!r}) cannot be captured; use a number")
+                raise OptimizerRefused(f"{name}({number}={value!r}) cannot be captured; use a number")
 
 
 def _state_names(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -132,7 +145,7 @@ def _state_names(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[str, 
 
 def numbers_of(kind: type[Optimizer], group: Mapping[str, Any]) -> dict[str, float]:
     """The settings of a group that are inputs of the graph, as the optimizers' functions name them."""
-    values = {name: group[name] for name in NUMBERS[kind]}
+    values = {name: group[name] for name in NUMBERS.get(kind, ())}
     if "betas" in values:
         values["beta1"], values["beta2"] = values.pop("betas")
     return {name: float(value) for name, value in values.items()}
@@ -183,7 +196,7 @@ class SettingInputs:
         for i, group in enumerate(optimizer.param_groups):
             numbers = numbers_of(self._kind, group)
             self.tensors.update({f"{i}.{name}": torch.tensor(v, dtype=torch.float64) for name, v in numbers.items()})
-            if isinstance(group["lr"], Tensor):
+            if isinstance(group.get("lr"), Tensor):
                 self.tensors[f"{i}.lr tensor"] = group["lr"].detach().clone().reshape(())
             self._filled.append(numbers)
 
@@ -231,7 +244,7 @@ def state_of(optimizer: Optimizer, parameter: Tensor, update: Update) -> dict[st
     """
     state = optimizer.state.get(parameter, {})
     if update.kind is not SGD and state and any(state.get(name) is None for name in update.state_names):
-        raise CaptureError(f"the state of {update.kind.__name__} is incomplete")
+        raise OptimizerRefused(f"the state of {update.kind.__name__} is incomplete")
     found = {}
     for name in update.state_names:
         tensor = state.get(name)

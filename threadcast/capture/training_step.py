@@ -1,4 +1,4 @@
-"""One training step as the recorder calls it: forward, backward, update."""
+"""One training step as the recorder calls it: forward, backward and, where an optimizer is given one, update."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 
 from threadcast.capture.module_values import ModuleValues
-from threadcast.capture.optimizers import SettingInputs, check_first_step, keep_state, state_of, updates_of
+from threadcast.capture.optimizers import (
+    FirstStepMissing,
+    NoUpdate,
+    OptimizerRefused,
+    SettingInputs,
+    check_first_step,
+    keep_state,
+    state_of,
+    updates_of,
+)
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.update_check import check_loop, fused_is_right
 from threadcast.core.errors import CaptureError
@@ -19,9 +28,12 @@ from threadcast.core.errors import CaptureError
 OTHERS = "gradients of others"
 """Where a step's result holds gradients of parameters that the optimizer does not train, by name."""
 
+Objective = Callable[..., tuple[dict[str, Any], Tensor]]
+"""`objective(model, *data)` returns what a step returns, by name, and the tensor whose gradients it takes."""
+
 
 class TrainingStep:
-    """A callable that computes `loss(model(*inputs), target)`, its gradients and the optimizer's update.
+    """A callable that computes `objective(model, *data)`, its gradients and the optimizer's update.
 
     `groups` are the tensors that a captured step has as inputs beside the caller's, by role and name. A call takes
     other (fake) tensors in their places, in this order. CaptureError where a step cannot be captured.
@@ -30,13 +42,13 @@ class TrainingStep:
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[[Any, Any], Tensor],
+        objective: Objective,
         optimizer: Optimizer,
         recorder: Recorder,
         *,
-        gradients: bool,
+        gradients: bool = False,
     ) -> None:
-        self._model, self._loss, self._optimizer = model, loss, optimizer
+        self._model, self._objective, self._optimizer = model, objective, optimizer
         self._recorder, self._gradients = recorder, gradients
         self.module = ModuleValues(model)
         self._updates = updates_of(optimizer)
@@ -44,12 +56,12 @@ class TrainingStep:
         own = set(map(id, parameters.values()))
         self._foreign = {id(p) for p in self._updates if p.requires_grad and id(p) not in own}
         self._trained = [(n, p) for n, p in parameters.items() if p.requires_grad and p in self._updates]
-        if not self._trained:
+        self.others = {n: p for n, p in parameters.items() if p.requires_grad and p not in self._updates}
+        """The parameters that require a gradient and are not the optimizer's: a step adds to their `.grad`."""
+        if not self._trained and not (self.others and isinstance(optimizer, NoUpdate)):
             raise CaptureError(
                 "no parameter requires a gradient and belongs to the optimizer: there is nothing to train"
             )
-        self.others = {n: p for n, p in parameters.items() if p.requires_grad and p not in self._updates}
-        """The parameters that require a gradient and are not the optimizer's: a step adds to their `.grad`."""
         self._states = {name: state_of(optimizer, p, self._updates[p]) for name, p in self._trained}
         self._group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._fused = {
@@ -75,20 +87,21 @@ class TrainingStep:
     ) -> dict[str, Any]:
         live = dict(zip(self.module.parameters, parameters))
 
-        def differentiate(arguments: tuple[Any, ...], target: Any) -> tuple[Any, Tensor, Sequence[Tensor | None]]:
-            outputs = self._model(*arguments)
-            value = self._loss(outputs, target)
+        def differentiate(*data: Any) -> tuple[dict[str, Any], Sequence[Tensor | None]]:
+            result, value = self._objective(self._model, *data)
             if not isinstance(value, Tensor) or value.numel() != 1:
                 raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
             self._recorder.phase = "backward"
-            return outputs, value, self._backward(value, live)
+            return result, self._backward(value, live)
 
         # The loss and the backward pass may read the model's parameters too: those of this call, as the model does.
-        outputs, value, found = self.module.call(differentiate, parameters, buffers, data)
+        result: dict[str, Any]
+        result, found = self.module.call(differentiate, parameters, buffers, data)
         self._recorder.phase = "update"
         self._update(live, found, states, numbers)
         of_others = {n: g for n, g in zip(self.others, found[len(self._trained) :], strict=True) if g is not None}
-        result = {"loss": value, "outputs": outputs, **({OTHERS: of_others} if of_others else {})}
+        if of_others:
+            result[OTHERS] = of_others
         if self._gradients:
             result["gradients"] = {name: g for (name, _), g in zip(self._trained, found) if g is not None}
         return result
@@ -127,7 +140,21 @@ class TrainingStep:
         states: Sequence[Tensor],
         numbers: Sequence[Tensor],
     ) -> None:
-        """Update every trained parameter that has a gradient."""
+        """Update every trained parameter that has a gradient. OptimizerRefused where that cannot be recorded."""
+        try:
+            self._recorded_update(live, gradients, states, numbers)
+        except FirstStepMissing:
+            raise
+        except Exception as error:
+            raise OptimizerRefused(f"cannot capture the update: {type(error).__name__}: {error}") from error
+
+    def _recorded_update(
+        self,
+        live: Mapping[str, Tensor],
+        gradients: Sequence[Tensor | None],
+        states: Sequence[Tensor],
+        numbers: Sequence[Tensor],
+    ) -> None:
         live_states, given = dict(zip(self.groups["state"], states)), dict(zip(self.settings.tensors, numbers))
         known: dict[tuple[int, bool], dict[str, Any]] = {}
         with torch.no_grad():

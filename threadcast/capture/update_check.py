@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from threadcast.capture.lowering import lower
 from threadcast.capture.optimizers import (
     NUMBERS,
+    OptimizerRefused,
     SettingInputs,
     Update,
     choices_of,
@@ -54,9 +55,13 @@ def fused_is_right(update: Update, parameter: Tensor, state: Sequence[Tensor]) -
 
 
 def check_loop(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> None:
-    """CaptureError where the optimizer's own loop, run as a graph, gives other values than the optimizer's step."""
-    if not _checked(update, parameter.dtype, state[-1].dtype if state else torch.float32, fused=False):
-        raise CaptureError(f"a graph of {update.kind.__name__} on {parameter.dtype} does not do what its step does")
+    """OptimizerRefused where the optimizer's own loop, run as a graph, gives other values than the optimizer's step."""
+    try:
+        agrees = _checked(update, parameter.dtype, state[-1].dtype if state else torch.float32, fused=False)
+    except CaptureError as error:
+        raise OptimizerRefused(str(error)) from error
+    if not agrees:
+        raise OptimizerRefused(f"a graph of {update.kind.__name__} on {parameter.dtype} does not do what its step does")
 
 
 def _checked(update: Update, dtype: torch.dtype, step: torch.dtype, *, fused: bool) -> bool:

@@ -21,6 +21,7 @@ from threadcast.cli.terminal import printable
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to improve.",
+    "compile": "Compile what the first steps and plans would have to wait for.",
     "profile": "Time the operations of a network at sampled thread counts.",
     "train": "Learn models from the measurements.",
     "compare": "Compare every model on the same measurements.",

@@ -13,7 +13,9 @@ from threadcast.core import Case, Measurement
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import member
+from threadcast.models.case_similarity import AlikeCases
 from threadcast.models.choosing import NOISE
+from threadcast.models.intervals import LONE_SAMPLE_SPREAD, NORMAL_95
 from threadcast.models.joint_kernel import OP_NUMBERS, OpNumbers, Parameters, Points, Similarity, covariance
 
 NEAREST = 300
@@ -27,6 +29,10 @@ far off as the rest. From 4 to 6 campaigns on simulated machines end with nearly
 MOST_SCALE = 9.0
 """By how much the covariance of a surprising op is scaled at most: where its points are further off than three standard
 deviations, the parameters are wrong, and a larger scale would not tell where to measure."""
+
+
+LONE_SAMPLE_NOISE = (LONE_SAMPLE_SPREAD / NORMAL_95) ** 2
+"""Variance of the log of a single sample: what intervals around one assume, too."""
 
 
 class Posterior(NamedTuple):
@@ -75,7 +81,7 @@ class KnownOps:
         return replace(self, points=replace(self.points, columns=moved[self.points.columns]))
 
     def posterior(
-        self, op: OpNumbers, own: Points, alike: Floats, asked: NDArray[np.int64], *, without: int = -1
+        self, op: OpNumbers, own: Points, alike: AlikeCases, asked: NDArray[np.int64], *, without: int = -1
     ) -> Posterior:
         """What is known of one op at the cases `asked`, given its `own` points and those of the ops most similar to it,
         but for the op in row `without`; `alike` is the similarity of all cases."""
@@ -105,7 +111,7 @@ class _Others:
 
 
 def _conditioned(
-    parameters: Parameters, own: Points, others: _Others, alike: Floats, asked: NDArray[np.int64]
+    parameters: Parameters, own: Points, others: _Others, alike: AlikeCases, asked: NDArray[np.int64]
 ) -> Posterior:
     from scipy.linalg import cholesky, solve_triangular
 
@@ -119,10 +125,11 @@ def _conditioned(
 
     def between(one: tuple[NDArray[np.int64], NDArray[np.int64]], two: tuple[NDArray[np.int64], ...]) -> Floats:
         (op, case), (to_op, to_case) = one, two
-        pairs, places = np.ix_(op, to_op), np.ix_(case, to_case)
+        pairs = np.ix_(op, to_op)
         return covariance(
-            parameters, levels[pairs], shapes[pairs], op[:, None] == to_op, alike[places], case[:, None] == to_case
-        )
+            parameters, levels[pairs], shapes[pairs], op[:, None] == to_op, alike.between(case, to_case),
+            case[:, None] == to_case,
+        )  # fmt: skip
 
     query = np.zeros(len(asked), dtype=np.int64), asked
     alone = between(query, query)
@@ -156,24 +163,25 @@ def _noise(measured: Measurement) -> float:
     """Variance of the log of the median: by its samples where there are some, and at least a quarter of `NOISE`."""
     count = len(measured.samples)
     if count < 3:
-        return NOISE / count
+        return LONE_SAMPLE_NOISE / count
     scatter = float(np.var(np.log([sample.seconds for sample in measured.samples]), ddof=1))
     return max(np.pi / 2 * min(scatter, 0.04) / count, NOISE / 4)
 
 
-def read_known(document: Mapping[str, object], arrays: Mapping[str, Floats], constant: float) -> KnownOps:
-    """The stored state of one machine; ArtefactError, or whatever reading raises, on anything else."""
+def read_known(document: Mapping[str, object], arrays: Mapping[str, Floats], assumed: Parameters) -> KnownOps:
+    """The stored state of one machine, where `assumed` are the parameters before any measurement; ArtefactError, or
+    whatever reading raises, on anything else."""
     cases = tuple(Case(threads, affinity) for threads, affinity in member(document, "cases", list))
     keys = tuple(map(str, member(document, "keys", list)))
     kinds: NDArray[np.str_] = np.array(member(document, "kinds", list), dtype=np.str_)
     described, logs, noise = (arrays[name] for name in ("described", "logs", "noise"))
     rows, columns = (arrays[name].astype(np.int64) for name in ("rows", "columns"))
-    parameters = Parameters(arrays["parameters"], constant)
+    parameters = replace(assumed, logs=arrays["parameters"])
     n = len(logs)
     fitting = (
         described.shape == (len(keys), OP_NUMBERS) and kinds.shape == (len(keys),)
         and rows.shape == columns.shape == noise.shape == logs.shape == (n,)
-        and parameters.logs.shape == Parameters.before_measuring().logs.shape
+        and parameters.logs.shape == Parameters.assumed().logs.shape
         and all(np.all(np.isfinite(array)) for array in arrays.values())
     )  # fmt: skip
     if not fitting or not n or min(rows.min(), columns.min()) < 0 or rows.max() >= len(keys):

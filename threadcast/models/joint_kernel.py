@@ -16,19 +16,19 @@ Multi-task Gaussian process prediction; Rasmussen and Williams 2006, 4.2.1 and 5
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import Case, Machine, Op
+from threadcast.core import Op
 from threadcast.core.curve import Floats
+from threadcast.models.case_similarity import CASE_NUMBERS, AlikeCases, apart_from_middle, matern
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.static_features import describe
 
 VARIANCES = ("level", "own_level", "shared_shape", "shape", "own_shape", "rough", "own_rough")
-OP_NUMBERS, CASE_NUMBERS = 4, 3
+OP_NUMBERS = 4
 
 CONSTANT = 9.0
 """Variance of the level of all ops of a machine: speeds that differ by a factor of 20 are likely."""
@@ -45,40 +45,30 @@ _BESIDE_PRIOR, _CLOSER = {"shared_shape": 0.005, "own_shape": 0.2}, 2.0
 factor ops must be more alike for their shapes to be; length scales of levels stay. Chosen on simulated servers, the
 Xeon Phi and two cores."""
 
+_SLOPE, _LEVELS, _FEWEST_TWICE = 0.02, 1.5, 8
+"""With a prior: variance of the slope of an op's errors in log threads; by what factor the levels of ops vary more than
+on left-out machines, so that a measurement tells the op's level first, and no dent in its curve; and how many ops must
+be measured in two cases before parameters follow from measurements. Chosen on the machines of decision 30: with one to
+three measurements of an op no choice is notably worse than with fewer."""
+
 _TUNED_ON = 400
 """Most points that parameters are chosen by; the cost grows with the cube of their number."""
 
 _ITERATIONS = 40
 
 
-@lru_cache(maxsize=16)
-def case_features(machine: Machine, cases: tuple[Case, ...]) -> Floats:
-    """(n_cases, CASE_NUMBERS) logarithms of the threads and of the cache groups that they use, and the share of all
-    cores; read-only, as it is cached for the next op."""
-    group = {core.id: core.group for core in machine.cores}
-    found: Floats = np.array(
-        [
-            [
-                np.log(case.threads), np.log(len({group[core] for core in machine.place(case)})),
-                2 * case.threads / len(machine),
-            ]
-            for case in cases
-        ]
-    )  # fmt: skip
-    found.flags.writeable = False
-    return found
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
     """Variances by name, and length scales; `logs` are the logarithms of all, as the optimizer changes them. `constant`
-    is the variance of the level of all ops of a machine; it is not changed."""
+    is the variance of the level of all ops of a machine, `slope` that of an op's slope in log threads, 0 without a
+    prior; these are not changed."""
 
     logs: Floats
     constant: float = CONSTANT
+    slope: float = 0.0
 
     @classmethod
-    def before_measuring(cls, transfer: MachineTransfer | None = None) -> Parameters:
+    def assumed(cls, transfer: MachineTransfer | None = None) -> Parameters:
         """The parameters that are assumed before anything is measured: conventions without a prior; with one, levels
         and shapes as far off as `transfer` says of it.
 
@@ -89,13 +79,13 @@ class Parameters:
         if transfer is None:
             return cls(_CENTRE)
         logs = _CENTRE.copy()
-        found = {"level": transfer.op_level, "shape": transfer.op_shape, **_BESIDE_PRIOR}
+        found = {"level": _LEVELS * transfer.op_level, "shape": transfer.op_shape, **_BESIDE_PRIOR}
         for name, variance in found.items():
             logs[VARIANCES.index(name)] = np.log(variance)
         first = len(VARIANCES)
         logs[first : first + OP_NUMBERS] -= np.log(_CLOSER)
         logs[first + OP_NUMBERS] += np.log(_CLOSER)
-        return cls(logs, transfer.level)
+        return cls(logs, transfer.level, _SLOPE)
 
     def variance(self, name: str) -> float:
         """The variance of this term."""
@@ -158,7 +148,7 @@ class Similarity:
 
 
 def covariance(
-    parameters: Parameters, levels: Floats, shapes: Floats, same_op: NDArray[np.bool_], cases: Floats,
+    parameters: Parameters, levels: Floats, shapes: Floats, same_op: NDArray[np.bool_], cases: AlikeCases,
     same_case: NDArray[np.bool_],
 ) -> Floats:  # fmt: skip
     """The covariance of points with points: similarity of their ops' levels and shapes and of their cases, and whether
@@ -166,18 +156,11 @@ def covariance(
     variance = parameters.variance
     found: Floats = (
         parameters.constant + variance("level") * levels + variance("own_level") * same_op
-        + cases * (variance("shared_shape") + variance("shape") * shapes + variance("own_shape") * same_op)
+        + cases.shapes * (variance("shared_shape") + variance("shape") * shapes + variance("own_shape") * same_op)
+        + parameters.slope * cases.slopes * same_op
         + same_case * (variance("rough") * shapes + variance("own_rough") * same_op)
     )  # fmt: skip
     return found
-
-
-def similar_cases(parameters: Parameters, features: Floats) -> Floats:
-    """(n_cases, n_cases) similarity of cases with these `features` (n_cases, CASE_NUMBERS), from 0 to 1."""
-    from scipy.spatial.distance import cdist
-
-    placed = features / parameters.case_lengths
-    return _matern(cdist(placed, placed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,7 +186,11 @@ def tuned(
     seed: int = 0,
 ) -> Parameters:  # fmt: skip
     """The most probable parameters, given what is assumed of them before anything is measured and the measured points
-    of some of the ops (all, unless they are many)."""
+    of some of the ops (all, unless they are many).
+
+    Beside a prior they stay as assumed until some ops were measured in two cases: with one case each, what curves have
+    in common cannot be told from levels, and a few ops that happen to be alike would make all curves alike.
+    """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
     from scipy.optimize import minimize
 
@@ -219,12 +206,16 @@ def tuned(
     same_case = points.columns[:, None] == points.columns
     centre = assumed.logs.copy()
     centre[len(VARIANCES) : len(VARIANCES) + OP_NUMBERS] += np.log(spread)
+    if assumed.slope and (np.bincount(points.rows) > 1).sum() < _FEWEST_TWICE:
+        return replace(assumed, logs=centre)
     first = start.logs if start is not None else centre
+    apart_from = apart_from_middle(features)[points.columns]
+    fixed = assumed.constant + assumed.slope * np.outer(apart_from, apart_from) * same_op
     a, b = len(VARIANCES), len(VARIANCES) + OP_NUMBERS
 
     def unlikeliness(logs: Floats) -> tuple[float, Floats]:
         """Negative log of the probability of the parameters and the points, with its slopes."""
-        parameters = Parameters(logs, assumed.constant)
+        parameters = replace(assumed, logs=logs)
         v = np.exp(logs[:a])
         scaled = op_apart / parameters.op_lengths**2
         apart = np.sqrt(scaled.sum(axis=2))
@@ -233,9 +224,9 @@ def tuned(
         levels, shapes = alike * np.exp(-apart / factor), alike * np.exp(-apart)
         placed_apart = case_apart / parameters.case_lengths**2
         distance = np.sqrt(placed_apart.sum(axis=2))
-        cases = _matern(distance)
+        cases = matern(distance)
         terms = (levels, same_op, cases, cases * shapes, cases * same_op, same_case * shapes, same_case & same_op)
-        kernel = assumed.constant + sum(variance * term for variance, term in zip(v, terms, strict=True))
+        kernel = fixed + sum(variance * term for variance, term in zip(v, terms, strict=True))
         kernel[np.diag_indices(len(points))] += points.noise
         away = (logs - centre) / _SPREAD
         try:
@@ -260,7 +251,7 @@ def tuned(
     limits = [(middle - 4 * width, middle + 4 * width) for middle, width in zip(centre, _SPREAD, strict=True)]
     options = {"maxiter": _ITERATIONS}
     found = minimize(unlikeliness, first, jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    return Parameters(found.x, assumed.constant)
+    return replace(assumed, logs=found.x)
 
 
 def _chosen(points: Points, seed: int) -> NDArray[np.int64]:
@@ -270,9 +261,3 @@ def _chosen(points: Points, seed: int) -> NDArray[np.int64]:
     order = np.random.default_rng(seed).permutation(points.rows.max() + 1)
     rank = order[points.rows]
     return np.sort(np.argsort(rank, kind="stable")[:_TUNED_ON])
-
-
-def _matern(distance: Floats) -> Floats:
-    scaled = np.sqrt(3) * distance
-    found: Floats = (1 + scaled) * np.exp(-scaled)
-    return found

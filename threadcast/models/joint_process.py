@@ -17,12 +17,13 @@ from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
+from threadcast.models.case_similarity import AlikeCases, case_features, from_nearest
 from threadcast.models.choosing import NOISE, Outlook, outlook
 from threadcast.models.curve_learning import some_of_each_machine
 from threadcast.models.interpolation import knots_of, refuse_defect, with_measured
 from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_conditioning import KnownOps, Posterior, points_of, read_known
-from threadcast.models.joint_kernel import OpNumbers, Parameters, case_features, similar_cases, tuned
+from threadcast.models.joint_kernel import OpNumbers, Parameters, tuned
 from threadcast.models.machine_limits import has_tensors_or_work
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.nominal_roofline import CALL_S
@@ -38,6 +39,11 @@ MANY = 10
 
 FEW_OPS = 30
 """With so many measured ops the joint process chooses better without the prior (docs/new-machine-tables.md)."""
+
+AWAY = 0.15
+"""Beside a prior, a further standard deviation of log times for each unit of log threads between a case and the nearest
+one in which the op was measured: what the process takes for certain by other ops, and is not on a new machine. Chosen
+so that 90 % intervals hold with one to three samples on the machines of decision 30."""
 
 _OTHERS = {"model.json": "unmeasured.json", "machines.npz": "unmeasured.npz"}
 """Names of the files of the process for unmeasured ops, by their names where it is stored alone."""
@@ -115,10 +121,11 @@ class JointProcess(BatchModel):
             position = {case: i for i, case in enumerate(cases)}
             found = [(row, position[case], m) for row, entry in enumerate(own) for case, m in entry.by_case.items()]
             points = points_of(found, self._assumed([entry.op for entry in own], own[0].machine, cases))
-            parameters = before.parameters if before else self._parameters()
+            assumed = self._parameters()
+            parameters = before.parameters if before else assumed
             if tune:
                 features, start = case_features(own[0].machine, cases), before.parameters if before else None
-                parameters = tuned(points, ops, features, assumed=self._parameters(), start=start, seed=self.seed)
+                parameters = tuned(points, ops, features, assumed=assumed, start=start, seed=self.seed)
             keys = tuple(entry.op.key for entry in own)
             machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters)
         self._machines = machines
@@ -200,7 +207,9 @@ class JointProcess(BatchModel):
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
         with one_blas_thread() if len(wanting) >= MANY else nullcontext():
             for row, found in zip(wanting, self._posteriors(*some, tuple(cases), machine), strict=True):
-                logs[row], spread[row] = found.logs, NORMAL_95 * np.sqrt(np.diag(found.covariance))
+                away = from_nearest(cases, list(known[row])) if self.prior is not None else 0.0
+                logs[row] = found.logs
+                spread[row] = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
         source = np.full(logs.shape, _LEARNED, dtype=np.int8)
         table = CurveTable(
             tuple(cases), np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), source, self.name
@@ -233,7 +242,7 @@ class JointProcess(BatchModel):
             refuse_defect(known_measurement)
         every = tuple(sorted({*cases, *known.cases, *(case for measured_at in measured for case in measured_at)}))
         position = {case: i for i, case in enumerate(every)}
-        alike = similar_cases(known.parameters, case_features(machine, every))
+        alike = AlikeCases.of(known.parameters.case_lengths, case_features(machine, every))
         known = known.placed(position)
         asked = np.array([position[case] for case in cases])
         own_row = {key: row for row, key in enumerate(known.keys)}
@@ -252,7 +261,7 @@ class JointProcess(BatchModel):
         return shipped() if self._chosen_prior else None
 
     def _parameters(self) -> Parameters:
-        return Parameters.before_measuring(None if self.prior is None else self.prior.transfer)
+        return Parameters.assumed(None if self.prior is None else self.prior.transfer)
 
     def _assumed(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """(n_ops, n_cases) log seconds before anything is measured; without a prior but for a factor that all share."""
@@ -304,6 +313,6 @@ class JointProcess(BatchModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                loaded._machines[name] = read_known(described, own, loaded._parameters().constant)
+                loaded._machines[name] = read_known(described, own, loaded._parameters())
         self.__dict__.update(loaded.__dict__)
         return self

@@ -4,9 +4,10 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -14,26 +15,25 @@ import numpy as np
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
-from threadcast.core.json_reading import check_schema, finite, member
+from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.case_gaussian import LEAST_VARIANCE, CaseGaussian, expected_regret
+from threadcast.models.case_gaussian import expected_regret
+from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
-from threadcast.models.curve_learning import MIN_OPS, NOISE, learn, some_of_each_machine
+from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
-from threadcast.models.intervals import NORMAL_95
+from threadcast.models.joint_process import JointProcess
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.machine_transfer import MOST_SAMPLES, MachineTransfer, Sampled
+from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape
-from threadcast.models.sample_noise import SampleNoise
-from threadcast.models.sampling import evenly_spread
-from threadcast.models.smooth_curves import smooth_log_seconds
+from threadcast.models.prior import Prior
 
 SCHEMA, OLDER_SCHEMA = "threadcast.learned_curve/3", "threadcast.learned_curve/2"
 
@@ -41,7 +41,15 @@ DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
 equal for all cases."""
 
+_SPARSE_FILES = {"model.json": "sparse.json", "machines.npz": "sparse.npz"}
+"""Names of the files of the process for sparsely measured machines, by their names where it is stored alone."""
+
 _LEARNED = list(Source).index(Source.LEARNED)
+
+SPARSE, FEWEST_CASES = 0.25, 3
+"""A machine on which each op was measured in less than this share of the cases that any op was measured in, or all in
+fewer cases than these, is forecast by a joint process: the Gaussian learns from cases that ops have in common.
+Campaigns measure 3 to 10 %, recorded tables all."""
 
 DOUBTED = 0.5
 """Where a sample is correct with less than this probability, a case next to it is measured too."""
@@ -50,12 +58,12 @@ DOUBTED = 0.5
 class LearnedCurve(BatchModel):
     """Forecasts whole curves from none to a few samples of the op.
 
-    Without samples it uses boosted trees over `static_features`. For machines that it has not learned from they give
-    smooth curves (`smooth_curves`) with wide intervals, which `adapted` narrows by what was measured there. For a
-    machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of ops (`op_process`); the
-    weights of the two follow from the errors of each out of fold. Each sample narrows the whole curve, according to how
-    the residuals of the training ops vary together over cases. Where many ops were learned from, trees over how a
-    thread count divides an op correct the result (`correction`).
+    Without samples it uses boosted trees over `static_features`. On machines that it has not learned from, a joint
+    process forecasts and proposes, with the trees' smooth curves as its prior, and learns from what `adapted` is given.
+    For a machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of ops
+    (`op_process`); the weights of the two follow from the errors of each out of fold. Each sample narrows the whole
+    curve, according to how the residuals of the training ops vary together over cases. Where many ops were learned
+    from, trees over how a thread count divides an op correct the result (`correction`).
 
     It proposes at most `samples` cases, the most informative first, weighted by the probability of being the best, and
     stops once its choice is expected to cost at most `enough` (a share of the best case's time; 0: never stop early).
@@ -90,13 +98,12 @@ class LearnedCurve(BatchModel):
         self._features = 0
         self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
-        self._smooth = True
-        """Whether forecasts of unknown machines are smooth; models that were stored before they were forecast as they
-        did."""
-        self._transfer, self._noise = MachineTransfer(), NOISE
-        """What is assumed of unknown machines: errors of the trees' forecasts, and the variance of a sample's log."""
-        self._measured_there: dict[str, dict[str, Sampled]] = {}
-        """By machine and op, how far forecasts were off where the model was adapted to measurements."""
+        self._transfer = MachineTransfer()
+        """What is assumed of unknown machines: how far the trees' forecasts are off."""
+        self._unknown = JointProcess()
+        """Forecasts unknown machines by the trees, and by what the model was adapted to."""
+        self._sparse: JointProcess | None = None
+        """Forecasts machines of which it has learned a few cases of each op."""
         self._last_base: tuple[tuple[str, float, float, str], Floats] | None = None
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
@@ -109,8 +116,7 @@ class LearnedCurve(BatchModel):
         (op,) = self._op_features.translated([op])
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
-            spread = evenly_spread(machine.cases(), self.samples) if self.samples else ()
-            return next((case for case in spread if case not in measured_at), None)
+            return self._process(machine).propose(op, observed, machine) if self.samples else None
         allowed = [i for i, case in enumerate(learned.cases) if case not in measured_at]
         if not allowed:
             return None
@@ -134,8 +140,18 @@ class LearnedCurve(BatchModel):
             weights = (1 - DECISION) / len(weights) + DECISION * likely
         return learned.cases[learned.gaussian.most_informative(left, allowed, weights)]
 
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
+        """As `propose`; where a joint process proposes, one of `cases`."""
+        if machine.fingerprint in self._machines:
+            return self.propose(op, observed, machine)
+        (op,) = self._op_features.translated([op])
+        return self._process(machine).propose_among(op, observed, machine, cases) if self.samples else None
+
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
+        """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more, or a joint process
+        where few cases of each op were measured."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         entries, more = some_of_each_machine(entries, seed=self.shape.seed)
@@ -148,11 +164,14 @@ class LearnedCurve(BatchModel):
         by_machine: dict[str, list[int]] = {}
         for row, entry in enumerate(entries):
             by_machine.setdefault(entry.machine.fingerprint, []).append(row)
-        machines = {}
+        machines, sparse = {}, []
         for fingerprint, rows in by_machine.items():
             own = [entries[row] for row in rows]
             if len(rows) < MIN_OPS:
                 notes.append(f"{fingerprint}: {len(rows)} ops are too few to learn it from")
+                continue
+            if _is_sparse(own):
+                sparse += [measured for entry in own for measured in entry.by_case.values()]
                 continue
             by_trees = [
                 out_of_fold[points.of_op[row]] + points.rooflines[points.of_op[row]]
@@ -162,34 +181,42 @@ class LearnedCurve(BatchModel):
                 own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
             )
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
-        self._op_features, self._last_base, self._measured_there = op_features, None, {}
-        self.notes = tuple(notes)
-        if machines:
-            self._noise = float(np.median([one.gaussian.noise.mean() for one in machines.values()]))
+        self._op_features, self._last_base, self.notes = op_features, None, tuple(notes)
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
-        self._smooth = True
+        self._unknown = JointProcess(prior=Prior(trees, self._features, self._transfer), seed=self.shape.seed)
+        self._sparse = JointProcess(seed=self.shape.seed).fit(self._translated(sparse)) if sparse else None
         return self
 
     def adapts_to(self, machine: Machine) -> bool:
         """Whether the machine is one that was not learned from."""
-        return self._trees is not None and machine.fingerprint not in self._machines
+        learned = machine.fingerprint in self._machines or (self._sparse and not self._sparse.adapts_to(machine))
+        return self._trees is not None and not learned
 
     def adapted(self, measurements: Sequence[Measurement]) -> LearnedCurve:
         """A copy whose forecasts for machines that were not learned from are shifted, and surer, by what these
         measurements of any ops there have in common; measurements of other machines tell nothing."""
         if not any(self.adapts_to(measured.machine) for measured in measurements):
             return self
-        by_machine: dict[Machine, list[MeasuredOp]] = {}
-        for entry in group(measurements):
-            if self.adapts_to(entry.machine) and entry.defect is None:
-                by_machine.setdefault(entry.machine, []).append(entry)
         found = copy(self)
-        found._measured_there = self._measured_there | {
-            machine.fingerprint: self._sampled([e.op for e in some], [e.by_case for e in some], machine)
-            for machine, entries in by_machine.items()
-            for some in [entries[-MOST_SAMPLES:]]
-        }
+        found._unknown = self._unknown.adapted([m for m in self._translated(measurements) if self.adapts_to(m.machine)])
         return found
+
+    def distributions(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
+    ) -> Iterable[tuple[Floats, Floats]]:
+        """For each op log seconds (n_cases,) at the machine's cases, and their covariance (n_cases, n_cases)."""
+        if machine.fingerprint in self._machines or self._trees is None:
+            return super().distributions(ops, observed, machine)
+        return self._process(machine, observed).distributions(self._op_features.translated(ops), observed, machine)
+
+    def outlooks(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine, *, widened: float = 1.0
+    ) -> list[Outlook]:
+        """What choosing among the machine's cases may cost each op; `ask` is what `propose` returns."""
+        if machine.fingerprint in self._machines or self._trees is None:
+            return super().outlooks(ops, observed, machine, widened=widened)
+        process, ops = self._process(machine, observed), self._op_features.translated(ops)
+        return process.outlooks(ops, observed, machine, widened=widened)
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -201,9 +228,12 @@ class LearnedCurve(BatchModel):
         if self._trees is None:
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
+        learned = self._machines.get(machine.fingerprint)
+        if learned is None:
+            process, ops = self._process(machine, observed), self._op_features.translated(ops)
+            return replace(process.predict_many(ops, observed, cases, machine=machine), model=self.name)
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(measured_at) for measured_at in known]
-        learned = self._machines.get(machine.fingerprint) or self._unknown(ops, known, tuple(cases), machine)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) == len(ops):
             return with_measured(self._curves(ops, known, cases, learned, machine), knots)
@@ -268,7 +298,8 @@ class LearnedCurve(BatchModel):
         """(n_ops, n_cases) log seconds without samples, computed by `jobs` threads."""
 
         def by_trees(some: Sequence[Op]) -> Floats:
-            return self._by_trees(some, machine, learned.cases)
+            assert self._trees is not None
+            return self._trees.log_seconds(some, machine, learned.cases)
 
         asked = (ops[0].key, ops[0].flops, ops[0].bytes_moved, machine.fingerprint)
         last = self._last_base
@@ -279,13 +310,6 @@ class LearnedCurve(BatchModel):
         if alone:
             self._last_base = asked, found
         return found
-
-    def _by_trees(self, ops: Sequence[Op], machine: Machine, cases: tuple[Case, ...]) -> Floats:
-        """(n_ops, n_cases) log seconds by the trees alone: smooth curves where they do not know the machine."""
-        assert self._trees is not None
-        if self._smooth and machine.fingerprint not in self._trees.limits.known:
-            return smooth_log_seconds(self._trees, ops, machine, cases)
-        return self._trees.log_seconds(ops, machine, cases)
 
     def _doubted(
         self, op: Op, measured_at: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine
@@ -298,45 +322,20 @@ class LearnedCurve(BatchModel):
         _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
-    def _unknown(
-        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: tuple[Case, ...], machine: Machine
-    ) -> MachineCurves:
-        """The curves that are assumed for a machine that was not learned from.
+    def _process(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:
+        """What forecasts ops on a machine without a Gaussian of its own. On one that was not learned from, what was
+        `observed` of several ops tells of all others, unless the model was adapted to it."""
+        sparse = self._sparse
+        process = copy(self._unknown if sparse is None or sparse.adapts_to(machine) else sparse)
+        process.samples, process.enough = max(self.samples, 1), self.enough
+        if process.adapts_to(machine) and sum(map(bool, observed)) > 1:
+            process = process.adapted(self._translated(chain.from_iterable(observed)))
+        return process
 
-        What the samples of the ops, and of those that the model was adapted to, have in common shifts the forecasts of
-        all ops, and narrows their intervals.
-        """
-        assert self._trees is not None
-        every = tuple(sorted({*cases, *(case for measured_at in known for case in measured_at)}))
-        log_threads = np.log([case.threads for case in every])
-        sampled = dict(self._measured_there.get(machine.fingerprint, {}))
-        once = {op.key: row for row, op in enumerate(ops)}
-        some = [row for row in once.values() if known[row]]
-        if some:
-            sampled |= self._sampled([ops[row] for row in some], [known[row] for row in some], machine)
-        transfer = self._transfer.of_smooth() if self._smooth else self._transfer
-        mean, left = transfer.shift(log_threads, list(sampled.values()))
-        covariance = left + transfer.of_op(log_threads) + LEAST_VARIANCE * np.eye(len(every))
-        gaussian = CaseGaussian(mean, covariance, np.full(len(every), self._noise))
-        bound = np.full(self.samples + 1, NORMAL_95)
-        scales = dict.fromkeys((op.kind for op in ops), 1.0)
-        return MachineCurves(every, gaussian, SampleNoise.assumed(), bound, bound, scales)
-
-    def _sampled(
-        self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], machine: Machine
-    ) -> dict[str, Sampled]:
-        """By op key how far forecasts without samples are off on a machine that was not learned from."""
-        every = tuple(sorted({case for measured_at in known for case in measured_at}))
-        position = {case: i for i, case in enumerate(every)}
-        log_threads = np.log([case.threads for case in every])
-        found = {}
-        base = self._by_trees(self._op_features.translated(ops), machine, every)
-        for op, measured_at, forecast in zip(ops, known, base, strict=True):
-            at = [position[case] for case in measured_at]
-            logs = np.log([measured.seconds for measured in measured_at.values()])
-            counts = np.array([len(measured.samples) for measured in measured_at.values()])
-            found[op.key] = Sampled(log_threads[at], logs - forecast[at], self._noise / counts)
-        return found
+    def _translated(self, measurements: Iterable[Measurement]) -> list[Measurement]:
+        measurements = list(measurements)
+        ops = self._op_features.translated([measured.op for measured in measurements])
+        return [replace(measured, op=op) for measured, op in zip(measurements, ops, strict=True)]
 
     def _interpolated(
         self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
@@ -355,7 +354,7 @@ class LearnedCurve(BatchModel):
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
-            "transfer": self._transfer.to_json(), "noise": self._noise, "smooth": self._smooth,
+            "transfer": self._transfer.to_json(),
             "limits": self._trees.limits.to_json() if self._trees else [],
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
@@ -364,6 +363,8 @@ class LearnedCurve(BatchModel):
         files = self._trees.to_files("trees") if self._trees is not None else {}
         for _, _, own in parts.values():
             files |= own
+        if self._sparse is not None:
+            files |= {_SPARSE_FILES[name]: content for name, content in self._sparse.to_files().items()}
         return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **files}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
@@ -377,14 +378,8 @@ class LearnedCurve(BatchModel):
             )  # fmt: skip
             loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
             limits = MachineLimits.from_json(None if older else document["limits"])
-            if older:
-                loaded._noise = finite(document["residuals"][2], pointer="/residuals/2")
-            else:
+            if not older:
                 loaded._transfer = MachineTransfer.from_json(document["transfer"])
-                loaded._noise = finite(document["noise"], pointer="/noise")
-            loaded._smooth = member(document, "smooth", bool, default=False)
-            if not loaded._noise > 0:
-                raise ArtefactError("model.json has a variance that is not above 0")
             if "op_features" in document:
                 loaded._op_features = OpFeatures.from_json(document["op_features"])
             names = loaded._op_features.names
@@ -396,5 +391,18 @@ class LearnedCurve(BatchModel):
             loaded._trees = PointTrees("xgboost", loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
+            prior = Prior(loaded._trees, loaded._features, loaded._transfer)
+            loaded._unknown = JointProcess(prior=prior, seed=loaded.shape.seed)
+        if any(name in files for name in _SPARSE_FILES.values()):
+            if not all(name in files for name in _SPARSE_FILES.values()):
+                raise ArtefactError(f"of {' and '.join(_SPARSE_FILES.values())} one is missing")
+            loaded._sparse = JointProcess().from_files({own: files[name] for own, name in _SPARSE_FILES.items()})
         self.__dict__.update(loaded.__dict__)
         return self
+
+
+def _is_sparse(entries: Sequence[MeasuredOp]) -> bool:
+    """Whether too few cases of each op of a machine were measured to learn how times vary over cases."""
+    cases = {case for entry in entries for case in entry.by_case}
+    share = sum(len(entry.by_case) for entry in entries) / (len(entries) * len(cases))
+    return share < SPARSE or len(cases) < min(FEWEST_CASES, len(entries[0].machine.cases()))

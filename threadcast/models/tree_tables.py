@@ -119,10 +119,12 @@ class TreeTable:
 
 @cache
 def _compiled() -> Callable[..., None] | None:
-    """The loop below as machine code, which several threads run at once; None where numba is not installed."""
+    """The loop below as machine code, which several threads run at once; None without numba, or with it disabled."""
     try:
         import numba
     except ImportError:
+        return None
+    if numba.config.DISABLE_JIT:
         return None
     found: Callable[..., None]
     try:

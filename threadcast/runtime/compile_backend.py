@@ -13,10 +13,12 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet
 
+import torch
+from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._guards import CompileContext
+from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
 from threadcast.capture.fake_tensors import load_fake_tensors
@@ -24,10 +26,13 @@ from threadcast.core import Machine, read_machine
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
+from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_integers
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
 _numbers = count(1)
+_WEIGHT = "threadcast_weight"
+"""Key in the metadata of inputs that are weights."""
 
 
 def compiled_graphs() -> list[GraphCalls]:
@@ -73,12 +78,57 @@ def _compiled(
     """Return what runs a graph of operators below autograd, and add it to `parts`."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(graph.forward)
+    if role == "inference":
+        _note_weights(graph)
+    divided = parts_of(graph)
+    if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
+        return make_boxed_func(_graph_calls(graph, machine, options, parts, role))
+    reasons = dict.fromkeys(part.refused for part in divided if part.refused)
+    if reasons:
+        whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
+        warnings.warn(f"threadcast runs {whole} as PyTorch does: {'; '.join(reasons)}", stacklevel=2)
+    runs = [
+        _as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, machine, options, parts, role)
+        for part in divided
+    ]
+    return make_boxed_func(PartsInTurn(graph, divided, runs))
+
+
+def _graph_calls(
+    graph: GraphModule, machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role
+) -> GraphCalls:
+    """Return what runs a graph, or a part of one, by a plan where it is faster."""
     number, code = next(_numbers), CompileContext.current_compile_id()
     title = f"graph {number} of torch.compile ({code})"
-    calls = GraphCalls(graph, machine, options, number=number, title=title, role=role)
+    weights = _weights_of(graph) if role == "inference" else ()
+    calls = GraphCalls(graph, machine, options, number=number, title=title, role=role, weights=weights)
     _graphs.add(calls)
     parts.append(calls)
-    return make_boxed_func(calls)
+    return calls
+
+
+def _as_pytorch(graph: GraphModule) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        with torch.no_grad():
+            return graph.forward(*arguments)
+
+    return run
+
+
+def _note_weights(graph: GraphModule) -> None:
+    """Mark the inputs that are parameters and buffers of modules, by what Dynamo says of the graph."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        for i in context.fw_metadata.static_input_indices:
+            if isinstance(inputs[i].meta.get("val"), Tensor):
+                inputs[i].meta[_WEIGHT] = True
+
+
+def _weights_of(graph: GraphModule) -> list[int]:
+    """The positions of inputs that are marked as weights."""
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return [i for i, node in enumerate(inputs) if _WEIGHT in node.meta]
 
 
 @lru_cache(maxsize=8)

@@ -21,6 +21,9 @@ class CompileOptions:
     cores: int | None
     """Number of cores to use; None: all that this process may use."""
     fuse: bool
+    freeze: bool
+    """Whether copies of the weights may be used in inference: in channels last, and by ONNX Runtime, OpenVINO and
+    Inductor. Writes to weights are noticed as `threadcast.optimize` notices them."""
     tuning_share: float
     """Share of the time since a graph's first call that learning may lose; 1: any."""
     verify_every: int
@@ -36,6 +39,7 @@ class CompileOptions:
         found = cls(
             given.pop("cores", None),
             given.pop("fuse", settings["engine.fuse"]),
+            given.pop("freeze", True),
             given.pop("tuning_share", share),
             given.pop("verify_every", settings["engine.verify_every"]),
         )
@@ -49,8 +53,9 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if self.cores is not None and (isinstance(self.cores, bool) or not isinstance(self.cores, int)):
             raise InvalidInput(f"cores={self.cores!r} must be a number of cores")
-        if not isinstance(self.fuse, bool):
-            raise InvalidInput(f"fuse={self.fuse!r} must be True or False")
+        for name, value in (("fuse", self.fuse), ("freeze", self.freeze)):
+            if not isinstance(value, bool):
+                raise InvalidInput(f"{name}={value!r} must be True or False")
         if isinstance(self.tuning_share, bool) or not isinstance(self.tuning_share, int | float):
             raise InvalidInput(f"tuning_share={self.tuning_share!r} must be a number from 0 to 1")
         if not 0 <= self.tuning_share <= 1:

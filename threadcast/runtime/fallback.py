@@ -16,16 +16,21 @@ from threadcast.capture.unsupported import is_plain
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """PyTorch's default runs calls with these arguments. `reason` is a text for the user.
+    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short.
 
     `divisible`: parts of such calls may still run by plans.
     """
 
     reason: str
     divisible: bool = False
+    short: bool = False
 
 
 AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+
+
+class UpdateApart(Exception):
+    """Raised before a training step begins: the optimizer's own `step` must run, after a graph of the gradients."""
 
 
 class FirstCall:

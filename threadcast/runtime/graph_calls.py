@@ -7,32 +7,37 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from threading import RLock
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from threadcast.capture.capture import capture_graph
+from threadcast.capture.capture import Captured, capture_graph
 from threadcast.capture.dependencies import is_random
 from threadcast.capture.program import Phase
+from threadcast.capture.same_way import takes_the_same_way
+from threadcast.capture.sizes import Dynamic
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends.ways import LEAST_SHARE, installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.fallback import Fallback, why_not_captured
+from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import allowance, planner_for
+from threadcast.runtime.shared_learning import allowance, planner_for, search_slot
 from threadcast.runtime.short_calls import ShortCalls
+from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
@@ -46,24 +51,27 @@ Role = Literal["inference", "forward", "backward"]
 class GraphCalls:
     """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
 
-    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. The
-    calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the graph does in PyTorch, with a
-    warning that says why. May be called from several threads, which wait for each other.
+    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. Those at
+    the positions `weights` are expected to be the same tensors in all calls (`FixedWeights`); where they are not, they
+    count as other inputs do. The calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the
+    graph does in PyTorch, with a warning that says why. May be called from several threads, which wait for each other.
     """
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
-        role: Role = "inference",
+        role: Role = "inference", weights: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.number, self.title = number, f"{title}, {role}"
         self._graph, self._role, self._options = graph.forward, role, options
-        self._refused = _why_not_planned(graph)
+        self._module, self._weights = graph, tuple(weights) if options.freeze else ()
+        self._fixed: FixedWeights | None = None
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._feedback, self._folder = store_of(settings), settings["engine.plans"]
+        self._families = SizeFamilies()
         self._format = ModelFormat(None)
         self._calls = 0
         self._lock = RLock()
@@ -107,24 +115,35 @@ class GraphCalls:
         reason = why_not_captured(())
         if reason is not None:
             return self._first_run(arguments) if _is_first_run() else self._fallen_back(reason, arguments)
-        kind = _kind_of(arguments)
-        found = self._found(kind)
-        if found is None and self._short.wants(kind, further=len(self._table) > 0):
+        fixed = self._fixed_for(arguments)
+        given = arguments if fixed is None else fixed.without(arguments)
+        kind = _kind_of(given, fixed is not None)
+        found, family = self._found(kind), None
+        if found is None and (family := self._families.of(kind, given)) is not None:
+            kind = family.kind_of(given)
+            found = self._found(kind)
+        settled = isinstance(found, Tuning) and found.settled
+        far = family is not None and not settled and not family.near(kind, given)
+        further = len(self._table) > 0 and not (family is not None and family.is_captured)
+        if far or (found is None and self._short.wants(kind, further=further)):
             began_s = time.perf_counter()
             result = self._as_pytorch(*arguments)
             seconds = time.perf_counter() - began_s
             self._short.ran(kind, seconds)
             self._allowance.ran_eager(seconds)
             return result
-        runner = self._new(kind, arguments) if found is None else found
+        runner = self._new(kind, given, fixed, family) if found is None else found
+        if runner is None:
+            return self._as_pytorch(*arguments)
         if isinstance(runner, Fallback):
             return self._fallen_back(runner.reason, arguments)
         every = self._options.verify_every
         self._calls += 1
         if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
-            return shadow_step(self._shadowed, runner, arguments, runner.captured, lambda: runner.ran)
+            shadowed = self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch)
+            return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
         try:
-            return runner(*arguments)
+            return runner(*given)
         except Exception as error:
             if any(map(is_random, runner.captured.program.nodes)):  # numbers have been drawn that cannot be put back
                 raise
@@ -158,44 +177,104 @@ class GraphCalls:
             return None
         return found if follows else _OTHER_CORES
 
-    def _new(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
-        """Find out what is to run calls of this kind."""
+    def _fixed_for(self, arguments: tuple[Any, ...]) -> FixedWeights | None:
+        """The weights that a call has in common with all before; None where there are none."""
+        if not self._weights:
+            return None
+        if self._fixed is None:
+            self._fixed = FixedWeights(self._module, self._weights, arguments)
+        elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
+            self._weights, self._fixed = (), None
+            self._table.close()
+            self._families.clear()
+        return self._fixed
+
+    def _new(
+        self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
+    ) -> Tuning | Fallback | None:
+        """Find out what is to run calls of this kind; with `fixed`, `arguments` are all others.
+
+        None where there is no graph for the sizes of `family`; later calls then get one for their own.
+        """
         short = self._short.why_left_alone(kind)
-        runner = self._tuning(kind, arguments) if short is None else Fallback(short)
+        runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short)
         if short is not None:
             self._warned.add(short)  # nobody needs to do anything about it
+        elif isinstance(runner, Fallback) and family is not None:
+            family.failed = family.failed or runner.reason
+            return None
         self._table.add(kind, runner)
         if isinstance(runner, Tuning):
             self.cores.pass_to(runner.resize)
         return runner
 
-    def _tuning(self, kind: CallKind, arguments: tuple[Any, ...]) -> Tuning | Fallback:
-        phase: Phase = "backward" if self._role == "backward" else "forward"
-        strange = self._refused or why_not_captured(_without_gradients(arguments))
+    def _tuning(
+        self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
+    ) -> Tuning | Fallback:
+        strange = why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
+        among = f"graph, fused: {self._options.fuse}"
+        options: dict[str, Any] = {
+            "call": (self._role, kind.arguments),
+            "plans": NoPlanStore(self.machine) if family else PlanStore(self._folder, self.machine, among=among),
+            "fuse": self._options.fuse and family is None,
+            "store": self._feedback if family is None else None,
+            "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
+            "warm_up": WarmUp(self._allowance, eager_s=self._short.take(kind)),
+            "planner": planner_for(self.machine),
+            "title": self.title,
+            "steady": family is None,
+        }
         try:
-            captured = capture_graph(self._graph, arguments, phase=phase)
+            if fixed is not None and family is None:
+                options["plans"] = PlanStore(self._folder, self.machine, among=f"{among}, {installed()}")
+                return Tuning(
+                    fixed.as_pytorch,
+                    partial(fixed.captured, arguments),
+                    fixed,
+                    fixed.formats(arguments),
+                    self.machine,
+                    backends=fixed.backends(
+                        len(self.machine),
+                        search_slot().fill,
+                        share=max(self._options.tuning_share, LEAST_SHARE),
+                        history=self._folder / "backends",
+                    ),
+                    checked=FunctionalShadow(fixed.as_given_by_pytorch),
+                    **options,
+                )
+            captured = self._captured(arguments, fixed, family)
             return Tuning(
-                self._as_pytorch,
+                self._as_pytorch if fixed is None else fixed.as_given_by_pytorch,
                 lambda _: captured,  # must not hold the arguments: in a backward pass they are all activations
                 self._format,
                 (MemoryFormat.AS_GIVEN,),
                 self.machine,
-                call=(self._role, kind.arguments),
-                plans=PlanStore(self._folder, self.machine, among=f"graph, fused: {self._options.fuse}"),
-                fuse=self._options.fuse,
-                checked=self._shadowed,
-                store=self._feedback,
-                like=[tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
-                planner=planner_for(self.machine),
-                title=self.title,
+                checked=self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch),
+                **options,
             )
         except CaptureError as error:
             return Fallback(str(error))
         except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
             return Fallback(f"cannot capture: {_described(error)}")
+
+    def _captured(self, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None) -> Captured:
+        """The graph for these arguments, or for all sizes of `family`."""
+        phase: Phase = "backward" if self._role == "backward" else "forward"
+
+        def capture(dynamic: Dynamic | None) -> Captured:
+            if fixed is not None:
+                return fixed.captured(arguments, MemoryFormat.AS_GIVEN, dynamic)
+            return capture_graph(self._graph, arguments, phase=phase, dynamic=dynamic)
+
+        def capture_several(dynamic: Dynamic) -> Captured:
+            captured = capture(dynamic)
+            if not takes_the_same_way(captured, capture(None)):
+                raise CaptureError("cannot capture for several sizes: the graph takes another way with symbols")
+            return captured
+
+        return capture(None) if family is None else family.captured(capture_several)
 
     def _as_pytorch(self, *arguments: Any) -> Any:
         with torch.no_grad():
@@ -226,13 +305,6 @@ class GraphCalls:
         return f"{self.title}: measuring" if learning else ""
 
 
-def _why_not_planned(graph: GraphModule) -> str | None:
-    """Why a graph can only run as PyTorch runs it; None where it may be captured."""
-    targets = (node.target for node in graph.graph.nodes)
-    found = next((target for target in targets if isinstance(target, HigherOrderOperator)), None)
-    return None if found is None else f"its operator {found} calls graphs or functions of its own"
-
-
 def _described(error: Exception) -> str:
     """The type and the first line of an error."""
     return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
@@ -241,8 +313,8 @@ def _described(error: Exception) -> str:
 _OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 
 
-def _kind_of(arguments: tuple[Any, ...]) -> CallKind:
-    """The kind of a call: shapes, types and strides of tensors, the values of all others.
+def _kind_of(arguments: tuple[Any, ...], fixed: bool) -> CallKind:
+    """The kind of a call: shapes, types and strides of tensors, the values of all others; without `fixed` weights.
 
     Nothing is written, so that tensors may share memory in whichever way.
     """
@@ -252,7 +324,7 @@ def _kind_of(arguments: tuple[Any, ...]) -> CallKind:
             for value in arguments
         ]
     )
-    return CallKind(described, None, None, torch.get_default_dtype())
+    return CallKind((described, fixed), None, None, torch.get_default_dtype())
 
 
 def _is_first_run() -> bool:

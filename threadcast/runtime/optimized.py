@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.module_values import ModuleChanged
-from threadcast.capture.optimizers import FirstStepMissing
+from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
 from threadcast.capture.unsupported import unsupported
@@ -27,7 +27,7 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
-from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, why_not_captured
+from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.parts import Divide, Parts
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
@@ -50,9 +50,9 @@ from threadcast.threads.this_process import this_process
 _logger = logging.getLogger("threadcast")
 
 
-ALONE = 20
-"""Calls after one whose sizes vary and that PyTorch runs fastest which are not looked at: that takes up to 0.2 ms, in
-which caches cool down too. They are in no report."""
+ALONE, SHORT_ALONE = 20, 500
+"""Calls that are not looked at, after one whose sizes vary and that PyTorch runs fastest, and after one too short to
+gain: looking takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report, and not counted as steps."""
 
 
 class Optimized:
@@ -66,7 +66,10 @@ class Optimized:
     model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
     in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
     identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
-    of cores to use (None: all that the process has). `divide` makes the call in parts, for what cannot be captured.
+    of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds of
+    layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
+    one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call is a part
+    of a step, which the caller counts.
     """
 
     def __init__(
@@ -83,6 +86,9 @@ class Optimized:
         among: str = "",
         most: int | None = None,
         divide: Divide | None = None,
+        formats: Sequence[MemoryFormat] | None = None,
+        reordered: Optimizer | None = None,
+        is_step: bool = True,
     ) -> None:
         self.machine = machine
         self._default = shadowed.eager
@@ -94,7 +100,8 @@ class Optimized:
             functions = ()
         self._model = model
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
-        self._format = ModelFormat(model, optimizer, changed=self._watch.renew)
+        self._format = ModelFormat(model, reordered or optimizer, changed=self._watch.renew)
+        self._formats = formats
         self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
@@ -129,16 +136,19 @@ class Optimized:
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
         self._last: Tuning | Fallback | FirstCall | None = None
         """What ran the last call."""
-        self._steps = this_process().steps
+        self._counted: Callable[[], AbstractContextManager[None]] = (
+            this_process().steps.step if is_step else nullcontext
+        )
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
 
     def __call__(self, *arguments: Any) -> Any:
-        with self._lock, self._steps.step():
-            if self._left_alone and _rough_kind(arguments) == self._alone:
+        if self._left_alone > 0 and _rough_kind(arguments) == self._alone:
+            with self._lock:
                 self._left_alone -= 1
                 return self._as_given(*arguments)
+        with self._lock, self._counted():
             found = self._last = self._found(arguments)
             if self._timed is not None:
                 return self._timed_eager(self._timed, arguments)
@@ -162,6 +172,8 @@ class Optimized:
             return Fallback(self._unsupported)
         leaves, structure = flattened(arguments)
         observed = self._observed()
+        if observed.apart is not None:
+            raise UpdateApart(observed.apart)
         reason = why_not_captured(leaves)
         divisible = reason in (None, AUTOCAST)
         reason = reason or observed.unsteady
@@ -189,6 +201,8 @@ class Optimized:
             self._timed = kind
             return FIRST_CALL
         if found is not None:
+            if isinstance(found, Fallback) and found.short:
+                self._left_alone, self._alone = SHORT_ALONE, _rough_kind(arguments)
             return found
         further = len(self._table) > 0
         may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
@@ -201,7 +215,7 @@ class Optimized:
             self._timed = kind
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
-        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason)
+        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason, short=True)
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
@@ -322,7 +336,7 @@ class Optimized:
 
         if self._feedback is None and self._store is not None:
             self._feedback = StepFeedback(self._store, self.machine)
-        formats = formats_of(self._model, arguments) if family is None else (MemoryFormat.AS_GIVEN,)
+        formats = (self._formats or formats_of(self._model, arguments)) if family is None else (MemoryFormat.AS_GIVEN,)
         stored = PlanStore(self._folder, self.machine, among=self._among)
         try:
             return Tuning(
@@ -353,7 +367,9 @@ class Optimized:
             return self._not_captured(kind, error)
 
     def _not_captured(self, kind: CallKind, error: CaptureError) -> Fallback | FirstCall:
-        """What runs a kind of calls that cannot be captured."""
+        """What runs a kind of calls that cannot be captured. UpdateApart where only the optimizer's part cannot."""
+        if isinstance(error, OptimizerRefused):
+            raise UpdateApart(str(error)) from error
         if isinstance(error, ModuleChanged) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL

@@ -6,6 +6,7 @@ from functools import lru_cache
 from threading import RLock
 
 from threadcast.core import Machine
+from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuning.plan_maker import Asked, Planner
 from threadcast.runtime.tuning.warm_up import Allowance
@@ -21,6 +22,12 @@ def allowance(share: float) -> Allowance:
 def planner_for(machine: Machine) -> Planner:
     """The planner for all graphs on these cores; the same one each time."""
     return _ThreadSafePlanner(machine)
+
+
+@lru_cache(maxsize=1)
+def search_slot() -> SearchSlot:
+    """The place for a search for backends: one graph has one at a time."""
+    return SearchSlot()
 
 
 class _ThreadSafePlanner(Planner):

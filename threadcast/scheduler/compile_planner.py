@@ -1,15 +1,19 @@
 """Compiles all loops of the planner before they are needed; the machine code stays on disk for later processes.
 
 `planner.plan` does it before its time budget begins, and `threadcast serve` at its start. To do it when a machine or a
-container image is set up, run `python -m threadcast.scheduler.compile_planner`.
+container image is set up, run `threadcast compile` or `python -m threadcast.scheduler.compile_planner`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
+from pathlib import Path
 
 from threadcast.core import Machine, Op, OpGraph
 from threadcast.core.graph import Edge
@@ -22,12 +26,47 @@ from threadcast.scheduler.problem.graph_curves import curves_of
 def compile_planner() -> None:
     """Call each compiled loop once on a tiny problem, which compiles it or loads its machine code from disk.
 
-    Further calls in a process do nothing, as do calls where numba is not installed.
+    Further calls in a process do nothing, as do calls where numba is not installed. Afterwards `is_compiled` knows.
     """
     from threadcast.scheduler.kernels.compiled import COMPILED
 
     if not COMPILED:
         return
+    _compile()
+    with suppress(OSError):  # where no file can be written, no machine code is kept either
+        _stamp().touch()
+
+
+def is_compiled() -> bool:
+    """Return whether `compile_planner` has run to its end on this machine: then loading the loops takes about 1.5 s."""
+    try:
+        return _stamp().is_file()
+    except PackageNotFoundError:
+        return False
+
+
+def _stamp() -> Path:
+    """The file that tells that all loops are compiled: for these sources, this Python, numba and processor.
+
+    It lies beside the machine code, and goes with it. PackageNotFoundError where numba is not installed.
+    """
+    kernels = Path(__file__).with_name("kernels")
+    digest = hashlib.sha256(f"{sys.version} {version('numba')} {version('llvmlite')} {_processor()}".encode())
+    for path in sorted(kernels.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or kernels / "__pycache__")
+    return folder / f"planner-{digest.hexdigest()[:16]}.compiled"
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("model name", "CPU part")):
+                return line
+    return ""
+
+
+def _compile() -> None:
     from threadcast.scheduler.bounds.envelopes import Envelopes
     from threadcast.scheduler.bounds.flow_dual import best_flow
     from threadcast.scheduler.kernels.instance import Instance

@@ -35,6 +35,9 @@ _NICEST = 19
 """Lowest priority of a process (nice(2))."""
 
 
+_PYTHON = {"NUMBA_DISABLE_JIT": "1"}
+
+
 class PlannerEnded(ExecutionError):
     """The planner's process ended without an answer, for example by a signal or because memory ran out."""
 
@@ -45,7 +48,8 @@ class PlannerProcess:
     The process ends when the thread that created it ends, so create it in a thread that lives long enough.
     `background`: the process has the lowest priority, and uses CPU time that no other process wants. `cpus` are the
     numbers of the only CPUs that it runs on, None for all. `stderr` is where
-    its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error.
+    its messages go: `subprocess.DEVNULL`, or None for the caller's own standard error. Without `compiles` the planner's
+    loops run as Python, about 100 times slower, but at once: compiling them takes 20 s of a core.
 
     A process that is started some seconds before the first `ask` has loaded its libraries by then. One that is asked at
     once loads what that plan needs.
@@ -56,14 +60,16 @@ class PlannerProcess:
 
     def __init__(
         self, *, background: bool = False, cpus: Collection[int] | None = None,
-        stderr: int | None = subprocess.DEVNULL,
+        stderr: int | None = subprocess.DEVNULL, compiles: bool = True,
     ) -> None:  # fmt: skip
+        self.compiles = compiles
+        """Whether the planner's loops are compiled in the process."""
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
         command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **({} if compiles else _PYTHON)},
             process_group=0,  # Ctrl-C is for the caller
         )  # fmt: skip
         assert self._process.stdin is not None
@@ -114,6 +120,10 @@ class PlannerProcess:
             raise ExecutionError(f"planning failed: {answer['failed']}")
         return answer
 
+    def lower_priority(self) -> bool:
+        """Give the process from now on only CPU time that no other process wants; return whether that was possible."""
+        return _to_lowest_priority(self._process.pid)
+
     def close(self) -> None:
         """End the process at once, even during planning; closing again does nothing."""
         if self._process.returncode is None:
@@ -123,6 +133,16 @@ class PlannerProcess:
             os.close(self._message)
         self._questions.close()
         self._answers.close()
+
+
+def _to_lowest_priority(process: int) -> bool:
+    """Lower the priority of a process's first thread, 0 for the caller, and of all that it starts from now on."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, process, _NICEST)
+        os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:  # it has ended, or the system knows no such priority
+        return False
+    return True
 
 
 def _write(file: int, content: bytes) -> None:
@@ -217,9 +237,7 @@ def serve(answer: Callable[[bytes], dict[str, Any]]) -> None:
     message, parent, background = map(int, sys.argv[1:])
     end_with_parent(parent)
     if background:
-        os.nice(_NICEST)
-        with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        _to_lowest_priority(0)
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
     _load_until_asked()

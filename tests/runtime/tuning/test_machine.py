@@ -299,6 +299,12 @@ def test_a_plan_waits_while_the_planner_makes_another() -> None:
     assert (machine.due(planner_free=False), machine.planning) == ((), False)
     assert machine.due(planner_free=True) == (MakePlan(AS_GIVEN),)
     assert machine.planning
+    assert isinstance(machine.next_runner(), SearchStep), "with a core less"
+    machine.planner_yields()
+    assert (machine.planning, machine.next_runner()) == (False, ContenderStep(DEFAULT))
+    world.carry_out(machine.planned(0.5))
+    with pytest.raises(IllegalMove):
+        machine.planner_yields()
 
 
 @pytest.mark.parametrize("wrong", [plan_of(AS_GIVEN), backend("backend 0")], ids=str)
@@ -471,6 +477,12 @@ class AnyOrder(RuleBasedStateMachine):
     def plan_comes(self, predicted_s: float) -> None:
         self.shell.planning = None
         self.shell.carry_out(self.machine.planned(predicted_s))
+
+    @precondition(lambda self: self._running() and self.machine.state is State.PLANNING and self.shell.planning)
+    @rule()
+    def planner_yields(self) -> None:
+        if self.machine.planning:
+            self.machine.planner_yields()
 
     @precondition(lambda self: self._running() and self.machine.state is State.PLANNING and self.shell.planning)
     @rule()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import threadcast
+from tests.runtime.conftest import SequentialPlanner
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine, Trace, read_machine
 from threadcast.core.errors import ExecutionError
@@ -38,6 +40,51 @@ def test_a_plan_that_takes_too_long_is_given_up(planned_at_once: None, monkeypat
         with pytest.raises(ExecutionError, match="planning took longer than"):
             planner.answer(asked)
     assert planner.free
+
+
+def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
+    planned_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine.uniform("four", 4)
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
+    question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
+    planner, threads = plan_maker.Planner(machine), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        planner.ask(question)
+        assert planner.beside(torch.get_num_threads) == 3
+        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + 5.0)
+        assert (planner.free, planner.yields, planner.beside(torch.get_num_threads)) == (False, True, 4)
+        planner.ask(question)
+        assert not planner.yields, "the next plan is asked from another process"
+    finally:
+        torch.set_num_threads(threads)
+        planner.close()
+
+
+@pytest.mark.parametrize(
+    ("known", "small", "most", "compiles"),
+    [(True, 0, 0, True), (True, 1_000, 1_000, False), (False, 0, 10_000, False), (False, 0, 0, True)],
+)
+def test_loops_are_compiled_beside_steps_for_large_plans_alone(
+    planned_at_once: None, monkeypatch: pytest.MonkeyPatch, *, known: bool, small: int, most: int, compiles: bool
+) -> None:
+    asked: list[bool] = []
+
+    class Process(SequentialPlanner):
+        def __init__(self, *, cpus: Collection[int], compiles: bool) -> None:
+            super().__init__(cpus=cpus, compiles=compiles)
+            asked.append(compiles)
+
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", Process)
+    monkeypatch.setattr(plan_maker, "is_compiled", lambda: known)
+    monkeypatch.setattr(plan_maker, "SMALL", small)
+    monkeypatch.setattr(plan_maker, "AS_PYTHON", most)
+    graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
+    planner = plan_maker.Planner(read_machine())
+    planner.ask(Question(graph, read_machine(), NATIVE_ENGINE, {}))
+    assert asked == [compiles]
 
 
 def test_one_planner_answers_several_users_and_ends_with_the_last(planned_at_once: None) -> None:

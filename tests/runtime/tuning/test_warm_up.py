@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threadcast.runtime.tuning.warm_up import EAGER_STEPS, START_S, Allowance, WarmUp
+from threadcast.runtime.tuning.warm_up import START_S, Allowance, WarmUp
 
 
 @pytest.fixture(autouse=True)
@@ -12,14 +12,28 @@ def learning_at_once() -> None:
     """Here it is waited for."""
 
 
-def test_how_long_eager_takes_is_known_after_some_steps_without_the_first() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "known"),
+    [
+        ([], None),
+        ([0.01, 0.01], None),
+        ([0.01, 0.01, 0.01], 0.01),
+        ([0.02, 0.012, 0.01], None),
+        ([0.02, 0.012, 0.01, 0.011, 0.0105], 0.0105),
+        ([0.02, 0.012, 0.01, 0.009, 0.0088, 0.0087], 0.0088),
+        ([0.1 - 0.006 * i for i in range(9)], None),
+        ([0.1 - 0.006 * i for i in range(10)], pytest.approx(0.058)),
+        ([2.0], None),
+        ([2.0, 1.0], 1.0),
+    ],
+)
+def test_how_long_eager_takes_is_known_once_it_becomes_no_faster(seconds: list[float], known: float | None) -> None:
     warm_up = WarmUp()
-    for seconds in (9.0, *[1.0] * EAGER_STEPS):
-        assert warm_up.eager_s is None
-        warm_up.ran(seconds, lost_s=0.0)
-        warm_up.ran_eager(seconds)
-    assert warm_up.eager_s == 1.0
-    assert WarmUp(eager_s=[9.0, *[1.0] * EAGER_STEPS]).eager_s == 1.0
+    for step_s in (9.0, *seconds):
+        warm_up.ran(step_s, lost_s=0.0)
+        warm_up.ran_eager(step_s)
+    assert warm_up.eager_s == known
+    assert WarmUp(eager_s=[9.0, *seconds]).eager_s == known
 
 
 def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> None:

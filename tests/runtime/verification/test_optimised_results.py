@@ -17,7 +17,7 @@ from tests.runtime.verification.wrong_kernels import with_wrong_kernel, wrong
 from threadcast import networks
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import WrongResult
-from threadcast.runtime import optimize, optimized
+from threadcast.runtime import optimized, optimized_step
 from threadcast.runtime.engines import open_engine as engines
 from threadcast.runtime.plans.variant import MemoryFormat
 
@@ -41,13 +41,13 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def miscompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Lets captured training steps have a kernel that gives wrong results as long as `wrong.on` is set."""
-    capture = optimize.capture_training
+    capture = optimized_step.capture_step
 
     def exchange(kind: str) -> None:
         def captured(*args: object, **kwargs: object) -> Captured:
             return with_wrong_kernel(capture(*args, **kwargs), kind)[0]  # type: ignore[arg-type]
 
-        monkeypatch.setattr(optimize, "capture_training", captured)
+        monkeypatch.setattr(optimized_step, "capture_step", captured)
 
     yield exchange
     wrong.on = True

@@ -73,7 +73,8 @@ def training(name: str, kind: type[Optimizer], dtype: torch.dtype) -> tuple[Opti
     assert workload.loss is not None
     assert workload.target is not None
     step = threadcast.optimize_training(model, workload.loss, optimizer, cores=1)
-    arguments = tuple(x.to(dtype) if x.is_floating_point() else x for x in (*workload.inputs, workload.target))
+    given = tuple(x.to(dtype) if x.is_floating_point() else x for x in (*workload.inputs, workload.target))
+    arguments: tuple[Any, ...] = (given, {})
     for _ in range(2):
         step._optimized._shadowed.eager(*arguments)
     return step, optimizer, arguments, model

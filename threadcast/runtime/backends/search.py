@@ -32,7 +32,7 @@ from threadcast.runtime.backends.program_file import ProgramFile, program_file
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.ways import NEEDED, Way, has
-from threadcast.runtime.backends.weight_versions import WeightVersions
+from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 
@@ -122,7 +122,7 @@ class BackendSearch:
                 if any(part.training for part in self._module.modules()):
                     raise CaptureError("the module is in training mode")
                 content = program_file(self._captured)
-                self._versions = WeightVersions(self._captured)
+                self._versions = WeightVersions(held_tensors(self._captured))
             except (CaptureError, RuntimeError) as error:
                 self._end("every backend", str(error))
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -12,11 +12,16 @@ from threadcast.capture.capture import Captured
 from threadcast.runtime.engines.native.library import loaded_library
 
 
-class WeightVersions:
-    """The current versions of all tensors that a captured graph holds, to compare before each call.
+def held_tensors(captured: Captured) -> list[Tensor]:
+    """Return the tensors that a captured graph holds."""
+    return [value for value in captured.held.values() if isinstance(value, Tensor)]
 
-    These are the module's parameters and buffers, and whatever other tensors it read: attributes, also within lists,
-    dictionaries or tuples, globals, and variables of closures.
+
+class WeightVersions:
+    """The current versions of tensors, such as all that a captured graph holds, to compare before each call.
+
+    A graph's (`held_tensors`) are the module's parameters and buffers, and whatever other tensors it read: attributes,
+    also within lists, dictionaries or tuples, globals, and variables of closures.
 
     PyTorch's version counters show writes by in-place operators, optimizers, `load_state_dict` and optimised training
     steps. PyTorch does not count writes by way of `.data` or of a NumPy array that shares the memory. To find those,
@@ -28,8 +33,8 @@ class WeightVersions:
 
     SAMPLES = 2
 
-    def __init__(self, captured: Captured) -> None:
-        self._tensors = [value for value in captured.held.values() if isinstance(value, Tensor)]
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._tensors = list(tensors)
         self._versions = [tensor._version for tensor in self._tensors]
         library = loaded_library()
         self._unwritten = None if library is None else library.Unwritten(self._tensors)

@@ -79,6 +79,8 @@ class TuningMachine:
         """The variant of a plan of calls of other shapes, while that is compared and for as long as it runs."""
         self._stored: Variant | None = None
         """The variant of a stored plan that has become slower, while it is compared with the default."""
+        self._planner_yields = False
+        """Whether the process that makes a plan gets only CPU time that no step wants."""
         self._stored_fuse = False
         """Whether fused operators are still to be tried beside the stored plan."""
 
@@ -90,7 +92,7 @@ class TuningMachine:
     @property
     def planning(self) -> bool:
         """Whether a plan is being made now, in a process that uses a core."""
-        return self.state is State.PLANNING and self._pending is None
+        return self.state is State.PLANNING and self._pending is None and not self._planner_yields
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -154,7 +156,7 @@ class TuningMachine:
             return ()
         if not self.warm_up.allows(self._expected_s(pending, compiled=compiled)):
             return ()
-        self._pending = None
+        self._pending, self._planner_yields = None, False
         if isinstance(pending, do.Capture | do.Open):
             self.awaited = pending
         return (pending,)
@@ -248,6 +250,12 @@ class TuningMachine:
         self._searching("look again").look_again()
         self._costs.unchecked = True
         return ()
+
+    def planner_yields(self) -> None:
+        """Report that the process that makes the plan gets from now on only CPU time that no step wants."""
+        if not self.planning:
+            raise self.moves.illegal("the planner yields")
+        self._planner_yields = True
 
     def nothing_to_correct(self) -> Instructions:
         """Answer to `MakePlan`: trying the last plan showed nothing that would change the next plan."""
@@ -350,6 +358,8 @@ class TuningMachine:
         if self.state is State.PLANNING and self._pending is not None:
             return ContenderStep(self.best)
         if self.state is State.PLANNING:
+            if self._planner_yields:
+                return ContenderStep(self.best)
             # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
             beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
             return SearchStep(self._variant, Meanwhile(Look(min(beside)[1]))) if beside else ContenderStep(self.best)

@@ -32,13 +32,26 @@ from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
+from threadcast.scheduler.compile_planner import is_compiled
 from threadcast.scheduler.policies import Problem
 
 PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
 
+SMALL = 1_000
+"""Largest number of ops times cores for which the planner's loops run as Python in any case: for 70 ops on 2 cores the
+first plan takes 0.4 s of a core, and 1.0 s where the process loads compiled loops. Plans took up to 1 % longer."""
+AS_PYTHON = 10_000
+"""Largest number of ops times cores for which the planner's loops run as Python where they were never compiled on this
+machine: a plan then takes up to 2 s, and compiling 20 s of a core, which steps would lose."""
+
 ANSWER_S = 60.0
 """Longest time in seconds that a plan may take, with reading a store and loading libraries."""
+PATIENCE_S = 1.0
+"""Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, a minute of
+64. Then the process gets only CPU time that no step wants, and steps use all cores again."""
+IDLE_ANSWER_S = 900.0
+"""Longest time in seconds that a plan may take once that is so."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -67,11 +80,15 @@ class Asked:
 class Planner:
     """One planning process for all kinds of calls of a model, on the last core of `machine`.
 
-    It starts at the first question, and ends when no user is left that may ask.
+    It starts at the first question, and ends when no user is left that may ask. For a plan that takes long it yields
+    the core to the steps (`yields`).
     """
 
     def __init__(self, machine: Machine) -> None:
         self._cpus, self._others = machine.cores[-1].cpus, max(1, len(machine) - 1)
+        self._patience_s = PATIENCE_S * len(machine)
+        self.yields = False
+        """Whether the process has the lowest priority, as the last plan takes long: steps need not leave it a core."""
         self._process: ForecastingPlanner | None = None
         self._users: WeakSet[object] = WeakSet()
         self._asked, self._asked_s = Asked(error=ExecutionError("nothing was asked")), 0.0
@@ -90,8 +107,13 @@ class Planner:
         """Begin a plan; one that has not been answered is given up."""
         if not self.free:
             self._end("another plan was asked for")
+        size = len(question.graph) * len(question.machine)
+        compiles = size > AS_PYTHON or (size > SMALL and is_compiled())
+        if self._process is not None and (self.yields or (compiles and not self._process.compiles)):
+            self._end("a new process takes over")
         if self._process is None:
-            self._process = ForecastingPlanner(cpus=self._cpus)
+            self._process = ForecastingPlanner(cpus=self._cpus, compiles=compiles)
+            self.yields = False
         self._asked, self._asked_s = Asked(), time.monotonic()
         self._process.ask_forecast(question)
         return self._asked
@@ -114,6 +136,8 @@ class Planner:
 
         All threads of an operator would wait for the one that shares a core with that process.
         """
+        if self.yields:
+            return run(*arguments)
         before = torch.get_num_threads()
         torch.set_num_threads(min(self._others, before))
         try:
@@ -139,8 +163,18 @@ class Planner:
             self._asked.answer = self._process.forecast()
         except ThreadcastError as error:
             self._end(str(error))
-        if self._asked.waits and time.monotonic() - self._asked_s > ANSWER_S:
-            self._end(f"planning took longer than {ANSWER_S:g} s")
+        else:
+            self._be_patient()
+
+    def _be_patient(self) -> None:
+        """Give up a plan that has taken too long, and lower the priority of the process where it takes long."""
+        if self._process is None or not self._asked.waits:
+            return
+        waited_s, most_s = time.monotonic() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
+        if waited_s > most_s:
+            self._end(f"planning took longer than {most_s:g} s")
+        elif waited_s > self._patience_s and not self.yields:
+            self.yields = self._process.lower_priority()
 
     def _end(self, reason: str) -> None:
         if self._asked.waits:

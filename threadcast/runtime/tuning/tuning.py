@@ -266,6 +266,8 @@ class Tuning:
             for maker in self._makers.values():
                 if (answer := maker.poll()) is not None:
                     self._carry_out(self._answered(maker, answer))
+            if self._planner.yields and self._states.planning:
+                self._states.planner_yields()
         elif self._states.state is State.SETTLED:
             if self._looked and self._states.may_give_back():
                 assert self._feedback is not None

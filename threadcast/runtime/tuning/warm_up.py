@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
 
 START_S = 1.5
 """Seconds that learning may lose at once, before any share of the time, beside the capture of the first graph."""
-EAGER_STEPS = 2
-"""Timed steps of eager PyTorch, after the first call's, after which it is known how long one takes."""
+MOST_EAGER_STEPS, ENOUGH_S = 10, 1.0
+"""Number and seconds of timed steps of eager PyTorch after which it is known well enough how long one takes."""
+STEADY = 0.95
+"""Before that it is known when the last two steps are no faster than this share of the fastest before them. The first
+steps of a process took up to 2.5 times as long as later ones: memory is new, and libraries make their kernels."""
 _RECENT = 25
+
+
+def are_steady(eager_s: Sequence[float]) -> bool:
+    """Return whether seconds of steps in eager PyTorch, the first step left out, tell how long later ones take."""
+    if len(eager_s) >= MOST_EAGER_STEPS or (len(eager_s) > 1 and sum(eager_s) >= ENOUGH_S):
+        return True
+    found = list(eager_s)
+    return len(found) > 2 and min(found[-2:]) >= STEADY * min(found[:-2])
 
 
 class Allowance:
@@ -61,25 +71,27 @@ class WarmUp:
 
     def __init__(self, allowance: Allowance | None = None, *, eager_s: Sequence[float] = ()) -> None:
         self._allowance = allowance or Allowance()
-        self._eager_s = deque(eager_s[1:], maxlen=_RECENT)
+        self._eager_s: deque[float] = deque(eager_s[1:], maxlen=_RECENT)
         self.calls = len(eager_s)
         """Number of calls so far."""
         self.seconds = sum(eager_s)
         """Seconds that these calls took."""
         self.lost_s = 0.0
         """Seconds that the calls took longer than they would have by the best way that was known then."""
+        self._ready = False
         self._last_behind = 0
         """Number of the last call after which all calls so far had taken longer than in eager PyTorch."""
 
     @property
     def ready(self) -> bool:
-        """Whether enough steps in eager PyTorch were timed to learn anything else."""
-        return len(self._eager_s) >= EAGER_STEPS
+        """Whether enough steps in eager PyTorch were timed to learn anything else; true once it was true."""
+        self._ready = self._ready or are_steady(self._eager_s)
+        return self._ready
 
     @property
     def eager_s(self) -> float | None:
-        """Median seconds of recent steps in eager PyTorch; None until it is `ready`."""
-        return median(self._eager_s) if self.ready and self._eager_s else None
+        """Seconds of a step in eager PyTorch, the lower quartile of recent ones; None until it is `ready`."""
+        return sorted(self._eager_s)[(len(self._eager_s) - 1) // 4] if self.ready and self._eager_s else None
 
     @property
     def gained_s(self) -> float:

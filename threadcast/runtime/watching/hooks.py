@@ -12,7 +12,7 @@ from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_globals
 
-from threadcast.capture.optimizers import NUMBERS
+from threadcast.capture.optimizers import NUMBERS, NoUpdate
 from threadcast.runtime.engines.native.library import loaded_library
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -21,10 +21,8 @@ _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
-def owner_of_hooks(
-    modules: Iterable[nn.Module], parameters: Sequence[Tensor], optimizer: Optimizer | None
-) -> str | None:
-    """Return in words an owner of hooks that change a step; None where there are no such hooks.
+def owner_of_hooks(modules: Iterable[nn.Module], parameters: Sequence[Tensor]) -> str | None:
+    """Return in words an owner of hooks that change forward or backward pass; None where there are no such hooks.
 
     Hooks of the node that adds a gradient to a parameter's `.grad` (AccumulateGrad) are seen only once the native
     library is loaded: Python does not show them.
@@ -33,17 +31,34 @@ def owner_of_hooks(
     library = loaded_library()
     if any(map(any, tables)) or (library is not None and any(map(library.accumulates_with_hooks, parameters))):
         return "a parameter"
-    found = hook_tables(modules, optimizer)
-    owner = next((owner for owner, table in found if table and not _only_count(table)), None)
+    return _owner(_tables_of_modules(modules))
+
+
+def why_update_apart(optimizer: Optimizer | None) -> str | None:
+    """Return why the optimizer's own `step` must run, which a graph would not call; None where it need not."""
+    owner = _owner(_tables_of_optimizer(optimizer))
+    return replaced_method(optimizer) if owner is None else f"there are hooks on {owner}"
+
+
+def _owner(tables: Iterable[tuple[nn.Module | str, Any]]) -> str | None:
+    """The first owner of hooks that change something."""
+    owner = next((owner for owner, table in tables if table and not _only_count(table)), None)
     return f"module {type(owner).__name__}" if isinstance(owner, nn.Module) else owner
 
 
-def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> Iterator[tuple[nn.Module | str, Any]]:
-    """Yield each dictionary of hooks with its owner, those for all modules and optimizers included."""
+def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> Iterator[Any]:
+    """Yield each dictionary of hooks, those for all modules and optimizers included."""
+    yield from (table for _, table in (*_tables_of_modules(modules), *_tables_of_optimizer(optimizer)))
+
+
+def _tables_of_modules(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module | str, Any]]:
     for module in modules:
         yield from ((module, getattr(module, name)) for name in _HOOKS)
     yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
-    if optimizer is not None:
+
+
+def _tables_of_optimizer(optimizer: Optimizer | None) -> Iterator[tuple[nn.Module | str, Any]]:
+    if optimizer is not None and type(optimizer) is not NoUpdate:
         found = (getattr(optimizer, name, None) for name in _OPTIMIZER_HOOKS)
         yield from (("the optimizer", table) for table in found if table is not None)
         yield from (("all optimizers", getattr(optimizer_globals, name)) for name in _GLOBAL_OPTIMIZER_HOOKS)

@@ -16,7 +16,7 @@ from threadcast.capture.reachable import attributes_of
 from threadcast.capture.unsupported import is_plain
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
-from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, replaced_method
+from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, why_update_apart
 from threadcast.runtime.watching.patience import Patience
 from threadcast.runtime.watching.python_values import ReadsWatch
 
@@ -35,6 +35,8 @@ class Observation:
     trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
     unsteady: str | None = None
     """Why no graph is used: something changes too often, or cannot be watched. None where neither is so."""
+    apart: str | None = None
+    """Why the optimizer's own `step` must run, which a graph would not call; None where it need not."""
 
 
 class Watch:
@@ -96,9 +98,10 @@ class Watch:
             self._what = read or "a tensor or a layer of the model, or the optimizer's state"
         self._last = Observation(
             changed,
-            owner_of_hooks(self._modules, self._parameters, self.optimizer),
+            owner_of_hooks(self._modules, self._parameters),
             self._settings(),
             self._cannot_watch(),
+            why_update_apart(self.optimizer),
         )
         return self._last if self._patience.after(changed=changed) else self._restless(self._last)
 
@@ -107,7 +110,7 @@ class Watch:
 
     def _cannot_watch(self) -> str | None:
         reason = self._reads.state.unwatchable
-        return replaced_method(self.optimizer) if reason is None else f"it reads {reason}"
+        return None if reason is None else f"it reads {reason}"
 
     def _same_kinds(self) -> bool:
         """Whether all modules are still of the classes that they had: assigning `__class__` touches no dictionary."""
@@ -127,7 +130,7 @@ class Watch:
         tables = [
             *map(vars, self._modules),
             *self._tables,
-            *(table for _, table in hook_tables(self._modules, self.optimizer)),
+            *hook_tables(self._modules, self.optimizer),
         ]
         if self.optimizer is not None:
             tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values()]

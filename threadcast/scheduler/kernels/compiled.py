@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import CellType, FunctionType
@@ -10,7 +11,12 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DISABLED = "NUMBA_DISABLE_JIT"
+"""Numba's own variable: with 1 in it loops run as Python."""
+
 try:
+    if os.environ.get(DISABLED, "0") not in ("", "0"):
+        raise ImportError(f"{DISABLED} is set")
     import numba
 except ImportError:
     numba = None

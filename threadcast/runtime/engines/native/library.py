@@ -50,6 +50,11 @@ _loading = threading.Lock()
 _compilations = Compilations()
 
 
+def is_compiled() -> bool:
+    """Return whether the library that fits this version of torch, Python and sources lies in the cache."""
+    return (library_folder() / f"{NAME}.so").is_file()
+
+
 def is_being_compiled() -> bool:
     """Return whether the library is being compiled, in a thread that this starts where the library is missing.
 
@@ -138,7 +143,10 @@ def _build(built: Path) -> None:
 
 
 def _compile(folder: Path) -> None:
-    command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", *map(str, sorted(SOURCES.glob("*.cpp")))]
+    """Compile all sources as one: nearly all of a compiler's time goes into torch's headers, which all of them need."""
+    whole = folder / f"{NAME}.cpp"
+    whole.write_text("".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp"))), encoding="utf-8")
+    command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", str(whole)]
     make_file(command, folder / f"{NAME}.so", "the native engine")
 
 

@@ -2,7 +2,6 @@
 #include <cxxabi.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
-#include <torch/extension.h>
 #include <unistd.h>
 
 #include "arena.h"

@@ -1,0 +1,217 @@
+"""Graphs for inference whose weights stay the same: channels last and backends, on copies of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import symbolic_trace
+from torch.nn import functional as F
+
+from tests.runtime.compile_backend.running import run_until_settled
+from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.compile_backend import compiled_graphs
+from threadcast.runtime.fixed_weights import FixedWeights
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender_id import backend
+from threadcast.runtime.tuning.report import Report
+
+pytestmark = [pytest.mark.slow]
+
+LAST, GIVEN = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
+
+
+@pytest.fixture(autouse=True)
+def no_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process searches for backends."""
+    monkeypatch.setattr(BackendSearch, "start", BackendSearch.close)
+
+
+class Images(nn.Module):
+    """Returns images whose axes are exchanged, and others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.relu(self.norm(self.first(x)))
+        return self.second(y), y.transpose(1, 3)
+
+
+def images() -> nn.Module:
+    torch.manual_seed(0)
+    return Images().eval()
+
+
+def batch(seed: int) -> Tensor:
+    return torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+
+
+def same(found: Any, wanted: Any) -> None:
+    """Equal values and strides."""
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, check_stride=True)
+
+
+def reports() -> list[Report]:
+    return [report for graph in compiled_graphs() for report in graph.reports]
+
+
+def test_channels_last_is_tried_and_results_lie_as_eagers_do() -> None:
+    model = images()
+    compiled = torch.compile(model, backend="threadcast")
+    strides = [parameter.stride() for parameter in model.parameters()]
+
+    @torch.no_grad()
+    def call(seed: int) -> None:
+        same(compiled(batch(seed)), model(batch(seed)))
+
+    run_until_settled(call)
+    (report,) = reports()
+    assert {"plan, channels last", "eager, channels last"} <= set(report.verdicts)
+    assert [parameter.stride() for parameter in model.parameters()] == strides  # guards of other graphs rely on these
+
+
+def test_a_single_forced_memory_format_follows_what_is_written_to_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FixedWeights, "formats", lambda *_: (LAST,))
+    model = images()
+    compiled = torch.compile(model, backend="threadcast")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def call(seed: int) -> None:
+        with torch.no_grad():
+            same(compiled(batch(seed)), model(batch(seed)))
+        if seed % 5 == 0:
+            optimizer.zero_grad()
+            model(batch(seed))[0].square().mean().backward()
+            optimizer.step()
+        elif seed % 5 == 1:
+            for parameter in model.parameters():
+                parameter.data.mul_(1.01)
+        elif seed % 5 == 2:
+            model.load_state_dict({name: value * 0.99 for name, value in model.state_dict().items()})
+
+    run_until_settled(call, least=40)
+    assert [report.layout for report in reports()] == [LAST]
+
+
+def test_results_that_share_memory_do_so_in_every_way_that_is_tried() -> None:
+    model = nn.Conv2d(3, 4, 3)
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = model(x)
+        return y, y[1:]
+
+    compiled = torch.compile(both, backend="threadcast")
+
+    @torch.no_grad()
+    def call(seed: int) -> None:
+        image, part = compiled(batch(seed))
+        image.zero_()
+        assert not part.any()
+
+    run_until_settled(call)
+    assert [report.layout for report in reports()] == [GIVEN]
+
+
+def test_layers_that_share_a_graph_have_their_own_weights() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()).eval() for _ in range(3)]
+    compiled = [torch.compile(layer, backend="threadcast") for layer in layers]
+    with torch.no_grad():
+        for seed in range(30):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+            for one, layer in zip(compiled, layers, strict=True):
+                torch.testing.assert_close(one(x), layer(x), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_are_replaced_count_as_inputs() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4).eval()
+    compiled = torch.compile(model, backend="threadcast")
+    with torch.no_grad():
+        for seed in range(30):
+            if seed % 10 == 9:
+                model.weight = nn.Parameter(torch.randn(4, 4))
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_without_freeze_weights_are_not_copied() -> None:
+    model = images()
+    compiled = torch.compile(model, backend="threadcast", options={"freeze": False})
+
+    @torch.no_grad()
+    def call(seed: int) -> None:
+        same(compiled(batch(seed)), model(batch(seed)))
+
+    run_until_settled(call)
+    assert [report.layout for report in reports()] == [GIVEN]
+    assert not any("channels last" in name for report in reports() for name in report.verdicts)
+
+
+def traced(function: Callable[..., Any], *example: Any) -> Any:
+    """A graph with the values of its results, as AOTAutograd has them."""
+    graph = symbolic_trace(function)
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    for node, value in zip(output.args[0], function(*example), strict=True):
+        node.meta["val"] = value
+    return graph
+
+
+def fixed(weight: Tensor) -> FixedWeights:
+    convolution, options = torch.ops.aten.convolution.default, ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    graph = traced(lambda x, w: (convolution(x, w, None, *options),), batch(0), weight)
+    return FixedWeights(graph, [1], (batch(0), weight))
+
+
+def test_copies_are_renewed_before_a_call_whose_weights_were_written_to() -> None:
+    weight = torch.randn(4, 3, 3, 3)
+    weights = fixed(weight)
+    weights.set(LAST)
+    before = weights.as_pytorch(batch(1))[0]
+    weight.mul_(2)
+    weights.set(LAST)
+    torch.testing.assert_close(weights.as_pytorch(batch(1))[0], 2 * before)
+    assert weights.as_pytorch(batch(1))[0].is_contiguous()
+    assert weight.is_contiguous()
+
+
+def test_weights_without_versions_are_not_copied() -> None:
+    with torch.inference_mode():
+        weight = torch.randn(4, 3, 3, 3)
+    assert fixed(weight).formats((batch(0),)) == (GIVEN,)
+    assert fixed(torch.randn(4, 3, 3, 3)).formats((batch(0),)) == (LAST, GIVEN)
+
+
+class Search:
+    """Stands for a search that has found one backend, whose results are in channels last."""
+
+    over = False
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
+
+    def poll(self, *, unlimited: bool) -> Contender:
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+            return [F.conv2d(*args, self._weight).contiguous(memory_format=torch.channels_last)]
+
+        return Contender(backend("another"), run, lambda: False)
+
+
+def test_a_backend_takes_the_inputs_one_by_one_and_gives_results_as_pytorch_does() -> None:
+    weight = torch.randn(4, 3, 3, 3)
+    weights = fixed(weight)
+    make = weights.backends(2, lambda _: Search(weight))  # type: ignore[arg-type, return-value]
+    found = make(None, (batch(0),), [])  # type: ignore[arg-type]
+    assert found is not None
+    contender = found.poll(unlimited=False)
+    assert contender is not None
+    same(contender.run(batch(3)), [F.conv2d(batch(3), weight)])
+    assert not contender.holds()

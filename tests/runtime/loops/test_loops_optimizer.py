@@ -1,0 +1,320 @@
+"""Optimizers, schedules, clipping, accumulation and scaled losses in loops: each as in eager PyTorch, by a plan."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer, lr_scheduler
+
+from tests.runtime.loops.reference import STEPS, Make, Net, batch, sgd, trains_as_eager
+
+pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
+
+
+class SignDescent(Optimizer):
+    """A user's own optimizer, which gives its parameters other data in every step where `exchanges` is set."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, *, exchanges: bool = False) -> None:
+        super().__init__(parameters, {"lr": lr, "exchanges": exchanges})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                mean.lerp_(parameter.grad, 0.1)
+                if group["exchanges"]:
+                    parameter.data = parameter - group["lr"] * mean.sign()
+                else:
+                    parameter.sub_(mean.sign(), alpha=group["lr"])
+
+
+class SharpnessAware(Optimizer):
+    """A user's own optimizer that computes gradients twice for each update."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
+        with torch.enable_grad():
+            loss = closure()
+        parameters = [p for p in self.param_groups[0]["params"] if p.grad is not None]
+        moves = [0.05 * p.grad / (p.grad.norm() + 1e-12) for p in parameters]
+        for parameter, move in zip(parameters, moves, strict=True):
+            parameter.add_(move)
+        with torch.enable_grad():
+            closure()
+        for parameter, move in zip(parameters, moves, strict=True):
+            parameter.sub_(move).sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+        return loss
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+    "Adadelta": lambda m: optim.Adadelta(m.parameters(), lr=0.5),
+    "Adafactor": lambda m: optim.Adafactor(m.parameters(), lr=0.01),
+    "Adagrad": lambda m: optim.Adagrad(m.parameters(), lr=0.05),
+    "Adam": lambda m: optim.Adam(m.parameters(), lr=0.01, amsgrad=True),
+    "AdamW": lambda m: optim.AdamW(m.parameters(), lr=0.01),
+    "Adamax": lambda m: optim.Adamax(m.parameters(), lr=0.01),
+    "ASGD": lambda m: optim.ASGD(m.parameters(), lr=0.05, t0=3),
+    "NAdam": lambda m: optim.NAdam(m.parameters(), lr=0.01),
+    "RAdam": lambda m: optim.RAdam(m.parameters(), lr=0.01),
+    "RMSprop": lambda m: optim.RMSprop(m.parameters(), lr=0.01, momentum=0.9, centered=True),
+    "Rprop": lambda m: optim.Rprop(m.parameters(), lr=0.01),
+    "SGD with dampening": lambda m: optim.SGD(m.parameters(), lr=0.05, momentum=0.9, dampening=0.5),
+    "Muon": lambda m: optim.Muon([p for p in m.parameters() if p.dim() == 2], lr=0.01),
+    "a user's own": lambda m: SignDescent(m.parameters(), lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer(name: str) -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = OPTIMIZERS[name](model)
+        step = make(model, cross_entropy, optimizer)
+        return [step(*batch(seed)) for seed in range(2 * STEPS)], model, optimizer
+
+    # Muon computes in bfloat16, where the last bit of a gradient may become one of bfloat16's
+    trains_as_eager(loop, within=1e-2 if name == "Muon" else 1e-8)
+
+
+def test_sparse_gradients_are_refused_aloud() -> None:
+    def loop(make: Make) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(20, 6, sparse=True), nn.Flatten(), nn.Linear(18, 3)).double()
+        both = optim.SparseAdam(model[0].parameters(), lr=0.01)
+        step = make(model, cross_entropy, both)
+        drawn = torch.Generator().manual_seed(0)
+        for _ in range(STEPS):
+            step(torch.randint(20, (4, 3), generator=drawn), torch.randint(3, (4,), generator=drawn))
+        return model
+
+    trains_as_eager(loop, refused="as PyTorch does")
+
+
+@pytest.mark.parametrize("settings", [{}, {"line_search_fn": "strong_wolfe"}], ids=str)
+def test_lbfgs_computes_gradients_several_times_by_a_plan(settings: dict[str, Any]) -> None:
+    """Its reference is a closure, as PyTorch's documentation has it."""
+
+    def loop(make: Make) -> Any:
+        model = Net().eval()
+        optimizer = optim.LBFGS(model.parameters(), lr=0.1, max_iter=4, **settings)
+        return _by_closure(make, model, optimizer), model
+
+    trains_as_eager(loop)
+
+
+def test_an_optimizer_of_the_user_that_computes_gradients_twice() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        return _by_closure(make, model, SharpnessAware(model.parameters(), lr=0.05)), model
+
+    trains_as_eager(loop)
+
+
+def _by_closure(make: Make, model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    step, losses = make(model, cross_entropy, optimizer), []
+    for seed in range(STEPS):
+        x, y = batch(seed)
+        if hasattr(step, "planned"):
+            losses.append(step(x, y))
+            continue
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            torch.autograd.backward(loss)
+            return loss
+
+        losses.append(torch.as_tensor(optimizer.step(closure)))  # type: ignore[arg-type]
+    return losses
+
+
+def test_an_optimizer_that_exchanges_data_in_every_step_is_refused_aloud() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        step = make(model, cross_entropy, SignDescent(model.parameters(), 0.01, exchanges=True))
+        return [step(*batch(seed)) for seed in range(4 * STEPS)], model
+
+    trains_as_eager(loop, refused="changes from call to call")
+
+
+SCHEDULES: dict[str, Callable[[Optimizer], Any]] = {
+    "steps": lambda o: lr_scheduler.StepLR(o, 3),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 2 * STEPS),
+    "one cycle with momentum": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=2 * STEPS + 1),
+    "a chain": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
+    ),
+}
+
+
+@pytest.mark.parametrize("make_optimizer", [sgd, lambda m: optim.RMSprop(m.parameters(), 0.01, momentum=0.5)])
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
+@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step")
+def test_a_schedule(name: str, make_optimizer: Callable[[nn.Module], Optimizer]) -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = make_optimizer(model)
+        schedule = SCHEDULES[name](optimizer)
+        step = make(model, cross_entropy, optimizer)
+        for seed in range(2 * STEPS):
+            step(*batch(seed))
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # a whole step's plan does not call `step`
+            schedule.step()
+        return model, optimizer.param_groups[0]["lr"]
+
+    trains_as_eager(loop)
+
+
+def test_a_schedule_that_waits_for_the_loss() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = sgd(model)
+        schedule = lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+        step = make(model, cross_entropy, optimizer)
+        for seed in range(3 * STEPS):
+            schedule.step(step(*batch(seed)))
+        return model, optimizer.param_groups[0]["lr"]
+
+    trains_as_eager(loop)
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.RMSprop])
+def test_clipping(kind: Callable[..., Optimizer]) -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        step = make(model, cross_entropy, kind(model.parameters(), lr=0.05, momentum=0.9), clip_grad_norm=0.1)
+        return [step(*batch(seed)) for seed in range(2 * STEPS)], model
+
+    trains_as_eager(loop)
+
+
+def test_accumulation_with_a_rest_at_the_end_of_each_epoch() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = optim.AdamW(model.parameters(), lr=0.01)
+        step = make(model, cross_entropy, optimizer, accumulate=3, clip_grad_norm=1.0)
+        losses = []
+        for _ in range(2):
+            losses += [step(*batch(seed)) for seed in range(11)]
+            step.update()
+        return losses, model, optimizer
+
+    trains_as_eager(loop)
+
+
+def test_gradients_that_are_kept() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        step = make(model, cross_entropy, sgd(model), keep_grads=True)
+        norms = []
+        for seed in range(2 * STEPS):
+            step(*batch(seed))
+            norms.append([p.grad.norm() for p in model.parameters() if p.grad is not None])
+        return norms, model
+
+    trains_as_eager(loop)
+
+
+def test_a_gradient_scaler() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
+        step = make(model, cross_entropy, sgd(model), scaler=scaler, clip_grad_norm=1.0)
+        losses = []
+        for seed in range(2 * STEPS):
+            x, y = batch(seed)
+            losses.append(step(x * (torch.inf if seed == STEPS else 1.0), y))  # the scaler skips this update
+            model.norm.reset_running_stats()
+        return losses, model, scaler.get_scale()
+
+    trains_as_eager(loop)
+
+
+def test_a_hook_of_an_optimizer() -> None:
+    def loop(make: Make) -> Any:
+        model, steps = Net(), []
+        optimizer = sgd(model)
+        optimizer.register_step_post_hook(lambda *_: steps.append(1.0))
+        step = make(model, cross_entropy, optimizer)
+        return [step(*batch(seed)) for seed in range(STEPS)], model, steps
+
+    trains_as_eager(loop)
+
+
+def test_groups_whose_settings_change() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = optim.AdamW([{"params": model.first.parameters()}, {"params": model.last.parameters(), "lr": 0.1}])
+        step = make(model, cross_entropy, optimizer)
+        for phase in range(3):
+            for group in optimizer.param_groups:
+                group.update(lr=group["lr"] / 2, weight_decay=0.01 * phase)
+            for seed in range(STEPS):
+                step(*batch(seed))
+        return model, optimizer
+
+    trains_as_eager(loop)
+
+
+def test_a_group_that_is_added() -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = optim.SGD(model.last.parameters(), lr=0.05, momentum=0.9)
+        model.first.requires_grad_(False)
+        step = make(model, cross_entropy, optimizer)
+        for seed in range(2 * STEPS):
+            if seed == STEPS:
+                model.first.requires_grad_(True)
+                optimizer.add_param_group({"params": list(model.first.parameters()), "lr": 0.01})
+            step(*batch(seed))
+        return model, optimizer
+
+    trains_as_eager(loop)
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.RMSprop])
+def test_loading_an_optimizers_state(kind: Callable[..., Optimizer]) -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = kind(model.parameters(), lr=0.01)
+        step = make(model, cross_entropy, optimizer)
+        for seed in range(STEPS):
+            step(*batch(seed))
+        saved = copy.deepcopy(optimizer.state_dict())
+        for seed in range(STEPS):
+            step(*batch(seed))
+        optimizer.load_state_dict(saved)
+        for seed in range(STEPS):
+            step(*batch(seed))
+        return model, optimizer
+
+    trains_as_eager(loop)
+
+
+def test_two_optimizers_of_one_model() -> None:
+    """The step updates by the first and leaves the gradients of the others; the loop calls the second."""
+
+    def loop(make: Make) -> Any:
+        model = Net()
+        second = optim.Adagrad([*model.last.parameters(), *model.norm.parameters()], lr=0.01)
+        step = make(model, cross_entropy, sgd(model.first))
+        for seed in range(2 * STEPS):
+            step(*batch(seed))
+            second.step()
+            second.zero_grad()
+        return model
+
+    trains_as_eager(loop)

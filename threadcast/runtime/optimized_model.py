@@ -1,0 +1,118 @@
+"""What optimised calls and optimised training steps have in common: reports, the choice of cores, and `close`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn, SupportsIndex
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from threadcast.core.atomic_file import replacing
+from threadcast.core.errors import InvalidInput, NotCopyable
+from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.traced_step import timeline_page
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.report import Report
+
+
+class OptimizedModel:
+    """What optimised calls and training steps have in common: reports, the choice of cores, and `close`."""
+
+    _optimized: Optimized
+    _title: str
+    """What is run, for people: "training of Net by SGD"."""
+
+    def __repr__(self) -> str:
+        """Return what is run and how, one state for each kind of arguments."""
+        states = "; ".join(_state(report) for report in self.reports) or "not called yet"
+        return f"{type(self).__name__}({self._title}: {states})"
+
+    @property
+    def reports(self) -> list[Report]:
+        """One report for each kind of arguments (shapes, types, modes): what runs it and why. In order of first use."""
+        return self._optimized.reports
+
+    @property
+    def fastest(self) -> list[Contender]:
+        """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
+        return self._optimized.fastest
+
+    def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
+        """Use this number of cores, or the cores of these CPU numbers; None: all that the process may use.
+
+        May be called from any thread. A call or training step that is running goes on with the new cores from its next
+        operator on; its result is the same. Returns the cores in use, each as the tuple of its CPU numbers.
+        InvalidInput for no core, and for cores that this process may not use.
+        """
+        return tuple(core.cpus for core in self._optimized.cores.resize(cores))
+
+    def _learning(self) -> str:
+        """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
+        learning = [_state(report) for report in self.reports if report.measuring]
+        return f"{self._title}: {'; '.join(learning)}" if learning else ""
+
+    def timeline(self, path: Path | str) -> None:
+        """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
+
+        For that, three more steps run on the arguments with which the call was captured; model, optimizer, gradients
+        and random state are then restored. ExecutionError while no plan runs, and where memory is too small to
+        restore.
+        """
+        step = self._optimized.traced_step()
+        with replacing(Path(path)) as draft:
+            draft.write_text(timeline_page(f"threadcast: {self._title}", step), encoding="utf-8")
+
+    def close(self) -> None:
+        """End the threads that run the model; a later call measures anew."""
+        self._optimized.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Raise NotCopyable: plans and threads belong to one model in one process."""
+        raise NotCopyable(
+            f"{type(self).__name__} cannot be copied or pickled: its plans and threads belong to one model in this "
+            "process. Copy the model (copy.deepcopy) or save its state_dict(), and optimise that model where it is used"
+        )
+
+
+def short_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of a model's class."""
+    return type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", repr(function))
+
+
+def _state(report: Report) -> str:
+    """What runs the calls of one kind, how many there were, and how far they are behind PyTorch or ahead of it."""
+    if report.runs == "default" and report.reason:
+        return f"default, {report.reason}"
+    warm_up = report.warm_up
+    said = [report.runs]
+    if warm_up.calls:
+        said.append("1 call" if warm_up.calls == 1 else f"{warm_up.calls:,} calls")
+    if warm_up.eager_s is not None:
+        said.append(f"{abs(warm_up.gained_s):.2f} s {'behind' if warm_up.gained_s < 0 else 'ahead of'} eager")
+    return ", ".join(said)
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Return a text that identifies the model or function, the same in every process."""
+    if not isinstance(function, nn.Module):
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    if any(map(is_lazy, function.parameters())):
+        raise InvalidInput("the model has parameters that have no shape yet: call it once before it is optimised")
+    parameters = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in function.named_parameters()]
+    return f"{type(function).__qualname__} {parameters} {function.training}"
+
+
+class Formatted(nn.Module):
+    """Calls a module with a tuple of positional and a dictionary of keyword arguments, in its current memory format."""
+
+    def __init__(self, module: nn.Module, model_format: ModelFormat) -> None:
+        super().__init__()
+        self.module = module
+        self._format = model_format
+
+    def forward(self, args: Any, kwargs: Any) -> Any:
+        args, kwargs = self._format.arguments((args, kwargs))
+        return self.module(*args, **kwargs)

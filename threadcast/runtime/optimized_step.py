@@ -1,0 +1,162 @@
+"""A training step that runs by one plan, or its gradients by a plan and the optimizer's update as in PyTorch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from threadcast.capture.capture import Captured, capture_step
+from threadcast.capture.optimizers import NoUpdate
+from threadcast.capture.sizes import Dynamic
+from threadcast.core import Machine
+from threadcast.runtime.batch_loss import BatchLoss
+from threadcast.runtime.fallback import UpdateApart
+from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
+from threadcast.runtime.parameter_update import ParameterUpdate
+from threadcast.runtime.parts import Backend
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.verification.shadow import Shadowed
+from threadcast.threads.this_process import this_process
+
+_logger = logging.getLogger("threadcast")
+
+
+class OptimizedStep(OptimizedModel):
+    """A callable that does one training step: `step(*inputs, target)` returns the loss, a tensor without gradient.
+
+    A step does what `zero_grad`, `loss(model(*inputs), target)`, `backward`, the optimizer's `step` and `zero_grad` do,
+    and what `update` adds to them. It is one graph where the optimizer's update can be part of it. Otherwise the
+    gradients are one graph, and what follows runs as in PyTorch; `update_by` says which of both.
+    `reports`, `resize` and `close` work as those of `OptimizedCall`.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: BatchLoss, update: ParameterUpdate, machine: Machine, *, most: int | None = None
+    ) -> None:
+        self._model, self._loss, self._update, self._machine, self._most = model, loss, update, machine, most
+        self._title = f"training of {short_name(model)} by {type(update.optimizer).__name__}"
+        self.update_by = "the plan of the step"
+        """What updates the parameters: the plan of the step, or PyTorch, and why."""
+        self._apart = not update.is_plain
+        if self._apart:
+            self.update_by = "PyTorch: it does more than the optimizer's step"
+        self._optimized = self._gradients() if self._apart else self._whole_step()
+        self._steps = this_process().steps
+        self._steps.ask_learning(self._learning)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        if not self._apart:
+            try:
+                return _loss_of(self._optimized(args, kwargs))
+            except UpdateApart as reason:
+                self._take_apart(str(reason))
+        with self._steps.step():
+            return self._update.step(lambda: self._differentiated(args, kwargs))
+
+    def update(self) -> None:
+        """Update now from the gradients of fewer batches than `accumulate`, as at the end of an epoch.
+
+        Nothing happens where no batch came since the last update.
+        """
+        self._update.apply()
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Capture the step for arguments of this kind (inputs, then the target). Nothing is trained."""
+        if not self._apart:
+            try:
+                self._optimized.prepare(args, kwargs)
+                return
+            except UpdateApart as reason:
+                self._take_apart(str(reason))
+        self._optimized.prepare(*self._data(args, kwargs))
+
+    def _differentiated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Add the gradients of one batch to `.grad`, and return its loss."""
+        return _loss_of(self._optimized(*self._data(args, kwargs)))
+
+    def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        scale = self._update.scale
+        return (args, kwargs) if scale is None else (args, kwargs, scale)
+
+    def _take_apart(self, reason: str) -> None:
+        """From now on the graph of a step ends with the gradients."""
+        _logger.info("%s: PyTorch updates the parameters: %s", self._title, reason)
+        self._optimized.close()
+        self._apart, self.update_by = True, f"PyTorch: {reason}"
+        self._optimized = self._gradients()
+
+    def _whole_step(self) -> Optimized:
+        model, loss, optimizer = self._model, self._loss, self._update.optimizer
+
+        def default(args: tuple[Any, ...], kwargs: dict[str, Any], *, run: nn.Module = model) -> Tensor:
+            optimizer.zero_grad()
+            found, value = loss(run, args, kwargs)
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            return _detached(found)
+
+        return self._made(default, optimizer, f"training of {described(model)} by {type(optimizer).__name__}")
+
+    def _gradients(self) -> Optimized:
+        model, loss, optimizer = self._model, self._loss, self._update.optimizer
+
+        def default(
+            args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None, *,
+            run: nn.Module = model,
+        ) -> Tensor:  # fmt: skip
+            found, value = loss(run, args, kwargs, scale)
+            value.backward()  # type: ignore[no-untyped-call]
+            return _detached(found)
+
+        name = f"gradients of {described(model)}"
+        return self._made(
+            default, NoUpdate(), name, formats=_formats_for(optimizer), reordered=optimizer, is_step=False
+        )
+
+    def _made(self, default: Callable[..., Tensor], optimizer: Optimizer, name: str, **options: Any) -> Optimized:
+        model, loss = self._model, self._loss
+
+        def objective(formatted: nn.Module, *data: Any) -> tuple[dict[str, Any], Tensor]:
+            return loss.of(formatted, *data)
+
+        def capture(data: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
+            formatted = Formatted(model, model_format)
+            return capture_step(formatted, objective, optimizer, data, functions=loss.functions, dynamic=dynamic)
+
+        def trace(model_format: ModelFormat, *data: Any) -> None:
+            value = objective(Formatted(model, model_format), *data)[1]
+            torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+
+        def divide(backend: Backend) -> Callable[..., Any]:
+            return partial(default, run=torch.compile(model, backend=backend))
+
+        shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
+        return Optimized(
+            shadowed, capture, self._machine, name=name, title=self._title, watched=(model, optimizer),
+            functions=loss.functions, most=self._most, divide=divide, **options,
+        )  # fmt: skip
+
+
+def _formats_for(optimizer: Optimizer) -> tuple[MemoryFormat, ...] | None:
+    """The memory formats to try, None for any: only the given one where an optimizer may rely on tensors' strides."""
+    known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
+    return None if known else (MemoryFormat.AS_GIVEN,)
+
+
+def _detached(result: dict[str, Any]) -> Tensor:
+    loss: Tensor = result["loss"]
+    return loss.detach()
+
+
+def _loss_of(result: Tensor | dict[str, Any]) -> Tensor:
+    """The loss in the result of a step: a tensor from eager PyTorch, a dictionary from a plan."""
+    return result["loss"] if isinstance(result, dict) else result

@@ -1,0 +1,122 @@
+"""What a training loop does around the gradients: accumulation, clipping, a GradScaler, and the optimizer's step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from threadcast.core.errors import InvalidInput
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ParameterUpdate:
+    """Updates parameters from gradients as a loop of PyTorch does; all operators are PyTorch's.
+
+    Gradients of `accumulate` batches are added up before each update. `clip_grad_norm` is the largest norm that all of
+    the model's gradients have together. With `keep_grads` they stay in `.grad` until the next batch.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    clip_grad_norm: float | None = None
+    accumulate: int = 1
+    keep_grads: bool = False
+    scaler: GradScaler | None = None
+    pending: int = field(default=0, init=False)
+    """Number of batches whose gradients are in `.grad` and wait for an update."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise InvalidInput(f"accumulate={self.accumulate!r} must be a number of batches, at least 1")
+        clip = self.clip_grad_norm
+        if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
+            raise InvalidInput(f"clip_grad_norm={clip!r} must be a number above 0")
+        if _needs_closure(self.optimizer) and (self.accumulate > 1 or self.scaler is not None):
+            raise InvalidInput(
+                f"{type(self.optimizer).__name__} computes gradients several times for one update, so neither "
+                "accumulate nor scaler can be used with it"
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but the optimizer's step, and gradients are dropped after it."""
+        return (
+            self.clip_grad_norm is None
+            and self.accumulate == 1
+            and not self.keep_grads
+            and self.scaler is None
+            and not _needs_closure(self.optimizer)
+        )
+
+    @property
+    def scale(self) -> Tensor | None:
+        """What the loss is multiplied by before it is differentiated; None: by nothing."""
+        if self.scaler is None or not self.scaler.is_enabled():
+            return None
+        scaled: Tensor = self.scaler.scale(torch.ones(()))
+        return scaled
+
+    def step(self, differentiate: Callable[[], Tensor]) -> Tensor:
+        """Call `differentiate`, which adds gradients to `.grad` and returns a loss; update when they are complete.
+
+        Returns the loss. An optimizer whose `step` needs a closure calls `differentiate` as often as it likes.
+        """
+        if _needs_closure(self.optimizer):
+            return self._step_with_closure(differentiate)
+        if not self.pending:
+            self.optimizer.zero_grad()
+        loss = differentiate()
+        self.pending += 1
+        if self.pending >= self.accumulate:
+            self.apply()
+        return loss
+
+    def apply(self) -> None:
+        """Update parameters from the gradients that are there; nothing happens where there are none."""
+        if not self.pending:
+            return
+        self.pending = 0
+        if self.clip_grad_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self._drop_gradients()
+
+    def _step_with_closure(self, differentiate: Callable[[], Tensor]) -> Tensor:
+        losses = []
+
+        def closure() -> Tensor:
+            self.optimizer.zero_grad()
+            losses.append(differentiate())
+            if self.clip_grad_norm is not None:
+                clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+            return losses[-1]
+
+        self.optimizer.step(closure)  # type: ignore[arg-type]  # a tensor, as PyTorch's own examples return
+        self._drop_gradients()
+        return losses[0]
+
+    def _drop_gradients(self) -> None:
+        if not self.keep_grads:
+            self.optimizer.zero_grad()
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    """Whether the optimizer's `step` must be given a function that computes the gradients, as that of LBFGS."""
+    try:
+        parameters = list(inspect.signature(type(optimizer).step).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return False
+    return bool(parameters) and parameters[0].name == "closure" and parameters[0].default is inspect.Parameter.empty
