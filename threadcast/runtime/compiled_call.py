@@ -14,6 +14,8 @@ from torch import Tensor
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.tuning.guard import Guard, Side, Verdict
 
+_ELSEWHERE = 10
+"""Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
 
@@ -34,6 +36,9 @@ class CompiledCall:
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
         self._guard: Guard | None = None
         self._lock = RLock()
+        self._sizes: tuple[int, ...] = ()
+        """The integers among the arguments of the calls that are compared: calls of other sizes take other times."""
+        self._elsewhere = 0
         self._awaited: deque[_Sample] = deque()
         self._runs: Callable[..., Any] | None = None
         """What runs all further calls; None until that is known."""
@@ -42,7 +47,7 @@ class CompiledCall:
         if self._runs is not None:
             return self._runs(*arguments)
         with self._lock:
-            side = self._next_side()
+            side = self._next_side(arguments)
         if side is None:
             return self._graphs(*arguments)
         sample = _Sample(self, side, self._clock())
@@ -58,6 +63,11 @@ class CompiledCall:
         return result
 
     @property
+    def parts(self) -> Sequence[GraphCalls]:
+        """The graphs that AOTAutograd has made so far."""
+        return self._parts
+
+    @property
     def verdict(self) -> Verdict | None:
         """How the graphs compare with eager PyTorch; None until that is known."""
         return None if self._guard is None else self._guard.verdict
@@ -67,13 +77,21 @@ class CompiledCall:
         """Whether it is still being found out what runs fastest."""
         return self._runs is None
 
-    def _next_side(self) -> Side | None:
-        """Which side runs the next call; None while the graphs are still learning."""
+    def _next_side(self, arguments: tuple[Any, ...]) -> Side | None:
+        """Which side runs the next call; None while the graphs are still learning, and where it is not compared."""
+        sizes = tuple([value for value in arguments if type(value) is int])
         if self._guard is None:
             reports = [report for part in self._parts for report in part.reports]
             if not reports or any(report.measuring for report in reports):
                 return None
-            self._guard = Guard()
+            self._guard, self._sizes = Guard(), sizes
+        if sizes != self._sizes:
+            self._elsewhere += 1
+            if self._elsewhere < _ELSEWHERE:
+                return None
+            self._guard, self._sizes = Guard(), sizes
+            self._awaited.clear()
+        self._elsewhere = 0
         return self._guard.next_runner()
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
