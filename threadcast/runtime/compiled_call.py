@@ -68,6 +68,11 @@ class CompiledCall:
         return result
 
     @property
+    def parts(self) -> Sequence[GraphCalls]:
+        """The graphs that AOTAutograd has made so far."""
+        return self._parts
+
+    @property
     def verdict(self) -> Verdict | None:
         """How the graphs compare with eager PyTorch; None until that is known."""
         return None if self._guard is None else self._guard.verdict

@@ -88,7 +88,7 @@ class GraphCalls:
         if self._left is not None or os.getpid() != self._process:  # a fork has none of the threads
             return self._as_pytorch(*arguments)
         with self._lock:
-            if self._role != "inference":  # an optimizer's step is what counts
+            if self._role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
                 return self._run(arguments)
             with self._steps.step():
                 return self._run(arguments)

@@ -26,6 +26,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.optimized_step import OptimizedStep
 from threadcast.runtime.parameter_update import ParameterUpdate
+from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuning.contender import MakeBackends
@@ -77,6 +78,15 @@ class OptimizedCall(OptimizedModel):
             with torch.no_grad():
                 function(*args, **kwargs) if model is None else Formatted(model, model_format)(args, kwargs)
 
+        def divide(backend: Backend) -> Callable[..., Any]:
+            compiled = torch.compile(function, backend=backend)
+
+            def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                with torch.no_grad():
+                    return compiled(*args, **kwargs)
+
+            return call
+
         self._title = f"inference of {short_name(function)}"
         name = f"inference of {described(function)}"
         among = installed() if backends else ""
@@ -92,6 +102,7 @@ class OptimizedCall(OptimizedModel):
             backends=of_backends,
             among=among,
             most=most,
+            divide=divide,
         )
         this_process().steps.ask_learning(self._learning)
 
@@ -130,8 +141,8 @@ def optimize(
     once the weights were written to. Write under `torch.no_grad()`: a write by way of `.data` or NumPy that changes few
     elements may be missed.
 
-    A call that cannot be captured (control flow that depends on data, hooks, unknown operators) runs in PyTorch as
-    before, with a warning that says why.
+    A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
+    PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans.
     """
     call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
     if example:
