@@ -28,8 +28,8 @@ class CompiledCall:
     AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
     in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
-    tried all there is, unless they are far behind. The backward pass counts, what the caller does between does not. May be
-    called from several threads.
+    tried all there is, unless they are far behind. The backward pass counts, what the caller does between does not.
+    May be called from several threads.
     """
 
     def __init__(
