@@ -56,8 +56,8 @@ def test_two_models_run_at_the_same_time() -> None:
     x, together = torch.ones(3), threading.Barrier(2)
     with ExitStack() as ends:
         calls = [
-            ends.enter_context(closing(threadcast.optimize(lambda x: checkpoint(x * 2), cores=1, backends=False)))
-            for _ in range(2)
+            ends.enter_context(closing(threadcast.optimize(lambda x: checkpoint(x * 2), cores=[cpu], backends=False)))
+            for cpu in CPUS[:2]
         ]
         for call in calls:
             call.learn(x)

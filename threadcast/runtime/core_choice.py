@@ -27,9 +27,14 @@ class CoreChoice:
         self._models: WeakSet[ModelCores] = WeakSet()
 
     def add(self, model: ModelCores) -> None:
-        """Take note of the cores of a model for as long as that lives."""
+        """Take note of the cores of a model for as long as that lives, or until it is removed."""
         with self._lock:
             self._models.add(model)
+
+    def remove(self, model: ModelCores) -> None:
+        """Forget the cores of a model, which does not use them for now."""
+        with self._lock:
+            self._models.discard(model)
 
     def machine(self, cores: Cores) -> Machine:
         """Return the machine of these cores, the fastest first.

@@ -127,9 +127,7 @@ class OptimizedCall(OptimizedModel):
         return self
 
 
-def optimize(
-    function: Callable[..., Any], *example: Any, cores: Cores = None, backends: bool = True
-) -> OptimizedCall:
+def optimize(function: Callable[..., Any], *example: Any, cores: Cores = None, backends: bool = True) -> OptimizedCall:
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
     It is for inference: results carry no gradients. The calls themselves measure and plan, and lose no more time by it
