@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet record clean
 
 setup: $(READY)
 
@@ -30,6 +30,16 @@ PROCESSES ?= 2
 test: $(READY)
 	$(BIN)/python -m threadcast.scheduler.compile_planner
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+
+# Capture, engines and the torch.compile backend with another version of PyTorch, in an environment of its own; PyPI's build
+# for CUDA runs on a CPU too (4 GB). TORCH=2.15.0
+test-torch:
+	test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
+	$(PYTHON) -m venv build/torch-$(TORCH)
+	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' torch==$(TORCH)
+	build/torch-$(TORCH)/bin/threadcast compile
+	build/torch-$(TORCH)/bin/python -m pytest -n $(PROCESSES) --dist loadfile tests/capture tests/runtime
 
 # What takes long is left out: real networks, other processes, browsers, notebooks.
 test-fast: $(READY)

@@ -1,4 +1,5 @@
 // The engine's interface for Python.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <cxxabi.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
