@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-compile bench-zoo bench-graphnet record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet record clean
 
 setup: $(READY)
 
@@ -140,6 +140,10 @@ endif
 bench-warmup: $(READY)
 	$(if $(LONG),$(BIN)/python benchmarks/warmup.py --long --seconds 600 $(if $(NETWORKS),--networks "$(NETWORKS)"))
 	$(BIN)/python benchmarks/warmup.py --write $(if $(SECONDS),--seconds $(SECONDS)) $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(STATES),--states $(STATES)) $(if $(ONLY),--only $(ONLY))
+
+# Two models in two threads of a process, each on half of the cores: docs/two-models-tables.md. About 2 minutes.
+bench-two-models: $(READY)
+	$(BIN)/python benchmarks/two_models.py --write
 
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
 # REUSE=1 measures only what has no record in build/compiled yet. About 18 minutes on 2 idle cores.

@@ -100,6 +100,11 @@ class GraphCalls:
             return [Report.as_default(self._left)]
         return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
 
+    @property
+    def learning(self) -> bool:
+        """Whether something has not been tried yet for some kind of inputs, such as fused operators or backends."""
+        return any(tuning.learning for tuning in self._table.tunings)
+
     def leave(self, reason: str) -> None:
         """Leave all further calls to PyTorch, and end the threads that run the graph."""
         with self._lock:

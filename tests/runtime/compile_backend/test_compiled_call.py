@@ -34,6 +34,7 @@ class Part:
     def __init__(self, measured: int = 3) -> None:
         self.left = measured
         self.reason = ""
+        self.learning = False
 
     def leave(self, reason: str) -> None:
         self.reason = reason
@@ -121,6 +122,19 @@ def test_a_backward_pass_that_never_comes_does_not_count() -> None:
     call = CompiledCall(way["eager"], way["graphs"], [Part(0)], clock=clock)  # type: ignore[list-item]
     for _ in range(100):
         call(torch.ones(3, requires_grad=True))
+    assert way["ran"][-1] == "eager"
+
+
+@pytest.mark.parametrize(("graphs_s", "waits"), [(0.011, True), (0.1, False)])
+def test_eager_is_not_chosen_for_good_while_graphs_have_something_left_to_try(graphs_s: float, waits: bool) -> None:
+    clock, part = Clock(), Part(0)
+    way = ways(clock, eager=(0.01, 0.0), graphs=(graphs_s, 0.0))
+    part.learning = True
+    call = CompiledCall(way["eager"], way["graphs"], [part], clock=clock)  # type: ignore[list-item]
+    train(call, clock)
+    assert way["ran"][-1] == ("graphs" if waits else "eager")
+    part.learning = False
+    train(call, clock)
     assert way["ran"][-1] == "eager"
 
 
