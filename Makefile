@@ -160,7 +160,7 @@ bench-compile: $(READY)
 # GraphNet (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
 ZOO := build/zoo-venv
 JUDGE = $(ZOO)/bin/python benchmarks/judge.py
-JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse)
+JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)
 $(ZOO)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(ZOO)
 	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
