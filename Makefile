@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -89,6 +89,10 @@ bench-model-speed: $(READY)
 # prints those on ADSALA's curves.
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES),--write)
+
+# The learned curve over known ops and samples, beside an oracle, on ADSALA's curves: docs/known-ops-tables.md.
+bench-known-ops: $(READY)
+	$(BIN)/python benchmarks/known_ops.py --curves $(CURVES) --write
 
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
 # prints those on ADSALA's curves. RIVALS=learned_curve measures the rows of one way to decide again.
