@@ -40,6 +40,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "profiling-tables.md"
 SAMPLES = 5
 """Samples behind a measurement of a recorded op. Campaigns time at least six batches."""
 
+MARK, _AGAIN = " (again)", "Rows marked *again* were measured later:"
+"""How rows of a later run are marked, and the beginning of the line that names that run."""
+
 CHECK = 5
 """Ops whose choices are checked at the end, as `threadcast profile` does by default."""
 
@@ -228,8 +231,24 @@ def main() -> None:
                 runs = [campaign(workload, rival, seed=seed, enough=chosen.enough) for seed in range(chosen.seeds)]
                 rows.append(_row(workload, rival, runs))
                 print(rows[-1], flush=True)
-    if chosen.write:
+    if chosen.write and (chosen.rivals or chosen.only):
+        PAGE.write_text(replaced(PAGE.read_text(), rows, f"{run}; mean over {chosen.seeds} seeds"))
+    elif chosen.write:
         PAGE.write_text("\n".join([_HEAD.format(run=run, seeds=chosen.seeds), *rows, ""]))
+
+
+def replaced(page: str, rows: Sequence[str], run: str) -> str:
+    """The page with these rows in place of those of the same networks and ways to decide, which are marked."""
+
+    def identity(row: str) -> tuple[str, ...]:
+        network, _, rival = (cell.strip() for cell in row.split("|")[1:4])
+        return network, rival.removesuffix(MARK)
+
+    marked = {identity(row): row.replace(f"| {identity(row)[1]} |", f"| {identity(row)[1]}{MARK} |") for row in rows}
+    lines = [line for line in page.splitlines() if not line.startswith(_AGAIN)]
+    table = [marked.get(identity(line), line) if line.count("|") > 4 else line for line in lines]
+    at = next(i for i, line in enumerate(table) if line.startswith("| network"))
+    return "\n".join([*table[:at], f"{_AGAIN} {run}.", "", *table[at:], ""]).replace("\n\n\n", "\n\n")
 
 
 def _row(workload: Workload, rival: Rival, runs: Sequence[Mapping[str, float | None]]) -> str:

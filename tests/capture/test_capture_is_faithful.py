@@ -55,6 +55,20 @@ def own_product(x: Tensor) -> tuple[Tensor, Tensor]:
     return made + x @ x, kept + 0
 
 
+def changed_late(x: Tensor) -> Tensor:
+    y = x * 1
+    total = y.sum(0)
+    return y.unsqueeze_(0) + total
+
+
+def written_through_a_view(x: Tensor) -> Tensor:
+    y = x * 1
+    same = y.detach()
+    y.transpose_(0, 1)
+    y[0] += 1
+    return same + y
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -65,6 +79,13 @@ def own_product(x: Tensor) -> tuple[Tensor, Tensor]:
         lambda x: {"a": [x.sin(), 3], "b": (x,)},
         lambda x: torch.linalg.inv(x + 3 * torch.eye(4)),
         lambda x: (x * 1).unsqueeze_(0) + x,
+        changed_late,
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(4, 2, 2)) * 1j + (2 - 3j)),
+        lambda x: (x * 1).detach().unsqueeze_(0),
+        lambda x: (x * 1).view(16).unsqueeze_(0).squeeze_(0).squeeze_(),
+        lambda x: x.detach().t_() * 1,
+        lambda x: (x * 1).transpose_(0, 1).add_(x) + torch.arange(4.0, device="cpu:0"),
+        written_through_a_view,
         lambda x: nn.functional.adaptive_avg_pool2d(x.reshape(1, 4, 2, 2).to(memory_format=torch.channels_last), 1),
         lambda x: nn.functional.layer_norm(x.detach().clone(), (4,)).sort()[0],
     ],
@@ -115,12 +136,6 @@ def reseeded(x: Tensor) -> Tensor:
     return x + torch.rand(4, 4)
 
 
-def changed_late(x: Tensor) -> Tensor:
-    y = x * 1
-    total = y.sum(0)
-    return y.unsqueeze_(0) + total
-
-
 SHARED = torch.zeros(2, 3)
 
 
@@ -134,10 +149,7 @@ SHARED = torch.zeros(2, 3)
         (lambda x: UserDict(a=x * 2), "a UserDict is returned"),
         (lambda x: {x * 2}, "a set is returned"),
         (lambda x: x[:2, :3] * SHARED.t_().shape[0], "t_"),
-        (changed_late, "unsqueeze_"),
-        (lambda x: (x * 1).detach().unsqueeze_(0), "unsqueeze_"),
-        (lambda x: (x * 1).view(16).unsqueeze_(0), "unsqueeze_"),
-        (lambda x: x.detach().t_(), "t_"),
+        (lambda x: x.t_() * 1, "t_"),
         (lambda x: setattr(x, "data", x * 3) or x + 1, "exchanged"),
         (filled, "cannot capture"),
         (reseeded, "generator's state is set"),

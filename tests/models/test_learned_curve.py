@@ -197,6 +197,22 @@ def test_ops_that_lack_cases_are_learned_from_too():
     assert errors(LearnedCurve().fit(holes)).mean() < 0.06
 
 
+def test_ops_of_which_few_cases_were_measured_are_learned_from_by_a_joint_process():
+    wide = Machine.uniform("forty", 40, group_size=40)
+    rng = np.random.default_rng(0)
+    some = [measure(op, wide.cases()[at], machine=wide) for op in TRAIN for at in rng.permutation(40)[:3]]
+    model = LearnedCurve().fit(some)
+    truth = np.array([[true_seconds(op, case) for case in wide.cases()] for op in TRAIN])
+    observed = [[m for m in some if m.op.key == op.key] for op in TRAIN]
+    again = LearnedCurve().from_files(model.to_files())
+    table, stored = (one.predict_many(TRAIN, observed, wide.cases(), machine=wide) for one in (model, again))
+    assert np.median(np.abs(np.log(table.seconds / truth))) < 0.1
+    assert stored.seconds.tolist() == table.seconds.tolist()
+    assert table.model == "learned_curve"
+    assert not model.adapts_to(wide)
+    assert model.propose(TRAIN[0], observed[0][:1], wide) is not None
+
+
 def test_too_few_ops_of_a_machine_are_said_and_it_is_treated_as_unknown():
     other = Machine.uniform("few", 4, group_size=4)
     model = LearnedCurve().fit([*measure_all(TRAIN, machine=MACHINE), *measure_all(TRAIN[:2], machine=other)])

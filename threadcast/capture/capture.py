@@ -198,9 +198,12 @@ class CapturedGraph(Captured):
 
         The caller has checked that: looking at each of some hundred weights once more takes longer than a small graph.
         """
-        weights = range(self.weights)
-        constants = range(len(arguments) + self.weights, len(self.program.inputs))
-        return [*[self.held[slot] for slot in weights], *arguments, *[self.held[slot] for slot in constants]]
+        slots, sizes = range(len(self.program.inputs)), iter(self._sizes_of(arguments))
+        others = [
+            next(sizes) if self.program.inputs[slot].role == "size" else self.held[slot]
+            for slot in slots[self.weights + len(arguments) :]
+        ]
+        return [*[self.held[slot] for slot in slots[: self.weights]], *arguments, *others]
 
     def finish(self, result: Any) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
@@ -234,12 +237,13 @@ def capture_graph(
     *,
     weights: Sequence[Tensor] | None = None,
     phase: Phase = "forward",
+    dynamic: Dynamic | None = None,
 ) -> CapturedGraph:
     """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
 
     It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. With
-    `weights`, `graph(weights, *inputs)` is captured, and the captured graph holds weights and inputs. CaptureError
-    says why the graph cannot be captured, as where it writes to an input.
+    `weights`, `graph(weights, *inputs)` is captured, and the captured graph holds weights and inputs. `dynamic` is as
+    that of `capture_forward`. CaptureError says why the graph cannot be captured, as where it writes to an input.
     """
     recorder = Recorder(fixed_offsets=True)  # of views that AOTAutograd makes of memory which inputs share
     recorder.phase = phase
@@ -255,7 +259,7 @@ def capture_graph(
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
     group = {f"weight {i}": weight for i, weight in enumerate(weights or ())}
-    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True)
+    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True, dynamic=dynamic)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
@@ -268,7 +272,7 @@ def capture_graph(
     ]
     return CapturedGraph(
         captured.graph, captured.program, captured.held, shapes if weights is None else captured.arguments,
-        apart=tuple(apart), weights=len(group),
+        sizes=captured.sizes, apart=tuple(apart), weights=len(group),
     )  # fmt: skip
 
 

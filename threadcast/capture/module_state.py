@@ -6,6 +6,9 @@ from typing import Any
 
 from torch import nn
 
+_FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
+"""Attributes of recurrent layers that PyTorch sets where it calls them with other parameters, as capturing does."""
+
 Contents = tuple[Any, ...] | dict[Any, Any]
 
 
@@ -16,13 +19,14 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._owners = {id(vars(part)): type(part).__name__ for part in module.modules()}
+        self._owners = {id(vars(part)): isinstance(part, nn.RNNBase) for part in module.modules()}
         self._held: list[tuple[Any, str, Contents]] = []
         for part in module.modules():
             self._keep(vars(part), type(part).__name__)
             for name, value in vars(part).items():
                 if isinstance(value, list | dict | set):
-                    self._keep(value, f"{type(part).__name__}.{name}")
+                    own = isinstance(part, nn.RNNBase) and name in _FOLLOWS_PARAMETERS
+                    self._keep(value, "" if own else f"{type(part).__name__}.{name}")
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
 
     def restore(self) -> str | None:
@@ -46,11 +50,14 @@ class ModuleState:
     def _keep(self, container: Any, name: str) -> None:
         self._held.append((container, name, dict(container) if isinstance(container, dict) else tuple(container)))
 
-    def _described(self, container: Any, name: str, contents: Contents) -> str:
+    def _described(self, container: Any, name: str, contents: Contents) -> str | None:
+        """Which item of a container has changed, as text; None where PyTorch itself has set all that have."""
         if id(container) not in self._owners or not isinstance(contents, dict):
-            return name
-        attribute = next(key for key in {**contents, **container} if container.get(key) is not contents.get(key))
-        return f"{name}.{attribute}"
+            return name or None
+        own = _FOLLOWS_PARAMETERS if self._owners[id(container)] else ()
+        changed = (key for key in {**contents, **container} if container.get(key) is not contents.get(key))
+        attribute = next((key for key in changed if key not in own), None)
+        return None if attribute is None else f"{name}.{attribute}"
 
 
 def _same(container: Any, contents: Contents) -> bool:

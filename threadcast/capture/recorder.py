@@ -40,6 +40,7 @@ _fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
 _ADVICE = "Control flow and shapes must not depend on tensor values (.item(), if tensor, boolean masks)"
 
+_CPU = torch.device("cpu")
 _QUERIES: dict[OpOverload, Callable[..., Any]] = {
     aten.size.default: lambda tensor: list(tensor.size()), aten.sym_size.default: lambda tensor: list(tensor.size()),
     aten.size.int: lambda tensor, dim: tensor.size(dim), aten.sym_size.int: lambda tensor, dim: tensor.size(dim),
@@ -52,6 +53,14 @@ _QUERIES: dict[OpOverload, Callable[..., Any]] = {
 
 _EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
+
+_VIEWS = {
+    aten.t_.default: aten.t.default, aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default, aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim, aten.squeeze_.dims: aten.squeeze.dims,
+    aten.as_strided_.default: aten.as_strided.default,
+}  # fmt: skip
+"""Operators that turn a tensor into a view of itself, each with the operator that returns this view."""
 
 _AT_OFFSET = {aten.as_strided.default, aten.as_strided_.default, aten.as_strided_copy.default}
 """Operators that take an offset from the start of a tensor's memory, not of the tensor."""
@@ -140,7 +149,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _QUERIES:
             return _QUERIES[func](*args, **kwargs)
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
-        if func in _EXCHANGE_MEMORY or (reshapes and not self._fakes.is_new(args[0])):
+        becomes_view = func in _VIEWS and self._fakes.is_own(args[0])
+        if func in _EXCHANGE_MEMORY or (reshapes and not becomes_view and not self._fakes.is_new(args[0])):
             raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
         if self._is_at_offset_of_argument(func, args, kwargs):
             raise CaptureError(f"cannot capture {func} at a storage offset: an argument may be at another one")
@@ -151,6 +161,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return decomposed
         if func is not aten.lift_fresh.default:
             args, kwargs = tuple(self._fakes.faked(args)), self._fakes.faked(kwargs)
+        if (device := kwargs.get("device")) is not None and device.type == "cpu":
+            kwargs = {**kwargs, "device": _CPU}  # "cpu:0" is no other device, but fake tensors of it do not mix
         if func is aten._local_scalar_dense.default and self.phase == "update":  # an optimizer's loop reads a number
             held = self._add_number(aten._to_copy.default, (self._fakes.ref(args[0]),), {"dtype": torch.float64})
             return float(self._numbers.standing_for(held))
@@ -164,6 +176,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
             func = aten.lift_fresh_copy.default
         # Before the results get their refs: a result may be one of the arguments.
+        func = _VIEWS[func] if becomes_view else func
         in_order = self._numbers.put_in(tuple(self._fakes.with_refs(args)))
         by_name = self._numbers.put_in(self._fakes.with_refs(kwargs))
         if (symbols := self._fakes.symbols) is not None:

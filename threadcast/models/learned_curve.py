@@ -14,12 +14,13 @@ import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
-from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.case_gaussian import expected_regret
+from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
@@ -28,7 +29,7 @@ from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
-from threadcast.models.measured import by_case, group, usable
+from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape
@@ -40,7 +41,15 @@ DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
 equal for all cases."""
 
+_SPARSE_FILES = {"model.json": "sparse.json", "machines.npz": "sparse.npz"}
+"""Names of the files of the process for sparsely measured machines, by their names where it is stored alone."""
+
 _LEARNED = list(Source).index(Source.LEARNED)
+
+SPARSE, FEWEST_CASES = 0.25, 3
+"""A machine on which each op was measured in less than this share of the cases that any op was measured in, or all in
+fewer cases than these, is forecast by a joint process: the Gaussian learns from cases that ops have in common.
+Campaigns measure 3 to 10 %, recorded tables all."""
 
 DOUBTED = 0.5
 """Where a sample is correct with less than this probability, a case next to it is measured too."""
@@ -93,6 +102,8 @@ class LearnedCurve(BatchModel):
         """What is assumed of unknown machines: how far the trees' forecasts are off."""
         self._unknown = JointProcess()
         """Forecasts unknown machines by the trees, and by what the model was adapted to."""
+        self._sparse: JointProcess | None = None
+        """Forecasts machines of which it has learned a few cases of each op."""
         self._last_base: tuple[tuple[str, float, float, str], Floats] | None = None
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
@@ -105,7 +116,7 @@ class LearnedCurve(BatchModel):
         (op,) = self._op_features.translated([op])
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
-            return self._on_unknown(machine).propose(op, observed, machine) if self.samples else None
+            return self._process(machine).propose(op, observed, machine) if self.samples else None
         allowed = [i for i, case in enumerate(learned.cases) if case not in measured_at]
         if not allowed:
             return None
@@ -132,14 +143,15 @@ class LearnedCurve(BatchModel):
     def propose_among(
         self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
     ) -> Case | None:
-        """As `propose`; on a machine that was not learned from, one of `cases`."""
-        if not self.adapts_to(machine):
+        """As `propose`; where a joint process proposes, one of `cases`."""
+        if machine.fingerprint in self._machines:
             return self.propose(op, observed, machine)
         (op,) = self._op_features.translated([op])
-        return self._on_unknown(machine).propose_among(op, observed, machine, cases) if self.samples else None
+        return self._process(machine).propose_among(op, observed, machine, cases) if self.samples else None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more."""
+        """Learn trees from all points, and a Gaussian for each machine with `MIN_OPS` ops or more, or a joint process
+        where few cases of each op were measured."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         entries, more = some_of_each_machine(entries, seed=self.shape.seed)
@@ -152,11 +164,14 @@ class LearnedCurve(BatchModel):
         by_machine: dict[str, list[int]] = {}
         for row, entry in enumerate(entries):
             by_machine.setdefault(entry.machine.fingerprint, []).append(row)
-        machines = {}
+        machines, sparse = {}, []
         for fingerprint, rows in by_machine.items():
             own = [entries[row] for row in rows]
             if len(rows) < MIN_OPS:
                 notes.append(f"{fingerprint}: {len(rows)} ops are too few to learn it from")
+                continue
+            if _is_sparse(own):
+                sparse += [measured for entry in own for measured in entry.by_case.values()]
                 continue
             by_trees = [
                 out_of_fold[points.of_op[row]] + points.rooflines[points.of_op[row]]
@@ -169,11 +184,13 @@ class LearnedCurve(BatchModel):
         self._op_features, self._last_base, self.notes = op_features, None, tuple(notes)
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
         self._unknown = JointProcess(prior=Prior(trees, self._features, self._transfer), seed=self.shape.seed)
+        self._sparse = JointProcess(seed=self.shape.seed).fit(self._translated(sparse)) if sparse else None
         return self
 
     def adapts_to(self, machine: Machine) -> bool:
         """Whether the machine is one that was not learned from."""
-        return self._trees is not None and machine.fingerprint not in self._machines
+        learned = machine.fingerprint in self._machines or (self._sparse and not self._sparse.adapts_to(machine))
+        return self._trees is not None and not learned
 
     def adapted(self, measurements: Sequence[Measurement]) -> LearnedCurve:
         """A copy whose forecasts for machines that were not learned from are shifted, and surer, by what these
@@ -188,11 +205,18 @@ class LearnedCurve(BatchModel):
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
     ) -> Iterable[tuple[Floats, Floats]]:
         """For each op log seconds (n_cases,) at the machine's cases, and their covariance (n_cases, n_cases)."""
-        if self.adapts_to(machine):
-            return self._on_unknown(machine, observed).distributions(
-                self._op_features.translated(ops), observed, machine
-            )
-        return super().distributions(ops, observed, machine)
+        if machine.fingerprint in self._machines or self._trees is None:
+            return super().distributions(ops, observed, machine)
+        return self._process(machine, observed).distributions(self._op_features.translated(ops), observed, machine)
+
+    def outlooks(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine, *, widened: float = 1.0
+    ) -> list[Outlook]:
+        """What choosing among the machine's cases may cost each op; `ask` is what `propose` returns."""
+        if machine.fingerprint in self._machines or self._trees is None:
+            return super().outlooks(ops, observed, machine, widened=widened)
+        process, ops = self._process(machine, observed), self._op_features.translated(ops)
+        return process.outlooks(ops, observed, machine, widened=widened)
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -206,7 +230,7 @@ class LearnedCurve(BatchModel):
         self.check_batch(ops, observed)
         learned = self._machines.get(machine.fingerprint)
         if learned is None:
-            process, ops = self._on_unknown(machine, observed), self._op_features.translated(ops)
+            process, ops = self._process(machine, observed), self._op_features.translated(ops)
             return replace(process.predict_many(ops, observed, cases, machine=machine), model=self.name)
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(measured_at) for measured_at in known]
@@ -298,10 +322,11 @@ class LearnedCurve(BatchModel):
         _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
-    def _on_unknown(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:
-        """What forecasts ops on a machine that was not learned from. What was `observed` of several ops there tells of
-        all others, unless the model was adapted to that machine."""
-        process = copy(self._unknown)
+    def _process(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:
+        """What forecasts ops on a machine without a Gaussian of its own. On one that was not learned from, what was
+        `observed` of several ops tells of all others, unless the model was adapted to it."""
+        sparse = self._sparse
+        process = copy(self._unknown if sparse is None or sparse.adapts_to(machine) else sparse)
         process.samples, process.enough = max(self.samples, 1), self.enough
         if process.adapts_to(machine) and sum(map(bool, observed)) > 1:
             process = process.adapted(self._translated(chain.from_iterable(observed)))
@@ -330,7 +355,7 @@ class LearnedCurve(BatchModel):
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
             "transfer": self._transfer.to_json(),
-            "limits": self._trees.limits.to_json() if self._trees else [],
+            "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip
@@ -338,6 +363,8 @@ class LearnedCurve(BatchModel):
         files = self._trees.to_files("trees") if self._trees is not None else {}
         for _, _, own in parts.values():
             files |= own
+        if self._sparse is not None:
+            files |= {_SPARSE_FILES[name]: content for name, content in self._sparse.to_files().items()}
         return {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays), **files}
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
@@ -366,5 +393,16 @@ class LearnedCurve(BatchModel):
             )
             prior = Prior(loaded._trees, loaded._features, loaded._transfer)
             loaded._unknown = JointProcess(prior=prior, seed=loaded.shape.seed)
+        if any(name in files for name in _SPARSE_FILES.values()):
+            if not all(name in files for name in _SPARSE_FILES.values()):
+                raise ArtefactError(f"of {' and '.join(_SPARSE_FILES.values())} one is missing")
+            loaded._sparse = JointProcess().from_files({own: files[name] for own, name in _SPARSE_FILES.items()})
         self.__dict__.update(loaded.__dict__)
         return self
+
+
+def _is_sparse(entries: Sequence[MeasuredOp]) -> bool:
+    """Whether too few cases of each op of a machine were measured to learn how times vary over cases."""
+    cases = {case for entry in entries for case in entry.by_case}
+    share = sum(len(entry.by_case) for entry in entries) / (len(entries) * len(cases))
+    return share < SPARSE or len(cases) < min(FEWEST_CASES, len(entries[0].machine.cases()))

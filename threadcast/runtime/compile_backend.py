@@ -26,7 +26,7 @@ from threadcast.core import Machine, read_machine
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
-from threadcast.runtime.graph_parts import PartsInTurn, parts_of
+from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_integers
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -81,11 +81,12 @@ def _compiled(
     if role == "inference":
         _note_weights(graph)
     divided = parts_of(graph)
-    if len(divided) == 1 and divided[0].refused is None:
+    if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
         return make_boxed_func(_graph_calls(graph, machine, options, parts, role))
-    reasons = dict.fromkeys(part.refused for part in divided if part.refused is not None)
-    whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
-    warnings.warn(f"threadcast runs {whole} as PyTorch does: {'; '.join(reasons)}", stacklevel=2)
+    reasons = dict.fromkeys(part.refused for part in divided if part.refused)
+    if reasons:
+        whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
+        warnings.warn(f"threadcast runs {whole} as PyTorch does: {'; '.join(reasons)}", stacklevel=2)
     runs = [
         _as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, machine, options, parts, role)
         for part in divided

@@ -14,6 +14,10 @@ from torch import Tensor
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.tuning.guard import Guard, Side, Verdict
 
+_ELSEWHERE = 10
+"""Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
+_HOPELESS = 0.8
+"""Ratio of eager PyTorch's time to the graphs' under which what they still learn is not waited for. A convention."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
 
@@ -23,8 +27,9 @@ class CompiledCall:
 
     AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
-    in both ways, and the faster is kept. The backward pass counts, what the caller does between does not. May be
-    called from several threads.
+    in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
+    tried all there is, unless they are far behind. The backward pass counts, what the caller does between does not.
+    May be called from several threads.
     """
 
     def __init__(
@@ -34,6 +39,11 @@ class CompiledCall:
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
         self._guard: Guard | None = None
         self._lock = RLock()
+        self._sizes: tuple[int, ...] = ()
+        """The integers among the arguments of the calls that are compared: calls of other sizes take other times."""
+        self._elsewhere = 0
+        self._waits = False
+        """Whether the next comparison begins only once the graphs have nothing left to learn."""
         self._awaited: deque[_Sample] = deque()
         self._runs: Callable[..., Any] | None = None
         """What runs all further calls; None until that is known."""
@@ -42,7 +52,7 @@ class CompiledCall:
         if self._runs is not None:
             return self._runs(*arguments)
         with self._lock:
-            side = self._next_side()
+            side = self._next_side(arguments)
         if side is None:
             return self._graphs(*arguments)
         sample = _Sample(self, side, self._clock())
@@ -58,6 +68,11 @@ class CompiledCall:
         return result
 
     @property
+    def parts(self) -> Sequence[GraphCalls]:
+        """The graphs that AOTAutograd has made so far."""
+        return self._parts
+
+    @property
     def verdict(self) -> Verdict | None:
         """How the graphs compare with eager PyTorch; None until that is known."""
         return None if self._guard is None else self._guard.verdict
@@ -67,13 +82,25 @@ class CompiledCall:
         """Whether it is still being found out what runs fastest."""
         return self._runs is None
 
-    def _next_side(self) -> Side | None:
-        """Which side runs the next call; None while the graphs are still learning."""
+    @property
+    def _learning(self) -> bool:
+        return any(part.learning for part in self._parts)
+
+    def _next_side(self, arguments: tuple[Any, ...]) -> Side | None:
+        """Which side runs the next call; None while the graphs are still learning, and where it is not compared."""
+        sizes = tuple([value for value in arguments if type(value) is int])
         if self._guard is None:
             reports = [report for part in self._parts for report in part.reports]
-            if not reports or any(report.measuring for report in reports):
+            if not reports or any(report.measuring for report in reports) or (self._waits and self._learning):
                 return None
-            self._guard = Guard()
+            self._guard, self._sizes = Guard(), sizes
+        if sizes != self._sizes:
+            self._elsewhere += 1
+            if self._elsewhere < _ELSEWHERE:
+                return None
+            self._guard, self._sizes = Guard(), sizes
+            self._awaited.clear()
+        self._elsewhere = 0
         return self._guard.next_runner()
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
@@ -81,7 +108,9 @@ class CompiledCall:
             return
         self._guard.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
         verdict = self._guard.verdict
-        if verdict is not None:
+        if verdict is not None and verdict.kept == "default" and verdict.gain > _HOPELESS and self._learning:
+            self._guard, self._waits = None, True  # fused operators or backends may yet be faster
+        elif verdict is not None:
             self._runs = self._graphs if verdict.kept == "plan" else self._eager
             self._awaited.clear()
             if self._runs is self._eager:

@@ -16,10 +16,17 @@ from threadcast.capture.unsupported import is_plain
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short."""
+    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short.
+
+    `divisible`: parts of such calls may still run by plans.
+    """
 
     reason: str
+    divisible: bool = False
     short: bool = False
+
+
+AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
 
 
 class UpdateApart(Exception):
@@ -36,7 +43,7 @@ FIRST_CALL = FirstCall()
 def why_not_captured(leaves: Iterable[Any]) -> str | None:
     """Why a call with these leaves of its arguments cannot run by a graph; None where it may."""
     if torch.is_autocast_enabled("cpu"):
-        return "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+        return AUTOCAST
     if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
         return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
     reasons = (_why_no_input(leaf) for leaf in leaves)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.capture import Captured, CapturedGraph, capture_graph
+from threadcast.capture.sizes import Dynamic
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
@@ -85,14 +86,19 @@ class FixedWeights(ModelFormat):
         with torch.no_grad():
             return self._with(self._weights, inputs)
 
-    def captured(self, inputs: tuple[Any, ...], memory_format: MemoryFormat) -> CapturedGraph:
-        """Capture the graph in a memory format; the tensors in `inputs` are kept as its example."""
+    def captured(
+        self, inputs: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
+    ) -> CapturedGraph:
+        """Capture the graph in a memory format; the tensors in `inputs` are kept as its example.
+
+        It is right for all values of the sizes `dynamic`, by number of the input.
+        """
         self.set(memory_format)
 
         def call(weights: Sequence[Tensor], *given: Any) -> list[Any]:
             return self.ordered(self._with(weights, self.arguments(given)))
 
-        return capture_graph(call, inputs, weights=self._current_weights())
+        return capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
 
     def backends(
         self, cores: int, start: Callable[[Callable[[], BackendSearch]], BackendSearch | None], **options: Any

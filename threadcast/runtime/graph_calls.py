@@ -16,9 +16,11 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from threadcast.capture.capture import capture_graph
+from threadcast.capture.capture import Captured, capture_graph
 from threadcast.capture.dependencies import is_random
 from threadcast.capture.program import Phase
+from threadcast.capture.same_way import takes_the_same_way
+from threadcast.capture.sizes import Dynamic
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
@@ -30,11 +32,12 @@ from threadcast.runtime.fallback import Fallback, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.shared_learning import allowance, planner_for, search_slot
 from threadcast.runtime.short_calls import ShortCalls
+from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
@@ -68,6 +71,7 @@ class GraphCalls:
         self._table = CallTable(settings["engine.most_bytes"])
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._feedback, self._folder = store_of(settings), settings["engine.plans"]
+        self._families = SizeFamilies()
         self._format = ModelFormat(None)
         self._calls = 0
         self._lock = RLock()
@@ -84,7 +88,7 @@ class GraphCalls:
         if self._left is not None or os.getpid() != self._process:  # a fork has none of the threads
             return self._as_pytorch(*arguments)
         with self._lock:
-            if self._role != "inference":  # an optimizer's step is what counts
+            if self._role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
                 return self._run(arguments)
             with self._steps.step():
                 return self._run(arguments)
@@ -95,6 +99,11 @@ class GraphCalls:
         if self._left is not None:
             return [Report.as_default(self._left)]
         return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
+
+    @property
+    def learning(self) -> bool:
+        """Whether something has not been tried yet for some kind of inputs, such as fused operators or backends."""
+        return any(tuning.learning for tuning in self._table.tunings)
 
     def leave(self, reason: str) -> None:
         """Leave all further calls to PyTorch, and end the threads that run the graph."""
@@ -114,15 +123,23 @@ class GraphCalls:
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
         kind = _kind_of(given, fixed is not None)
-        found = self._found(kind)
-        if found is None and self._short.wants(kind, further=len(self._table) > 0):
+        found, family = self._found(kind), None
+        if found is None and (family := self._families.of(kind, given)) is not None:
+            kind = family.kind_of(given)
+            found = self._found(kind)
+        settled = isinstance(found, Tuning) and found.settled
+        far = family is not None and not settled and not family.near(kind, given)
+        further = len(self._table) > 0 and not (family is not None and family.is_captured)
+        if far or (found is None and self._short.wants(kind, further=further)):
             began_s = time.perf_counter()
             result = self._as_pytorch(*arguments)
             seconds = time.perf_counter() - began_s
             self._short.ran(kind, seconds)
             self._allowance.ran_eager(seconds)
             return result
-        runner = self._new(kind, given, fixed) if found is None else found
+        runner = self._new(kind, given, fixed, family) if found is None else found
+        if runner is None:
+            return self._as_pytorch(*arguments)
         if isinstance(runner, Fallback):
             return self._fallen_back(runner.reason, arguments)
         every = self._options.verify_every
@@ -174,43 +191,55 @@ class GraphCalls:
         elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
             self._weights, self._fixed = (), None
             self._table.close()
+            self._families.clear()
         return self._fixed
 
-    def _new(self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback:
-        """Find out what is to run calls of this kind; with `fixed`, `arguments` are all others."""
+    def _new(
+        self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
+    ) -> Tuning | Fallback | None:
+        """Find out what is to run calls of this kind; with `fixed`, `arguments` are all others.
+
+        None where there is no graph for the sizes of `family`; later calls then get one for their own.
+        """
         short = self._short.why_left_alone(kind)
-        runner = self._tuning(kind, arguments, fixed) if short is None else Fallback(short)
+        runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short)
         if short is not None:
             self._warned.add(short)  # nobody needs to do anything about it
+        elif isinstance(runner, Fallback) and family is not None:
+            family.failed = family.failed or runner.reason
+            return None
         self._table.add(kind, runner)
         if isinstance(runner, Tuning):
             self.cores.pass_to(runner.resize)
         return runner
 
-    def _tuning(self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback:
-        phase: Phase = "backward" if self._role == "backward" else "forward"
+    def _tuning(
+        self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
+    ) -> Tuning | Fallback:
         strange = why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
+        among = f"graph, fused: {self._options.fuse}"
         options: dict[str, Any] = {
             "call": (self._role, kind.arguments),
-            "fuse": self._options.fuse,
-            "store": self._feedback,
+            "plans": NoPlanStore(self.machine) if family else PlanStore(self._folder, self.machine, among=among),
+            "fuse": self._options.fuse and family is None,
+            "store": self._feedback if family is None else None,
             "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
             "warm_up": WarmUp(self._allowance, eager_s=self._short.take(kind)),
             "planner": planner_for(self.machine),
             "title": self.title,
+            "steady": family is None,
         }
-        among = f"graph, fused: {self._options.fuse}"
         try:
-            if fixed is not None:
+            if fixed is not None and family is None:
+                options["plans"] = PlanStore(self._folder, self.machine, among=f"{among}, {installed()}")
                 return Tuning(
                     fixed.as_pytorch,
                     partial(fixed.captured, arguments),
                     fixed,
                     fixed.formats(arguments),
                     self.machine,
-                    plans=PlanStore(self._folder, self.machine, among=f"{among}, {installed()}"),
                     backends=fixed.backends(
                         len(self.machine),
                         search_slot().fill,
@@ -220,21 +249,37 @@ class GraphCalls:
                     checked=FunctionalShadow(fixed.as_given_by_pytorch),
                     **options,
                 )
-            captured = capture_graph(self._graph, arguments, phase=phase)
+            captured = self._captured(arguments, fixed, family)
             return Tuning(
-                self._as_pytorch,
+                self._as_pytorch if fixed is None else fixed.as_given_by_pytorch,
                 lambda _: captured,  # must not hold the arguments: in a backward pass they are all activations
                 self._format,
                 (MemoryFormat.AS_GIVEN,),
                 self.machine,
-                plans=PlanStore(self._folder, self.machine, among=among),
-                checked=self._shadowed,
+                checked=self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch),
                 **options,
             )
         except CaptureError as error:
             return Fallback(str(error))
         except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
             return Fallback(f"cannot capture: {_described(error)}")
+
+    def _captured(self, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None) -> Captured:
+        """The graph for these arguments, or for all sizes of `family`."""
+        phase: Phase = "backward" if self._role == "backward" else "forward"
+
+        def capture(dynamic: Dynamic | None) -> Captured:
+            if fixed is not None:
+                return fixed.captured(arguments, MemoryFormat.AS_GIVEN, dynamic)
+            return capture_graph(self._graph, arguments, phase=phase, dynamic=dynamic)
+
+        def capture_several(dynamic: Dynamic) -> Captured:
+            captured = capture(dynamic)
+            if not takes_the_same_way(captured, capture(None)):
+                raise CaptureError("cannot capture for several sizes: the graph takes another way with symbols")
+            return captured
+
+        return capture(None) if family is None else family.captured(capture_several)
 
     def _as_pytorch(self, *arguments: Any) -> Any:
         with torch.no_grad():

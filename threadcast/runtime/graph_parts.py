@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import SymBool, SymInt, Tensor
+from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
+
+_NUMBERS = (SymInt, SymFloat, SymBool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +25,12 @@ class GraphPart:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     refused: str | None
-    """Why only PyTorch can run it; None where it may be planned."""
+    """Why only PyTorch can run it, empty for integers that follow from sizes; None where it may be planned."""
+
+
+def returns_integers(graph: GraphModule) -> bool:
+    """Return whether a graph returns integers that follow from sizes, as what is saved for a backward pass may be."""
+    return any(isinstance(node, Node) and isinstance(node.meta.get("val"), _NUMBERS) for node in _output_of(graph))
 
 
 def parts_of(graph: GraphModule) -> list[GraphPart]:
@@ -31,14 +38,16 @@ def parts_of(graph: GraphModule) -> list[GraphPart]:
 
     PyTorch runs operators that call graphs or functions of their own, those whose results have sizes that depend on
     values, and all operators on such sizes. A part that can be planned is as large as possible: operators join the
-    first one after all that they need. Where random numbers are drawn, the order of operators stays.
+    first one after all that they need. Where random numbers are drawn, the order of operators stays. Integers that
+    follow from sizes are computed in each part that needs them.
     """
     refused = {node: reason for node in graph.graph.nodes if (reason := _why_refused(node)) is not None}
     ordered = any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+    of_sizes = _of_sizes(graph)
     numbers: dict[Node, int] = {}
     last = 0
     for node in graph.graph.nodes:
-        if node.op not in ("call_function", "call_method", "call_module"):
+        if node.op not in ("call_function", "call_method", "call_module") or node in of_sizes:
             continue
         before = [numbers[other] for other in node.all_input_nodes if other in numbers]
         number = max(before, default=0)
@@ -50,8 +59,10 @@ def parts_of(graph: GraphModule) -> list[GraphPart]:
     for number in sorted(set(numbers.values())):
         nodes = [node for node in graph.graph.nodes if numbers.get(node) == number]
         reasons = dict.fromkeys(refused[node] for node in nodes if node in refused)
-        found.append(_part(graph, nodes, "; ".join(reasons) if number % 2 else None))
-    return found
+        found.append(_part(graph, nodes, "; ".join(reasons) if number % 2 else None, of_sizes))
+    output = _output_of(graph)
+    returned = [node for node in graph.graph.nodes if node in of_sizes and node in output]
+    return [*found, _part(graph, returned, "", of_sizes)] if returned else found
 
 
 class PartsInTurn:
@@ -63,9 +74,8 @@ class PartsInTurn:
     def __init__(
         self, graph: GraphModule, parts: Sequence[GraphPart], runs: Sequence[Callable[..., Sequence[Any]]]
     ) -> None:
-        (output,) = (node for node in graph.graph.nodes if node.op == "output")
         self._inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self._outputs = list(output.args[0])
+        self._outputs = _output_of(graph)
         self._steps = [(part.inputs, part.outputs, run) for part, run in zip(parts, runs, strict=True)]
         needed = {node for node in self._outputs if isinstance(node, Node)}
         self._dropped: list[list[Node]] = []
@@ -103,24 +113,46 @@ def _varies(value: Any) -> bool:
     return any(isinstance(leaf, Tensor | SymInt | SymBool) and free_unbacked_symbols(leaf) for leaf in leaves)
 
 
-def _part(graph: GraphModule, nodes: Sequence[Node], refused: str | None) -> GraphPart:
-    own = set(nodes)
-    made = Graph()
+def _output_of(graph: GraphModule) -> list[Any]:
+    """What a graph returns: nodes and constants."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    return list(output.args[0])
+
+
+def _of_sizes(graph: GraphModule) -> set[Node]:
+    """The nodes that compute integers from integers alone, none of which depends on values."""
+    found: set[Node] = set()
+    for node in graph.graph.nodes:
+        values = [other.meta.get("val") for other in (node, *node.all_input_nodes)]
+        if node.op == "call_function" and all(isinstance(value, _NUMBERS) for value in values):
+            found |= {node} if _why_refused(node) is None else set()
+    return found
+
+
+def _part(graph: GraphModule, nodes: Sequence[Node], refused: str | None, of_sizes: set[Node]) -> GraphPart:
+    own, made = set(nodes), Graph()
     copies: dict[Node, Node] = {}
-    inputs = tuple(dict.fromkeys(other for other in _needed(nodes) if other not in own and other.op != "get_attr"))
+    needed = _needed(nodes, own, of_sizes)
+    inlined = [node for node in needed if node.op == "get_attr" or node in of_sizes]
+    inputs = [node for node in needed if node not in inlined]
     for node in inputs:
         copies[node] = made.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    for node in nodes:
-        for other in node.all_input_nodes:
-            if other.op == "get_attr" and other not in copies:
-                copies[other] = made.node_copy(other)
+    order = {node: i for i, node in enumerate(graph.graph.nodes)}
+    for node in [*sorted(inlined, key=order.__getitem__), *nodes]:
         copies[node] = made.node_copy(node, copies.__getitem__)
     outputs = tuple(node for node in nodes if any(user not in own for user in node.users))
     made.output(tuple(copies[node] for node in outputs))
-    return GraphPart(GraphModule(graph, made), inputs, outputs, refused)
+    return GraphPart(GraphModule(graph, made), tuple(inputs), outputs, refused)
 
 
-def _needed(nodes: Sequence[Node]) -> Iterator[Node]:
-    for node in nodes:
-        yield from node.all_input_nodes
+def _needed(nodes: Sequence[Node], own: set[Node], of_sizes: set[Node]) -> list[Node]:
+    """All other nodes that `nodes` need, and what those of them that are `of_sizes` need."""
+    found: dict[Node, None] = {}
+    waiting = [other for node in nodes for other in node.all_input_nodes]
+    for node in waiting:
+        if node not in own and node not in found:
+            found[node] = None
+            if node in of_sizes:
+                waiting.extend(node.all_input_nodes)
+    return list(found)

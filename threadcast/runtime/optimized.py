@@ -27,8 +27,10 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
-from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
+from threadcast.runtime.core_choice import core_choice
+from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.parts import Divide, Parts
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
@@ -67,7 +69,8 @@ class Optimized:
     identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
     of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds of
     layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
-    one). Without `is_step` a call is a part of a step, which the caller counts.
+    one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call is a part
+    of a step, which the caller counts.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Optimized:
         backends: Callable[[int], MakeBackends | None] = lambda _: None,
         among: str = "",
         most: int | None = None,
+        divide: Divide | None = None,
         formats: Sequence[MemoryFormat] | None = None,
         reordered: Optimizer | None = None,
         is_step: bool = True,
@@ -110,15 +114,21 @@ class Optimized:
         self._store = store_of(settings)
         self._feedback: StepFeedback | None = None
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
+        self._once = ""
+        """How calls differ of which each is the first of its kind, in words."""
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
+        self._parts = None if divide is None else Parts(
+            self._as_given, divide, self._allowance, least_s=settings["engine.least_step_us"] * 1e-6, cores=most
+        )  # fmt: skip
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name, self._title = name, title
         self._planner = Planner(machine)
         self._left_alone = 0
-        """Number of next calls that run as given without a look at them if they are of the rough kind `_alone`."""
+        """Number of next calls that run as given without a look at them if `_glance` finds in them what is `_alone`."""
+        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
         self._alone: object = None
         self._lock = RLock()
         self._warned: set[str] = set()
@@ -134,9 +144,11 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
+        if most is not None:
+            core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left_alone > 0 and _rough_kind(arguments) == self._alone:
+        if self._left_alone > 0 and self._glance(arguments) == self._alone:
             with self._lock:
                 self._left_alone -= 1
                 return self._as_given(*arguments)
@@ -150,7 +162,7 @@ class Optimized:
                     self._awaited = None
                 return self._as_given(*arguments)
             if not isinstance(found, Tuning):
-                return self._as_before(found.reason, arguments)
+                return self._as_before(found, arguments)
             return self._verified(found, arguments) if self._verify_every else found(*arguments)
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
@@ -166,13 +178,15 @@ class Optimized:
         observed = self._observed()
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
-        reason = why_not_captured(leaves) or observed.unsteady
+        reason = why_not_captured(leaves)
+        divisible = reason in (None, AUTOCAST)
+        reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
-            reason = "gradients are switched off, by torch.no_grad() or torch.inference_mode()"
+            reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
         if reason is not None:
-            return Fallback(reason)
+            return Fallback(reason, divisible)
         kind = kind_of(leaves, structure, self._watch.storages, observed.settings)
         found, family = self._table.find(kind), None
         if found is None:
@@ -186,19 +200,22 @@ class Optimized:
                 return other
             found = None
         if family is not None and isinstance(found, Tuning) and found.leaves_alone:
-            self._left_alone, self._alone = ALONE, _rough_kind(arguments)
+            self._leave_alone(arguments, _dimensions, calls=ALONE)
         if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
             self._timed = kind
             return FIRST_CALL
         if found is not None:
             if isinstance(found, Fallback) and found.short:
-                self._left_alone, self._alone = SHORT_ALONE, _rough_kind(arguments)
+                self._leave_alone(arguments, _shapes, calls=SHORT_ALONE)
             return found
         further = len(self._table) > 0
         may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
         if not now and (self._short.wants(kind, further=further) or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
-                self._warn(f"kinds of calls that came once: {differences(kind, self._table.kinds)}")
+                self._once = f"kinds of calls that came once: {differences(kind, self._table.kinds)}"
+            if self._short.new_in_a_row >= NEW_IN_A_ROW:
+                self._short.ran(kind, 0.0)  # a first call, of which the time does not count
+                return Fallback(self._once, divisible=True)
             self._timed = kind
             return FIRST_CALL
         reason = self._short.why_left_alone(kind)
@@ -209,12 +226,22 @@ class Optimized:
             self.cores.pass_to(tuning.resize)
         return tuning
 
+    def _leave_alone(
+        self, arguments: tuple[Any, ...], glance: Callable[[tuple[Any, ...]], object], *, calls: int
+    ) -> None:
+        """Let the next calls that look like this one at a glance run as given, without a closer look."""
+        self._left_alone, self._glance, self._alone = calls, glance, glance(arguments)
+
     @property
     def reports(self) -> list[Report]:
         """One report for each kind of arguments: what runs it and why. In order of first use."""
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
-        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
+        found = [self._report(runner) for runner in self._table]
+        last, divided = self._last, self._parts is not None and self._parts.begun
+        if divided and isinstance(last, Fallback) and last.divisible and last not in self._table:
+            found.append(self._report(last))  # of what depends on hooks or on a changing value, not on the arguments
+        return found
 
     @property
     def fastest(self) -> list[Contender]:
@@ -224,6 +251,8 @@ class Optimized:
     @property
     def learning(self) -> bool:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
+        if isinstance(self._last, Fallback):
+            return self._last.divisible and self._parts is not None and self._parts.learning
         return isinstance(self._last, Tuning) and self._last.learning
 
     def wait(self, timeout_s: float) -> None:
@@ -237,7 +266,8 @@ class Optimized:
         with self._lock:
             share, self._allowance.share = self._allowance.share, 1.0
         try:
-            yield
+            with nullcontext() if self._parts is None else self._parts.hurry():
+                yield
         finally:
             self._allowance.share = share
 
@@ -258,12 +288,18 @@ class Optimized:
     def close(self) -> None:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
-            self._table.close()
-            self._families.clear()
-            if self._feedback is not None:
-                self._feedback.close()
-                self._feedback = None
-            self._format.set(MemoryFormat.AS_GIVEN)
+            self._drop_graphs()
+            if self._parts is not None:
+                self._parts.close()
+
+    def _drop_graphs(self) -> None:
+        """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
+        self._table.close()
+        self._families.clear()
+        if self._feedback is not None:
+            self._feedback.close()
+            self._feedback = None
+        self._format.set(MemoryFormat.AS_GIVEN)
 
     def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
         """Run a call in eager PyTorch, and time it."""
@@ -347,7 +383,7 @@ class Optimized:
         if isinstance(error, ModuleChanged) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
-        return Fallback(str(error))
+        return Fallback(str(error), divisible=True)
 
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
@@ -365,7 +401,7 @@ class Optimized:
         """The state of model and optimizer. Where tensors were replaced, drops all graphs, which hold the old ones."""
         observed = self._watch.observe()
         if observed.changed:
-            self.close()
+            self._drop_graphs()
             self._format.reset()
             self._watch.renew()
             now = self._watch.observe()
@@ -378,9 +414,19 @@ class Optimized:
             self._warned.add(reason)
             warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=4)
 
-    def _as_before(self, reason: str, arguments: tuple[Any, ...]) -> Any:
-        self._warn(reason)
+    def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
+        """Run a call in eager PyTorch, or in parts where it can be divided."""
+        self._warn(fallback.reason)
+        if self._parts is not None and fallback.divisible:
+            return self._parts(*arguments)
         return self._as_given(*arguments)
+
+    def _report(self, runner: Tuning | Fallback) -> Report:
+        if isinstance(runner, Tuning):
+            return runner.report
+        if self._parts is not None and runner.divisible:
+            return self._parts.report(runner.reason)
+        return Report.as_default(runner.reason)
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
@@ -406,11 +452,25 @@ class Optimized:
         return tuning(*arguments)
 
 
-def _rough_kind(arguments: tuple[Any, ...]) -> object:
-    """What tells calls of other kinds apart at a glance: the first shapes, by name where arguments have names."""
-    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
-    named = arguments[-1] if isinstance(arguments[-1], dict) else {}
+def _shapes(arguments: tuple[Any, ...]) -> object:
+    """What tells short calls of other kinds apart at a glance: number, names and shapes of the arguments."""
+    positional, named = _positional_and_named(arguments)
     return (
-        [value.shape if isinstance(value, Tensor) else type(value) for value in positional[:2]],
+        [value.shape if isinstance(value, Tensor) else type(value) for value in positional],
         [(name, value.shape if isinstance(value, Tensor) else None) for name, value in named.items()],
     )
+
+
+def _dimensions(arguments: tuple[Any, ...]) -> object:
+    """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
+    positional, named = _positional_and_named(arguments)
+    return (
+        len(positional),
+        [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
+        [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],
+    )
+
+
+def _positional_and_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
+    return positional, arguments[-1] if isinstance(arguments[-1], dict) else {}

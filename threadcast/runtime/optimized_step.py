@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from threadcast.runtime.fallback import UpdateApart
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.parameter_update import ParameterUpdate
+from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.verification.shadow import Shadowed
@@ -94,9 +96,9 @@ class OptimizedStep(OptimizedModel):
     def _whole_step(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
 
-        def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        def default(args: tuple[Any, ...], kwargs: dict[str, Any], *, run: nn.Module = model) -> Tensor:
             optimizer.zero_grad()
-            found, value = loss(model, args, kwargs)
+            found, value = loss(run, args, kwargs)
             value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
@@ -107,8 +109,11 @@ class OptimizedStep(OptimizedModel):
     def _gradients(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
 
-        def default(args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None) -> Tensor:
-            found, value = loss(model, args, kwargs, scale)
+        def default(
+            args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None, *,
+            run: nn.Module = model,
+        ) -> Tensor:  # fmt: skip
+            found, value = loss(run, args, kwargs, scale)
             value.backward()  # type: ignore[no-untyped-call]
             return _detached(found)
 
@@ -131,10 +136,13 @@ class OptimizedStep(OptimizedModel):
             value = objective(Formatted(model, model_format), *data)[1]
             torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
 
+        def divide(backend: Backend) -> Callable[..., Any]:
+            return partial(default, run=torch.compile(model, backend=backend))
+
         shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
         return Optimized(
             shadowed, capture, self._machine, name=name, title=self._title, watched=(model, optimizer),
-            functions=loss.functions, most=self._most, **options,
+            functions=loss.functions, most=self._most, divide=divide, **options,
         )  # fmt: skip
 
 

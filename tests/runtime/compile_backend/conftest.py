@@ -30,7 +30,7 @@ def nothing_compiled() -> Iterator[None]:
 def graphs_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole calls are not compared with eager PyTorch, which may be faster; tests marked `compared` do compare them."""
     if "compared" not in request.keywords:
-        monkeypatch.setattr(CompiledCall, "_next_side", lambda _: None)
+        monkeypatch.setattr(CompiledCall, "_next_side", lambda *_: None)
 
 
 def _forget() -> None:

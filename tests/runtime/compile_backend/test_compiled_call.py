@@ -34,6 +34,7 @@ class Part:
     def __init__(self, measured: int = 3) -> None:
         self.left = measured
         self.reason = ""
+        self.learning = False
 
     def leave(self, reason: str) -> None:
         self.reason = reason
@@ -122,6 +123,55 @@ def test_a_backward_pass_that_never_comes_does_not_count() -> None:
     for _ in range(100):
         call(torch.ones(3, requires_grad=True))
     assert way["ran"][-1] == "eager"
+
+
+@pytest.mark.parametrize(("graphs_s", "waits"), [(0.011, True), (0.1, False)])
+def test_eager_is_not_chosen_for_good_while_graphs_have_something_left_to_try(graphs_s: float, waits: bool) -> None:
+    clock, part = Clock(), Part(0)
+    way = ways(clock, eager=(0.01, 0.0), graphs=(graphs_s, 0.0))
+    part.learning = True
+    call = CompiledCall(way["eager"], way["graphs"], [part], clock=clock)  # type: ignore[list-item]
+    train(call, clock)
+    assert way["ran"][-1] == ("graphs" if waits else "eager")
+    part.learning = False
+    train(call, clock)
+    assert way["ran"][-1] == "eager"
+
+
+def test_calls_of_equal_sizes_are_compared_and_the_verdict_is_for_all() -> None:
+    clock, ran = Clock(), []
+
+    def taking(name: str, seconds: float) -> Any:
+        def call(size: int, x: Tensor) -> Tensor:
+            ran.append((name, size))
+            clock.pass_(seconds * (100.0 if size == 9 else 1.0))
+            return x
+
+        return call
+
+    call = CompiledCall(taking("eager", 0.01), taking("graphs", 0.02), [Part(0)], clock=clock)  # type: ignore[list-item]
+    for number in range(120):
+        call(9 if number % 3 == 2 else 4, torch.ones(3))
+    assert {name for name, size in ran[:12] if size == 9} == {"graphs"}
+    assert {name for name, _ in ran[-10:]} == {"eager"}
+
+
+def test_sizes_that_come_ten_times_in_a_row_are_compared_instead() -> None:
+    clock, ran = Clock(), []
+
+    def taking(name: str, seconds: float) -> Any:
+        def call(size: int, x: Tensor) -> Tensor:
+            ran.append(name)
+            clock.pass_(seconds)
+            return x
+
+        return call
+
+    call = CompiledCall(taking("eager", 0.01), taking("graphs", 0.02), [Part(0)], clock=clock)  # type: ignore[list-item]
+    for number in range(120):
+        call(4 if number == 0 else 5, torch.ones(3))
+    assert ran[1:10] == ["graphs"] * 9
+    assert ran[-1] == "eager"
 
 
 def test_a_call_that_raises_is_not_counted() -> None:

@@ -1,0 +1,165 @@
+"""Calls that cannot be captured as wholes are divided by `torch.compile`, and their parts run by plans."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+import threadcast
+from threadcast.runtime import compile_backend, parts
+from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.parts import Parts
+from threadcast.runtime.tuning.contender_id import ContenderId, Kind
+from threadcast.runtime.tuning.guard import Guard, Verdict
+from threadcast.runtime.tuning.warm_up import Allowance
+
+pytestmark = [pytest.mark.divided, pytest.mark.usefixtures("one_thread", "planned_at_once", "nothing_compiled")]
+
+
+class PartsWin(Guard):
+    """Ends a comparison before it begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.verdict = Verdict("plan", 2.0, 1.5, 2.5, 6)
+
+
+@pytest.fixture
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins and ends without compiled code, and has a list of graphs of its own; parts win comparisons."""
+    monkeypatch.setattr(compile_backend, "_graphs", WeakSet())
+    torch._dynamo.reset()
+    monkeypatch.setattr(parts, "Guard", PartsWin)
+    monkeypatch.setattr(CompiledCall, "measuring", False)
+    yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    """Two layers; `between` computes what comes between them."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.between(self.first(x)))
+        return result
+
+
+def positive_rows(x: Tensor) -> Tensor:
+    return x[torch.nonzero(x.sum(1) > 0).squeeze(1)]
+
+
+CASES = {
+    "control flow": lambda x: x * 2 if x.sum() > 0 else x - 1,
+    "item": lambda x: x * round(float(x.detach().abs().max().item()), 3),
+    "nonzero": positive_rows,
+    "mask": lambda x: x[x[:, 0] > 0],
+    "unique": lambda x: x + torch.unique(x.detach().round()).numel(),
+    "tolist": lambda x: x + sum(x.detach()[0].tolist()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+@pytest.mark.parametrize("name", CASES)
+def test_parts_give_the_results_of_eager(name: str) -> None:
+    torch.manual_seed(0)
+    model = Net(CASES[name]).eval()
+    with closing(threadcast.optimize(model)) as call, torch.no_grad():
+        for seed in range(30):
+            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(call(x), model(x))
+        (report,) = call.reports
+        assert report.contender == ContenderId(Kind.PARTS)
+        assert report.reason
+
+
+class Counting(Net):
+    """Counts its calls, and uses the count."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.tanh)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_parts_set_attributes_that_every_call_sets() -> None:
+    model = Counting().eval()
+    with closing(threadcast.optimize(model)) as call, torch.no_grad():
+        for number in range(1, 60):
+            result = call(torch.full((2, 4), float(number)))
+            assert model.calls == number
+            torch.testing.assert_close(result, Net.forward(model, torch.full((2, 4), float(number))) * number)
+        assert call.reports[-1].contender == ContenderId(Kind.PARTS)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_a_step_in_parts_trains_as_eager_does() -> None:
+    torch.manual_seed(0)
+    mine, theirs = Net(CASES["control flow"]), Net(CASES["control flow"])
+    theirs.load_state_dict(mine.state_dict())
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
+    own = torch.optim.SGD(mine.parameters(), lr=0.1, momentum=0.9)
+    with closing(threadcast.optimize_training(mine, mse_loss, own)) as step:
+        for seed in range(10):
+            x, y = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(seed))
+            optimizer.zero_grad()
+            loss = mse_loss(theirs(x), y)
+            loss.backward()
+            optimizer.step()
+            torch.testing.assert_close(step(x, y), loss.detach())
+        assert step.reports[0].contender == ContenderId(Kind.PARTS)
+    torch.testing.assert_close(list(mine.parameters()), list(theirs.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_hooks_are_called_by_parts() -> None:
+    model, found = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), []
+    model[1].register_forward_hook(lambda module, inputs, output: found.append(output.shape) or output + 1)
+    with closing(threadcast.optimize(model)) as call, torch.no_grad():
+        for number in range(30):
+            x = torch.full((2, 4), float(number))
+            torch.testing.assert_close(call(x), model(x))
+        assert len(found) == 60
+        assert call.reports[0].contender == ContenderId(Kind.PARTS)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_an_error_of_the_callers_own_is_raised_by_parts() -> None:
+    def fails(x: Tensor) -> Tensor:
+        if x.sum() > 100:
+            raise KeyError("own")
+        return x * 2
+
+    with closing(threadcast.optimize(fails)) as call:
+        for _ in range(8):
+            assert call(torch.ones(3)).tolist() == [2, 2, 2]
+        with pytest.raises(KeyError, match="own"):
+            call(torch.full((3,), 100.0))
+        assert call(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_calls_too_short_to_gain_are_left_alone() -> None:
+    def divide(backend: Any) -> Any:
+        raise AssertionError(backend)
+
+    short = Parts(lambda x: x, divide, Allowance(), least_s=10.0, cores=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [short(number) for number in range(5)] == list(range(5))
+    assert not short.learning
+    assert "too short to gain" in short.report("it branches").reason
