@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-compile bench-zoo bench-graphnet record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -90,6 +90,10 @@ bench-model-speed: $(READY)
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES),--write)
 
+# The learned curve over known ops and samples, beside an oracle, on ADSALA's curves: docs/known-ops-tables.md.
+bench-known-ops: $(READY)
+	$(BIN)/python benchmarks/known_ops.py --curves $(CURVES) --write
+
 # How few measurements decide well, by campaigns replayed on the simulated Xeon Phi: docs/profiling-tables.md. CURVES=folder
 # prints those on ADSALA's curves. RIVALS=learned_curve measures the rows of one way to decide again.
 bench-profiling: $(READY)
@@ -141,6 +145,10 @@ bench-warmup: $(READY)
 	$(if $(LONG),$(BIN)/python benchmarks/warmup.py --long --seconds 600 $(if $(NETWORKS),--networks "$(NETWORKS)"))
 	$(BIN)/python benchmarks/warmup.py --write $(if $(SECONDS),--seconds $(SECONDS)) $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(STATES),--states $(STATES)) $(if $(ONLY),--only $(ONLY))
 
+# Two models in two threads of a process, each on half of the cores: docs/two-models-tables.md. About 2 minutes.
+bench-two-models: $(READY)
+	$(BIN)/python benchmarks/two_models.py --write
+
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
 # REUSE=1 measures only what has no record in build/compiled yet. About 18 minutes on 2 idle cores.
 bench-compile: $(READY)
@@ -152,7 +160,7 @@ bench-compile: $(READY)
 # GraphNet (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
 ZOO := build/zoo-venv
 JUDGE = $(ZOO)/bin/python benchmarks/judge.py
-JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse)
+JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)
 $(ZOO)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(ZOO)
 	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -19,6 +19,9 @@ from typing import Any
 
 from graphnet_graphs import size_bytes
 from judge_cases import BUILD, GRAPHS, graphnet, names
+from judge_measure import SLOW_S, measured
+from judge_page import page
+from run_facts import ROOT
 
 LIMIT_S = 240.0
 """Longest time of one model in the quick check."""
@@ -47,6 +50,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only names that contain one of these, separated by semicolons")
     parser.add_argument("--modes", default="", help="inference, training, or both; graphs of GraphNet: inference")
     parser.add_argument("--most", type=int, default=100, help="number of graphs")
+    parser.add_argument("--seconds", type=float, default=60.0, help="longest time of learning before the turns")
+    parser.add_argument("--json", action="store_true", help="print all records that are there")
+    parser.add_argument("--write", action="store_true", help="write the page of all records that are there")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
     chosen = parser.parse_args()
     wanted = [part.strip().lower() for part in chosen.only.split(";") if part.strip()]
@@ -67,6 +73,15 @@ def main() -> None:
             path = folder / f"{name.replace('/', '--')}-{mode}.json"
             if chosen.reuse and path.exists():
                 continue
+            if not chosen.quick:
+                measurement = measured(chosen.judge, name, mode, settle_s=chosen.seconds)
+                if measurement is None:
+                    print(f"{name}, {mode}: left out, slower than {SLOW_S} s", file=sys.stderr, flush=True)
+                    done -= mode == "inference"
+                    continue
+                path.write_text(json.dumps(measurement))
+                print(f"{name}, {mode}: {_said(measurement)}", file=sys.stderr, flush=True)
+                continue
             record = quick(chosen.judge, name, mode)
             path.write_text(json.dumps(record))
             said = record.get("error") or (
@@ -75,6 +90,22 @@ def main() -> None:
                 f"{record['operators'] or record['reason']}"
             )
             print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if chosen.json:
+        print(json.dumps(records))
+    if chosen.write and not chosen.quick:
+        (ROOT / "docs" / f"{chosen.judge}-tables.md").write_text(page(chosen.judge, records))
+
+
+def _said(record: dict[str, Any]) -> str:
+    """A record in one line."""
+    ways = record["ways"]
+    steps = ", ".join(
+        f"{who} {way['step_s'] * 1e3:.3g} ms ({way['speedup']:.2f})" if "step_s" in way else f"{who} {way.get('error')}"
+        for who, way in ways.items()
+    )
+    own = ways.get("threadcast", {})
+    return f"{steps}; correct from {own.get('correct_from')}; runs {own.get('settled', {}).get('runs')}"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from judge_cases import load
-from judged import TOLERANCE, Judged, difference, eager_training, loss, tensors_of
+from judged import TOLERANCE, Judged, Named, difference, eager_training, loss, tensors_of
 
 import threadcast
 from threadcast.runtime.fallback import FirstCall
@@ -62,7 +62,7 @@ def training(case: Judged) -> dict[str, Any]:
     others = [Judged(case.name, copy.deepcopy(case.model), case.inputs, case.named) for _ in range(3)]
     model = Named(case.model, case.named) if case.named else case.model
     fast = threadcast.optimize_training(model, loss, case.optimizer())
-    ran = _prepared(fast, *case.inputs, target)
+    ran = _prepared(fast, (*case.inputs, target), {})
 
     def run(one: Judged, step: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
         torch.manual_seed(SEED)
@@ -70,7 +70,7 @@ def training(case: Judged) -> dict[str, Any]:
         return [*values, *(p.detach() for p in one.model.parameters())]
 
     def eager(one: Judged) -> list[torch.Tensor]:
-        return run(one, eager_training(one, one.model, target))
+        return run(one, eager_training(one, one.model, target, one.optimizer()))
 
     began_s = time.perf_counter()
     wanted = eager(others[0])
@@ -78,11 +78,11 @@ def training(case: Judged) -> dict[str, Any]:
     other = _with_one_thread(lambda: eager(others[1]))
     if isinstance(ran, FirstCall):  # the first step makes the optimizer's state
         fast(*case.inputs, target)
-        ran = _prepared(fast, *case.inputs, target)
+        ran = _prepared(fast, (*case.inputs, target), {})
         found, wanted = wanted, wanted
     if isinstance(ran, Tuning):
         captured = ran.captured
-        found = run(case, lambda: captured.run((case.inputs, {}), target)["loss"])
+        found = run(case, lambda: captured.run((*case.inputs, target), {})["loss"])
     else:
         found = wanted
     return _said(ran, difference(found, wanted), difference(other, wanted), eager_s)
@@ -104,17 +104,6 @@ def _with_one_thread(call: Callable[[], list[torch.Tensor]]) -> list[torch.Tenso
         return call()
     finally:
         torch.set_num_threads(threads)
-
-
-class Named(torch.nn.Module):
-    """A model with named inputs that stay the same."""
-
-    def __init__(self, model: torch.nn.Module, named: dict[str, Any]) -> None:
-        super().__init__()
-        self.model, self.named = model, named
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.model(*inputs, **self.named)
 
 
 def _said(ran: Any, off: float, sensitivity: float, eager_s: float) -> dict[str, Any]:

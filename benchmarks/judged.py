@@ -42,6 +42,17 @@ class Judged:
         return torch.optim.SGD(trained, lr=LEARNING_RATE, momentum=0.9)
 
 
+class Named(nn.Module):
+    """A model with named inputs that stay the same."""
+
+    def __init__(self, model: nn.Module, named: dict[str, Any]) -> None:
+        super().__init__()
+        self.model, self.named = model, named
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.model(*inputs, **self.named)
+
+
 def first_tensor(result: Any) -> Tensor:
     """The first floating-point tensor of a model's result."""
     return next(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point())
@@ -55,9 +66,10 @@ def loss(result: Any, target: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, -2), target.flatten())
 
 
-def eager_training(case: Judged, run: Callable[..., Any], target: Tensor) -> Callable[[], Tensor]:
+def eager_training(
+    case: Judged, run: Callable[..., Any], target: Tensor, optimizer: torch.optim.Optimizer
+) -> Callable[[], Tensor]:
     """A training step as people write it, of `run`, which is the model or was made from it."""
-    optimizer = case.optimizer()
 
     def step() -> Tensor:
         optimizer.zero_grad()

@@ -80,6 +80,7 @@ def written_through_a_view(x: Tensor) -> Tensor:
         lambda x: torch.linalg.inv(x + 3 * torch.eye(4)),
         lambda x: (x * 1).unsqueeze_(0) + x,
         changed_late,
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(4, 2, 2)) * 1j + (2 - 3j)),
         lambda x: (x * 1).detach().unsqueeze_(0),
         lambda x: (x * 1).view(16).unsqueeze_(0).squeeze_(0).squeeze_(),
         lambda x: x.detach().t_() * 1,

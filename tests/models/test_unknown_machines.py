@@ -168,6 +168,12 @@ def test_limits_are_fitted_else_nominal():
     fitted, nominal = (one.log_seconds([op], KNOWN, cases)[0] for one in (limits, MachineLimits()))
     assert np.abs(fitted - truth).mean() < 0.5 * np.abs(nominal - truth).mean()
     assert MachineLimits.from_json(limits.to_json()) == limits
+    before = MachineLimits.from_json(limits.to_json()["machines"])  # as it was stored before tables had no limits
+    table = Op("op", attributes={"m": 2.0}, cost=(1e9, 0.0))
+    assert before.of_tables
+    assert MachineLimits.from_json(before.to_json()) == before
+    np.testing.assert_allclose(limits.log_seconds([table], KNOWN, cases), work_per_thread([table], cases))
+    assert not np.allclose(before.log_seconds([table], KNOWN, cases), work_per_thread([table], cases))
     few = MachineLimits.learned(group(measure_all(TRAIN[:5], machine=KNOWN)))
     assert few.log_seconds([op], KNOWN, cases)[0].tolist() == nominal.tolist()
     nothing = Op("mystery", (), {}, ())

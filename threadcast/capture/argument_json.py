@@ -2,7 +2,7 @@
 
 {"t": i} is the op's input number i, a tensor; {"number": i} is the number that this input holds as its one element.
 Scalars, strings, None and lists are themselves. A torch dtype, device, layout or memory format is {"dtype": "float32"}
-and so on. A float that JSON lacks is {"float": "inf"}.
+and so on. A float that JSON lacks is {"float": "inf"}, a complex number {"complex": "1j"}.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def encode(value: Any, positions: dict[Any, int]) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, complex):
+        return {"complex": repr(value)}
     if isinstance(value, AsNumber):
         return {"number": positions[value.ref]}
     if value.__hash__ is not None and value in positions:
@@ -58,6 +60,8 @@ def decode(document: Any, tensors: list[Any]) -> Any:
         return AsNumber(given) if isinstance(given, Ref) else given.item()
     if name == "float" and isinstance(value, str):
         return float(value)
+    if name == "complex" and isinstance(value, str):
+        return complex(value)
     if name == "device" and isinstance(value, str):
         return torch.device(value)
     if name in _NAMED and isinstance(found := getattr(torch, str(value), None), _NAMED[name]):

@@ -355,7 +355,7 @@ class LearnedCurve(BatchModel):
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
             "features": self._features, "fitted": self._trees is not None,
             "transfer": self._transfer.to_json(),
-            "limits": self._trees.limits.to_json() if self._trees else [],
+            "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
             "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip

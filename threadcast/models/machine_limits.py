@@ -11,6 +11,7 @@ import numpy as np
 from threadcast.collector.calibration import Calibration
 from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
+from threadcast.core.json_reading import member
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.nominal_roofline import nominal
 from threadcast.models.roofline_limits import fit_limits, least_seconds
@@ -27,12 +28,15 @@ UNKNOWN_S = 1e-3
 class MachineLimits:
     """The limits of machines by fingerprint; a machine that is not among them has nominal ones.
 
-    With `work_only` no machine has limits and each op is assumed to take its work over its threads: models that were
-    stored before machines had limits are relative to that.
+    Ops of tables, without tensors, have none: each is assumed to take its work over its threads. Their work is unknown
+    or made up from other columns, so that no machine's peaks limit it. With `work_only` no op has limits; models that
+    were stored before machines had limits are relative to that. With `of_tables` ops of tables have them too, as in
+    models that were stored before.
     """
 
     known: Mapping[str, Calibration] = field(default_factory=dict)
     work_only: bool = False
+    of_tables: bool = False
 
     @classmethod
     def learned(cls, entries: Sequence[MeasuredOp]) -> MachineLimits:
@@ -40,7 +44,7 @@ class MachineLimits:
         known: dict[str, Calibration] = {}
         by_machine: dict[str, list[MeasuredOp]] = {}
         for entry in entries:
-            if has_work(entry.op):
+            if has_work(entry.op) and has_tensors(entry.op):
                 by_machine.setdefault(entry.machine.fingerprint, []).append(entry)
         for fingerprint, own in by_machine.items():
             if len(own) >= FITTED_FROM:
@@ -61,20 +65,26 @@ class MachineLimits:
             return work_per_thread(ops, cases)
         limits = self.known.get(machine.fingerprint) or nominal(machine)
         found: Floats = np.log(least_seconds(limits, ops, tuple(cases), machine))
+        alone = [i for i, op in enumerate(ops) if has_work(op) and not has_tensors(op) and not self.of_tables]
+        if alone:
+            found[alone] = work_per_thread([ops[i] for i in alone], cases)
         unknown = np.array([not has_tensors_or_work(op) for op in ops], dtype=bool)
         found[unknown] = np.log(UNKNOWN_S) - np.log([case.threads for case in cases])
         return found
 
-    def to_json(self) -> list[dict[str, Any]] | None:
-        """The limits as JSON objects; None with `work_only`."""
-        return None if self.work_only else [calibration.to_json() for calibration in self.known.values()]
+    def to_json(self) -> dict[str, Any] | list[Any] | None:
+        """The limits as a JSON object; a list with `of_tables`, None with `work_only`."""
+        known = [calibration.to_json() for calibration in self.known.values()]
+        return None if self.work_only else known if self.of_tables else {"machines": known}
 
     @classmethod
     def from_json(cls, document: Any) -> MachineLimits:
         """Read what `to_json` returned."""
         if document is None:
             return cls(work_only=True)
-        return cls({one.machine: one for one in map(Calibration.from_json, document)})
+        listed = isinstance(document, list)
+        machines = document if listed else member(document, "machines", list)
+        return cls({one.machine: one for one in map(Calibration.from_json, machines)}, of_tables=listed)
 
 
 def work_per_thread(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
@@ -89,6 +99,11 @@ def has_work(op: Op) -> bool:
     return op.flops > 0 or op.bytes_moved > 0
 
 
+def has_tensors(op: Op) -> bool:
+    """Whether shapes of the op are known; an op of a table has none."""
+    return bool(op.inputs or op.outputs)
+
+
 def has_tensors_or_work(op: Op) -> bool:
     """Whether anything is known by which the op's time can be guessed."""
-    return has_work(op) or bool(op.inputs or op.outputs)
+    return has_work(op) or has_tensors(op)

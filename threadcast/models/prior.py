@@ -15,6 +15,7 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
+from threadcast.models.machine_limits import has_tensors
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import group, usable
@@ -50,10 +51,15 @@ class Prior:
         return cls(trees, points.features.shape[1], transfer)
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
-        """(n_ops, n_cases) log seconds."""
+        """(n_ops, n_cases) log seconds; of ops of tables, without tensors, by the trees' own curves: other machines
+        tell more of them than a law of scaling."""
         if not ops:
             return np.empty((0, len(cases)))
-        return curves_of(self._factors(ops, machine), machine, cases)
+        found = curves_of(self._factors(ops, machine), machine, cases)
+        alone = [i for i, op in enumerate(ops) if not has_tensors(op)]
+        if alone:
+            found[alone] = self._trees.log_seconds([ops[i] for i in alone], machine, cases)
+        return found
 
     def _factors(self, ops: Sequence[Op], machine: Machine) -> Floats:
         """(n_ops, DEGREE + 1) factors of the polynomials."""

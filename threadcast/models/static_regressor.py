@@ -84,7 +84,7 @@ class StaticRegressor(BatchModel):
             "schema": SCHEMA, "library": self.library, "shape": asdict(self.shape), "features": self._features,
             "log_bounds": list(self._bounds), "fitted": self._trees is not None,
             "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
-            "limits": self._trees.limits.to_json() if self._trees else [],
+            "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
             **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
         }  # fmt: skip
         return {

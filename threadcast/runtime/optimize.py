@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.capture.sizes import Dynamic
-from threadcast.core import Machine, read_machine
+from threadcast.core import Machine
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import LEAST_SHARE, installed
 from threadcast.runtime.batch_loss import BatchLoss
+from threadcast.runtime.core_choice import Cores, core_choice
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.optimized_step import OptimizedStep
@@ -126,15 +127,14 @@ class OptimizedCall(OptimizedModel):
         return self
 
 
-def optimize(
-    function: Callable[..., Any], *example: Any, cores: int | None = None, backends: bool = True
-) -> OptimizedCall:
+def optimize(function: Callable[..., Any], *example: Any, cores: Cores = None, backends: bool = True) -> OptimizedCall:
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
     It is for inference: results carry no gradients. The calls themselves measure and plan, and lose no more time by it
     than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls with them for
-    some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use
-    (None: all that this process may use).
+    some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use, or
+    their CPU numbers (None: all that this process may use). A number takes those that the fewest other models of the
+    process use; calls of models on different cores run at the same time.
 
     A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`. The fastest
     of all is kept. `backends=False` leaves the three out. They work on copies of the weights, and are left for good
@@ -144,7 +144,8 @@ def optimize(
     A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
     PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans.
     """
-    call = OptimizedCall(function, _machine(cores), backends=backends, most=cores)
+    machine = _machine(cores)
+    call = OptimizedCall(function, machine, backends=backends, most=None if cores is None else len(machine))
     if example:
         call.learn(*example, at_most_s=EXAMPLE_S)
     return call
@@ -152,7 +153,7 @@ def optimize(
 
 def optimize_training(
     model: nn.Module, loss: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, *example: Any,
-    cores: int | None = None, clip_grad_norm: float | None = None, accumulate: int = 1, keep_grads: bool = False,
+    cores: Cores = None, clip_grad_norm: float | None = None, accumulate: int = 1, keep_grads: bool = False,
     scaler: GradScaler | None = None,
 ) -> OptimizedStep:  # fmt: skip
     """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
@@ -167,7 +168,7 @@ def optimize_training(
     gradients in `.grad` until the next step. `scaler` is a `torch.amp.GradScaler("cpu")`.
 
     The first steps measure, and train as all others do. An `example` (inputs, then the target) is captured before this
-    returns; nothing is trained on it. `cores` is the number of cores to use (None: all that this process may use).
+    returns; nothing is trained on it. `cores` is the number of cores to use, or their CPU numbers, as for `optimize`.
     InvalidInput for an example that lacks inputs or target, and for numbers that make no sense.
     """
     if example and loss is not None and len(example) < 2:
@@ -176,13 +177,15 @@ def optimize_training(
         model=model, optimizer=optimizer, clip_grad_norm=clip_grad_norm, accumulate=accumulate,
         keep_grads=keep_grads, scaler=scaler,
     )  # fmt: skip
-    step = OptimizedStep(model, BatchLoss(loss, accumulate), update, _machine(cores), most=cores)
+    machine = _machine(cores)
+    most = None if cores is None else len(machine)
+    step = OptimizedStep(model, BatchLoss(loss, accumulate), update, machine, most=most)
     if example:
         step.prepare(*example)
     return step
 
 
-def _machine(cores: int | None) -> Machine:
+def _machine(cores: Cores) -> Machine:
     keep_freed_memory()
     load_fake_tensors()
-    return read_machine(cores=cores)
+    return core_choice().machine(cores)

@@ -27,6 +27,7 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.parts import Divide, Parts
@@ -126,7 +127,8 @@ class Optimized:
         self._name, self._title = name, title
         self._planner = Planner(machine)
         self._left_alone = 0
-        """Number of next calls that run as given without a look at them if they are of the rough kind `_alone`."""
+        """Number of next calls that run as given without a look at them if `_glance` finds in them what is `_alone`."""
+        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
         self._alone: object = None
         self._lock = RLock()
         self._warned: set[str] = set()
@@ -142,9 +144,11 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
+        if most is not None:
+            core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left_alone > 0 and _rough_kind(arguments) == self._alone:
+        if self._left_alone > 0 and self._glance(arguments) == self._alone:
             with self._lock:
                 self._left_alone -= 1
                 return self._as_given(*arguments)
@@ -196,13 +200,13 @@ class Optimized:
                 return other
             found = None
         if family is not None and isinstance(found, Tuning) and found.leaves_alone:
-            self._left_alone, self._alone = ALONE, _rough_kind(arguments)
+            self._leave_alone(arguments, _dimensions, calls=ALONE)
         if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
             self._timed = kind
             return FIRST_CALL
         if found is not None:
             if isinstance(found, Fallback) and found.short:
-                self._left_alone, self._alone = SHORT_ALONE, _rough_kind(arguments)
+                self._leave_alone(arguments, _shapes, calls=SHORT_ALONE)
             return found
         further = len(self._table) > 0
         may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
@@ -221,6 +225,12 @@ class Optimized:
         if isinstance(tuning, Tuning):
             self.cores.pass_to(tuning.resize)
         return tuning
+
+    def _leave_alone(
+        self, arguments: tuple[Any, ...], glance: Callable[[tuple[Any, ...]], object], *, calls: int
+    ) -> None:
+        """Let the next calls that look like this one at a glance run as given, without a closer look."""
+        self._left_alone, self._glance, self._alone = calls, glance, glance(arguments)
 
     @property
     def reports(self) -> list[Report]:
@@ -442,11 +452,25 @@ class Optimized:
         return tuning(*arguments)
 
 
-def _rough_kind(arguments: tuple[Any, ...]) -> object:
-    """What tells calls of other kinds apart at a glance: the first shapes, by name where arguments have names."""
-    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
-    named = arguments[-1] if isinstance(arguments[-1], dict) else {}
+def _shapes(arguments: tuple[Any, ...]) -> object:
+    """What tells short calls of other kinds apart at a glance: number, names and shapes of the arguments."""
+    positional, named = _positional_and_named(arguments)
     return (
-        [value.shape if isinstance(value, Tensor) else type(value) for value in positional[:2]],
+        [value.shape if isinstance(value, Tensor) else type(value) for value in positional],
         [(name, value.shape if isinstance(value, Tensor) else None) for name, value in named.items()],
     )
+
+
+def _dimensions(arguments: tuple[Any, ...]) -> object:
+    """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
+    positional, named = _positional_and_named(arguments)
+    return (
+        len(positional),
+        [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
+        [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],
+    )
+
+
+def _positional_and_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
+    return positional, arguments[-1] if isinstance(arguments[-1], dict) else {}

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "parker.h"
+#include "turns.h"
 
 namespace threadcast {
 
@@ -39,26 +40,35 @@ class Lane {
   std::thread thread_;
 };
 
+// The thread that has called for a step, and how many of the step's other lanes are still at work.
+class Caller {
+ public:
+  explicit Caller(std::chrono::nanoseconds spin) : spin_(spin) {}
+
+  Parker& parker() { return parker_; }
+  void expect(int jobs) { busy_.store(jobs); }
+  void finished_one() {
+    if (busy_.fetch_sub(1) == 1) parker_.unpark();
+  }
+  void wait_for_all() { parker_.park([this] { return busy_.load() == 0; }, spin_); }
+
+ private:
+  Parker parker_;
+  std::atomic<int> busy_{0};
+  std::chrono::nanoseconds spin_;
+};
+
 // The lanes that engines have asked for. They end with the last engine.
 class Lanes {
  public:
   explicit Lanes(std::chrono::nanoseconds spin) : spin_(spin) {}
 
   Lane& at(Seat seat);  // throws std::system_error where no thread can be made or pinned
-  std::mutex& turn() { return turn_; }  // held during a step: two that had half of the lanes each would wait for ever
-
-  Parker& caller() { return caller_; }  // of the thread that has the turn
-  void expect(int jobs) { busy_.store(jobs); }
-  void finished_one() {
-    if (busy_.fetch_sub(1) == 1) caller_.unpark();
-  }
-  void wait_for_all() { caller_.park([this] { return busy_.load() == 0; }, spin_); }
+  Turns& turns() { return turns_; }
 
  private:
-  Parker caller_;
-  std::atomic<int> busy_{0};
   std::chrono::nanoseconds spin_;
-  std::mutex turn_;
+  Turns turns_;
   std::mutex making_;
   std::map<Seat, std::unique_ptr<Lane>> lanes_;
 };

@@ -50,16 +50,19 @@ LeaderScope::~LeaderScope() {
 
 Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, const std::vector<Seat>& seats,
                  std::chrono::nanoseconds spin)
-    : program_(std::move(program)), spin_(spin), awaited_(program_->calls.size()), users_(program_->values),
+    : program_(std::move(program)), spin_(spin), caller_(std::make_shared<Caller>(spin)), awaited_(program_->calls.size()), users_(program_->values),
       lanes_(std::move(lanes)), first_cpu_(seats[0].first), values_(program_->values),
       done_by_(seats.size()), done_(program_->calls.size()), was_done_(program_->calls.size()) {
-  parkers_.push_back(&lanes_->caller());
+  parkers_.push_back(&caller_->parker());
+  for (const Seat& seat : seats)
+    if (std::find(cpus_.begin(), cpus_.end(), seat.first) == cpus_.end()) cpus_.push_back(seat.first);
   for (size_t lane = 1; lane < seats.size(); ++lane) {
     threads_.push_back(&lanes_->at(seats[lane]));
     parkers_.push_back(&threads_.back()->parker());
-    jobs_.emplace_back([this, lane, lanes = lanes_.get()] {
+    jobs_.emplace_back([this, lane] {
+      const std::shared_ptr<Caller> caller = caller_;
       play(lane);
-      lanes->finished_one();  // from here on this object may be gone
+      caller->finished_one();  // from here on this object may be gone
     });
   }
 }
@@ -108,7 +111,7 @@ void Stepper::count_rest() {
 }
 
 bool Stepper::go(std::vector<Ran>* ran) {
-  std::lock_guard<std::mutex> turn(lanes_->turn());
+  const StepTurn turn(lanes_->turns(), cpus_);
   failed_.store(false);
   stopping_.store(false);
   if (halting_.load()) return false;
@@ -118,10 +121,10 @@ bool Stepper::go(std::vector<Ran>* ran) {
   {
     Pinned pinned(first_cpu_);  // may throw: before any lane has begun
     Enlisted enlisted;
-    lanes_->expect(static_cast<int>(jobs_.size()));
+    caller_->expect(static_cast<int>(jobs_.size()));
     for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);
     play(0);
-    lanes_->wait_for_all();
+    caller_->wait_for_all();
   }
   if (const std::exception_ptr error = std::exchange(error_, nullptr)) {
     for (c10::IValue& value : values_) value = c10::IValue();

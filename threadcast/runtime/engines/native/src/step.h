@@ -87,7 +87,8 @@ class Stepper {
 
   const std::shared_ptr<const Program> program_;
   const std::chrono::nanoseconds spin_;
-  std::vector<Parker*> parkers_;  // by lane
+  const std::shared_ptr<Caller> caller_;  // lanes may need it for a moment longer than this object exists
+  std::vector<Parker*> parkers_;          // by lane
   std::vector<std::atomic<int>> awaited_;  // by operator
   std::vector<std::atomic<int>> users_;    // by value
 
@@ -96,6 +97,7 @@ class Stepper {
 
   const std::shared_ptr<Lanes> lanes_;
   const int first_cpu_;
+  std::vector<int> cpus_;
   std::vector<Lane*> threads_;  // of the lanes after the first
   std::vector<std::function<void()>> jobs_;
   Values values_;

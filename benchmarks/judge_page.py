@@ -1,0 +1,115 @@
+"""The pages of `make bench-zoo` and `make bench-graphnet`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import Any
+
+from judge_measure import SLOW_S, TURN_S, TURNS
+from judge_scores import TOLERANCES, scores
+from run_facts import RunFacts, Runs
+
+_TITLES = {"zoo": "Models of five libraries", "graphnet": "Graphs of GraphNet"}
+_TEXT = """# {title}
+
+`make bench-{judge}`, {runs}.
+
+{what} Eager PyTorch, Inductor (`torch.compile(model)`) and threadcast (`optimize`, or `optimize_training` by SGD with
+momentum) ran in processes of their own, stopped except in their turns: {turns} turns of {turn_s} s after each had
+settled (setting `engine.tuning_share` 1). Milliseconds are medians; *speed-up* is the median ratio to eager of turns
+side by side. *correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5
+float32 numbers agree to 1.3e-6, relatively); in training these are three losses and all parameters after three steps.
+*others*: the part of all cores' time that other processes used meanwhile.
+
+{summary}
+"""
+_WHAT = {
+    "zoo": "Models of torchvision, timm, transformers, torchaudio and torch_geometric with random weights.",
+    "graphnet": "Computation graphs that others extracted from published models (PaddlePaddle/GraphNet, MIT), with the "
+    f"tensors that GraphNet's code makes, those whose step takes up to {SLOW_S} s in eager PyTorch.",
+}
+
+
+def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
+    """The text of the page of these records."""
+    runs = Runs(RunFacts.from_json(record["run"]) for record in records)
+    parts = [
+        _TEXT.format(
+            title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], turns=TURNS, turn_s=TURN_S,
+            summary="\n".join(_summary(records, mode) for mode in ("inference", "training")),
+        )
+    ]  # fmt: skip
+    for mode in ("inference", "training"):
+        of_mode = [record for record in records if record["mode"] == mode]
+        if of_mode:
+            parts.append(
+                f"\n## {mode.capitalize()}\n\n| model | eager | Inductor | threadcast | speed-up | Inductor's "
+                f"| correct from | runs | others |\n{'|---' * 9}|\n" + "".join(map(_row, of_mode))
+            )
+            parts.append(_scores(of_mode))
+    return "".join(parts) + f"\n{runs.legend()}"
+
+
+def _row(record: dict[str, Any]) -> str:
+    ways = record["ways"]
+    own = ways.get("threadcast", {})
+    runs = ", ".join(run for run, _ in own.get("settled", {}).get("runs", []))
+    cells = [
+        record["name"], *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
+        _number(own.get("speedup")), _number(ways.get("inductor", {}).get("speedup")),
+        str(own.get("correct_from", "-")), runs, f"{record.get('others', 0):.0%}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _ms(way: dict[str, Any]) -> str:
+    return "failed" if "error" in way else f"{way['step_s'] * 1e3:.3g}" if "step_s" in way else "-"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
+    ways = [record["ways"] for record in records if record["mode"] == mode and "speedup" in record["ways"]["eager"]]
+    if not ways:
+        return ""
+    own = [found["threadcast"] for found in ways]
+    right = sum(way.get("correct_from") is not None for way in own)
+    planned = sum(any(run not in ("default", "measuring") for run, _ in _runs(way)) for way in own)
+    both = [(found["threadcast"], found["inductor"]) for found in ways if "speedup" in found["inductor"]]
+    slower = sum(
+        way.get("speedup", 0.0) < 0.97 * max(1.0, found["inductor"].get("speedup", 0.0))
+        for way, found in zip(own, ways, strict=True)
+    )
+    over = _geometric([way["speedup"] for way in own if "speedup" in way])
+    over_inductor = _geometric([way["speedup"] / other["speedup"] for way, other in both if "speedup" in way])
+    return (
+        f"- {mode.capitalize()}: {len(ways)} models, {right} right, {planned} run by a plan, parts or a backend; "
+        f"geometric mean {over:.2f} over eager, {over_inductor:.2f} over Inductor ({len(both)} that Inductor ran); "
+        f"{slower} slower than 0.97 of the faster of both."
+    )
+
+
+def _runs(way: dict[str, Any]) -> list[list[str]]:
+    found: list[list[str]] = way.get("settled", {}).get("runs", [])
+    return found
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return exp(sum(map(log, values)) / len(values)) if values else 1.0
+
+
+def _scores(records: Sequence[dict[str, Any]]) -> str:
+    found = {
+        who: scores([record["ways"].get(who) or {"error": ""} for record in records])
+        for who in ("threadcast", "inductor")
+    }
+    head = f"\nGraphNet's scores, S(t) and ES(t):\n\n| t |{''.join(f' {t} |' for t in TOLERANCES)}\n{'|---' * 16}|\n"
+    rows = [
+        f"| {who}, {name} |{''.join(f' {levels[t][i]:.2f} |' for t in TOLERANCES)}\n"
+        for who, levels in found.items()
+        for i, name in enumerate(("S", "ES"))
+    ]
+    return head + "".join(rows)

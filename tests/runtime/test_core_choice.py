@@ -1,0 +1,77 @@
+"""Models that use only some cores get those that the fewest others use, and their steps run at the same time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from contextlib import ExitStack, closing
+
+import pytest
+import torch
+
+import threadcast
+from tests.runtime.failing_op import at_checkpoints, checkpoint
+from threadcast.core import read_machine
+from threadcast.core.errors import InvalidInput
+from threadcast.runtime.core_choice import CoreChoice
+from threadcast.runtime.model_cores import ModelCores
+from threadcast.threads.process_cores import ProcessCores
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def of(choice: CoreChoice, cores: int) -> ModelCores:
+    machine = choice.machine(cores)
+    model = ModelCores(machine, lambda _: None, ProcessCores(), most=cores)
+    choice.add(model)
+    return model
+
+
+@pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
+def test_the_next_model_gets_other_cores_and_those_of_a_model_that_is_gone_are_free() -> None:
+    choice, whole = CoreChoice(), read_machine()
+    models = [of(choice, 1) for _ in range(len(whole))]
+    used = [model.cores[0].cpus for model in models]
+    assert sorted(used) == sorted(core.cpus for core in whole.cores), "each another"
+    second = models.pop(1)
+    cpus = second.cores[0].cpus
+    del second
+    gc.collect()
+    assert choice.machine(1).cores[0].cpus == cpus
+
+
+def test_cores_can_be_named_by_their_cpus() -> None:
+    choice = CoreChoice()
+    assert [cpu for core in choice.machine(CPUS[-1:]).cores for cpu in core.cpus] == CPUS[-1:]
+    assert choice.machine(None) == read_machine()
+    for wrong in (0, len(CPUS) + 1, True, [], [CPUS[-1] + 1]):
+        with pytest.raises(InvalidInput, match="cores="):
+            choice.machine(wrong if wrong is not True else 0)
+
+
+@pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
+@pytest.mark.usefixtures("plans_win")
+def test_two_models_run_at_the_same_time() -> None:
+    x, together = torch.ones(3), threading.Barrier(2)
+    with ExitStack() as ends:
+        calls = [
+            ends.enter_context(closing(threadcast.optimize(lambda x: checkpoint(x * 2), cores=[cpu], backends=False)))
+            for cpu in CPUS[:2]
+        ]
+        for call in calls:
+            call.learn(x)
+            assert call.reports[0].runs == "plan"
+        found: dict[int, list[float]] = {}
+
+        def run(number: int) -> None:
+            found[number] = calls[number](x).tolist()
+
+        with at_checkpoints(lambda _: together.wait(60.0) and None):
+            threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(120.0)
+    assert found == {0: [3.0] * 3, 1: [3.0] * 3}
+    assert not together.broken

@@ -1,0 +1,56 @@
+"""What the pages of `make bench-zoo` and `make bench-graphnet` say follows from their records."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in ("judge_scores", "judged", "graphnet_graphs"):
+        sys.modules.pop(name, None)
+
+
+def test_scores_count_failures_as_graphnet_does() -> None:
+    from judge_scores import scores
+
+    found = scores([{"speedup": 2.0, "correct_from": -5}, {"speedup": 2.0, "correct_from": None}, {"error": "raised"}])
+    assert found[-6] == pytest.approx((0.1, 0.1))
+    assert found[-5] == pytest.approx(((2.0 * 0.1 * 0.1) ** (1 / 3),) * 2)
+    assert found[1][1] == pytest.approx((2.0 * 1 * 0.1) ** (1 / 3))
+    assert found[3][1] == pytest.approx(2.0 ** (1 / 3))
+
+
+def test_results_are_correct_from_the_level_of_their_difference() -> None:
+    from judge_scores import correct_from
+
+    one = torch.ones(3)
+    assert correct_from([one], [one]) == -10
+    assert correct_from([one + 5e-4], [one]) == -3
+    assert correct_from([one.double()], [one]) is None
+    assert correct_from([torch.tensor([1])], [torch.tensor([2])]) is None
+
+
+def test_differences_are_shares_of_the_largest_number() -> None:
+    from judged import difference
+
+    wanted = torch.tensor([1.0, -4.0, float("inf")])
+    assert difference([wanted], [wanted.clone()]) == 0.0
+    assert difference([wanted + torch.tensor([1.0, 0.0, 0.0])], [wanted]) == 0.25
+    assert difference([torch.tensor([1.0, -4.0, float("nan")])], [wanted]) == float("inf")
+    assert difference([wanted, wanted], [wanted]) == float("inf")
+
+
+def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:
+    from graphnet_graphs import may_be_used
+
+    used = [f"samples/library/model_{i}" for i in range(400) if may_be_used(f"samples/library/model_{i}")]
+    assert 20 < len(used) < 90  # an eighth of them
+    assert not may_be_used("samples/library/model_0")

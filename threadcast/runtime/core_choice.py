@@ -1,0 +1,69 @@
+"""Chooses the cores of an optimised model where it is to use only some of the process's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from threading import Lock
+from weakref import WeakSet
+
+from threadcast.core import Machine, read_machine
+from threadcast.core.errors import InvalidInput
+from threadcast.runtime.model_cores import ModelCores
+
+Cores = int | Iterable[int] | None
+"""Which cores a model is to use: so many, those of these CPU numbers, or all that the process may use."""
+
+
+class CoreChoice:
+    """The models of a process that use only some of its cores. Safe to use from several threads.
+
+    A model that asks for a number of cores gets those that the fewest others use, so that the steps of two models with
+    half of the cores each run at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._models: WeakSet[ModelCores] = WeakSet()
+
+    def add(self, model: ModelCores) -> None:
+        """Take note of the cores of a model for as long as that lives, or until it is removed."""
+        with self._lock:
+            self._models.add(model)
+
+    def remove(self, model: ModelCores) -> None:
+        """Forget the cores of a model, which does not use them for now."""
+        with self._lock:
+            self._models.discard(model)
+
+    def machine(self, cores: Cores) -> Machine:
+        """Return the machine of these cores, the fastest first.
+
+        InvalidInput for a number that is not from 1 to that of the usable cores, and for CPUs that are not usable.
+        """
+        if cores is None:
+            return read_machine()
+        whole = read_machine()
+        if not isinstance(cores, int):
+            return _of_cpus(frozenset(cores), whole)
+        if isinstance(cores, bool) or not 1 <= cores < len(whole):
+            return read_machine(cores=cores)
+        with self._lock:
+            uses = Counter(cpu for model in self._models for core in model.cores for cpu in core.cpus)
+        free_first = sorted(whole.cores, key=lambda core: (max(uses[cpu] for cpu in core.cpus), core.id))
+        return read_machine(affinity=[cpu for core in free_first[:cores] for cpu in core.cpus])
+
+
+def _of_cpus(cpus: frozenset[int], whole: Machine) -> Machine:
+    usable = {cpu for core in whole.cores for cpu in core.cpus}
+    if not cpus or not cpus <= usable:
+        raise InvalidInput(f"cores={sorted(cpus)}: this process may use CPUs {sorted(usable)}")
+    return read_machine(affinity=cpus)
+
+
+_choice = CoreChoice()
+
+
+def core_choice() -> CoreChoice:
+    """Return the process's."""
+    return _choice
