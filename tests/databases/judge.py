@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from tests.databases.cases import Call, Case, Training, loss_of
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward, capture_training
-from threadcast.capture.optimizers import NoUpdate, OptimizerRefused
+from threadcast.capture.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
 from threadcast.runtime.engines.engine import Engine
@@ -84,17 +84,21 @@ class Judge:
             model, inputs = _fresh(case, training)
             optimizer = training.optimizer(list(model.parameters()))
             update = ParameterUpdate(model=model, optimizer=optimizer)
-            try:
-                if not update.is_plain:
-                    raise OptimizerRefused("its step computes gradients several times")
-                captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
-            except OptimizerRefused:
-                captured, whole = capture_training(model, loss_of, NoUpdate(), tuple(inputs), None), False
 
             def gradients(*given: Any) -> Tensor:
                 loss = loss_of(model(*given), None)
                 loss.backward()  # type: ignore[no-untyped-call]
                 return loss.detach()
+
+            try:
+                if not update.is_plain:
+                    raise OptimizerRefused("its step computes gradients several times")
+                captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
+            except FirstStepMissing:
+                update.step(lambda: gradients(*inputs))
+                captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
+            except OptimizerRefused:
+                captured, whole = capture_training(model, loss_of, NoUpdate(), tuple(inputs), None), False
 
             def eager(*given: Any) -> Tensor:
                 return update.step(lambda: gradients(*given)) if whole else gradients(*given)
@@ -123,7 +127,8 @@ class Judge:
                 torch.manual_seed(case.seed)
                 for _ in range(random.Random(case.seed).randint(3, 6)):
                     yield from one_step()
-            yield self._state_besides(case, training, optimizer)
+            if whole:
+                yield self._state_besides(case, training, optimizer)
 
         return self._judged(case, steps)
 
