@@ -56,10 +56,12 @@ class Captured:
     """Parameters, by name, that require a gradient and are not the optimizer's: `finish` adds to their `.grad`."""
     sizes: ArgumentSizes | None = None
     """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
+    weakly: bool = False
+    """Whether `held` does not keep the caller's tensors alive."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
     _held: list[Any] = field(init=False)
-    """By slot, what `held` has; None for what the caller gives."""
+    """By slot, what `held` has; None for what the caller gives. Empty where `held` keeps nothing alive."""
     _given: tuple[tuple[int, bool], ...] = field(init=False)
     """Slots of what the caller gives, in their order, each with whether that is a size."""
     _fixed: tuple[int, ...] = field(init=False)
@@ -72,7 +74,8 @@ class Captured:
         memory = memories(nodes, inputs)
         written = {memory[ref.slot] for node in nodes for ref in writes(node)}
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
-        object.__setattr__(self, "_held", [self.held.get(slot) for slot in range(len(inputs))])
+        slots = () if self.weakly else range(len(inputs))
+        object.__setattr__(self, "_held", [self.held.get(slot) for slot in slots])
         given = tuple((slot, one.role == "size") for slot, one in enumerate(inputs) if one.role in ("input", "size"))
         object.__setattr__(self, "_given", given)
         varying = {} if self.sizes is None else self.sizes.dims

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import is_
 from typing import Any
 
@@ -26,21 +28,25 @@ class FixedWeights(ModelFormat):
     """Those inputs of a graph at `positions`, which the caller says are the same in all calls, and calls without them.
 
     Other contenders than those of graphs whose weights are arguments become possible: channels last, and backends.
-    Both work on copies. Weights that were written to are copied again before the next call, as far as
-    `WeightVersions` notices it.
+    Both work on copies. The weights are not kept alive; `gone` is called when one of them is freed. Weights that were
+    written to are copied again before the next call, as far as `WeightVersions` notices it.
     """
 
-    def __init__(self, graph: GraphModule, positions: Sequence[int], arguments: Sequence[Any]) -> None:
+    def __init__(
+        self, graph: GraphModule, positions: Sequence[int], arguments: Sequence[Any],
+        *, gone: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._graph, self._positions = graph.forward, tuple(positions)
         at = set(positions)
         self._others = tuple(i for i in range(len(arguments)) if i not in at)
-        self._weights: tuple[Tensor, ...] = tuple(arguments[i] for i in self._positions)
-        self._copies: list[Tensor] | None = None
-        """The weights in channels last, of those that have another order as given; the others are as given."""
+        weights = [arguments[i] for i in self._positions]
+        self._references = tuple(weakref.ref(weight, lambda _: gone()) for weight in weights)
+        self._copies: list[Tensor | None] | None = None
+        """The weights in channels last; None for those that have the same order as given."""
         self._versions: WeightVersions | None = None
         results = _results(graph)
         self._strides = [_strides(value) for value in results]
-        self._may_copy = _lie_apart(results) and not any(weight.is_inference() for weight in self._weights)
+        self._may_copy = _lie_apart(results) and not any(weight.is_inference() for weight in weights)
         """Whether results and weights may be copied: results share no memory, and weights have versions."""
         self._convolves = any(node.target is aten.convolution.default for node in graph.graph.nodes)
         super().__init__(None)
@@ -48,6 +54,11 @@ class FixedWeights(ModelFormat):
     def same(self, arguments: Sequence[Any]) -> bool:
         """Return whether a call has these weights."""
         return all(map(is_, map(arguments.__getitem__, self._positions), self._weights))
+
+    @property
+    def _weights(self) -> list[Tensor]:
+        """The weights, which a caller holds while a call runs."""
+        return [reference() for reference in self._references]  # type: ignore[misc]
 
     def without(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Return a call's other inputs."""
@@ -67,14 +78,17 @@ class FixedWeights(ModelFormat):
             return
         if self._versions is not None and self._versions.unchanged():
             return
+        weights = self._weights
         with torch.no_grad(), torch.inference_mode(False):
             if self._copies is None:
-                self._copies = [with_images_channels_last(weight) for weight in self._weights]
+                ordered = [with_images_channels_last(weight) for weight in weights]
+                pairs = zip(ordered, weights, strict=True)
+                self._copies = [None if copy is weight else copy for copy, weight in pairs]
             else:
-                for copy, weight in zip(self._copies, self._weights, strict=True):
-                    if copy is not weight:
+                for copy, weight in zip(self._copies, weights, strict=True):
+                    if copy is not None:
                         copy.copy_(weight)
-        self._versions = WeightVersions(self._weights)
+        self._versions = WeightVersions(weights, weakly=True)
 
     def as_pytorch(self, *inputs: Any) -> list[Any]:
         """Run the graph in PyTorch on the weights in the current format."""
@@ -98,7 +112,8 @@ class FixedWeights(ModelFormat):
         def call(weights: Sequence[Tensor], *given: Any) -> list[Any]:
             return self.ordered(self._with(weights, self.arguments(given)))
 
-        return capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
+        captured = capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
+        return replace(captured, held=_Held(captured.held, self._references), weakly=True)
 
     def backends(
         self, cores: int, start: Callable[[Callable[[], BackendSearch]], BackendSearch | None], **options: Any
@@ -124,8 +139,10 @@ class FixedWeights(ModelFormat):
         return found
 
     def _current_weights(self) -> Sequence[Tensor]:
-        copies = self.current is MemoryFormat.CHANNELS_LAST
-        return self._copies if copies and self._copies is not None else self._weights
+        weights = self._weights
+        if self.current is not MemoryFormat.CHANNELS_LAST or self._copies is None:
+            return weights
+        return [weight if copy is None else copy for copy, weight in zip(self._copies, weights, strict=True)]
 
     def _with(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> list[Any]:
         """The graph's results with these weights, which may be in other order."""
@@ -136,6 +153,24 @@ class FixedWeights(ModelFormat):
             merged[i] = value
         found: list[Any] = list(self._graph(*merged))
         return found
+
+
+class _Held(Mapping[int, Any]):
+    """What a captured graph holds, of which the caller's own weights may be freed."""
+
+    def __init__(self, held: Mapping[int, Any], references: Sequence[weakref.ref[Tensor]]) -> None:
+        known = {id(reference()): reference for reference in references}
+        self._strongly = {slot: value for slot, value in held.items() if id(value) not in known}
+        self._weakly = {slot: known[id(value)] for slot, value in held.items() if id(value) in known}
+
+    def __getitem__(self, slot: int) -> Any:
+        return self._weakly[slot]() if slot in self._weakly else self._strongly[slot]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([*self._strongly, *self._weakly])
+
+    def __len__(self) -> int:
+        return len(self._strongly) + len(self._weakly)
 
 
 def _results(graph: GraphModule) -> list[Any]:

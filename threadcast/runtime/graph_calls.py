@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 import warnings
+import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
 from typing import Any, Literal
@@ -111,6 +114,13 @@ class GraphCalls:
             self._left = reason
             self._table.close()
 
+    def forget_weights(self) -> None:
+        """Free what was made for the weights that all calls had so far; later calls may have others."""
+        with self._lock:
+            self._fixed = None
+            self._table.close()
+            self._families.clear()
+
     def close(self) -> None:
         """End the threads that run the graph; a later call measures anew."""
         with self._lock:
@@ -187,7 +197,8 @@ class GraphCalls:
         if not self._weights:
             return None
         if self._fixed is None:
-            self._fixed = FixedWeights(self._module, self._weights, arguments)
+            gone = partial(_close_soon, weakref.ref(self))
+            self._fixed = FixedWeights(self._module, self._weights, arguments, gone=gone)
         elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
             self._weights, self._fixed = (), None
             self._table.close()
@@ -308,6 +319,14 @@ class GraphCalls:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
         learning = sum(report.measuring for report in self.reports)
         return f"{self.title}: measuring" if learning else ""
+
+
+def _close_soon(graph: weakref.ref[GraphCalls]) -> None:
+    """Free, in a thread of its own, the copies of a model's weights that a graph has made: the model was freed."""
+    found = graph()
+    if found is not None and not sys.is_finalizing():
+        with suppress(RuntimeError):  # no more threads are to be had: the process ends
+            threading.Thread(target=found.forget_weights, daemon=True).start()
 
 
 def _described(error: Exception) -> str:

@@ -192,7 +192,7 @@ def test_graphs_that_are_left_run_as_pytorch_and_say_why() -> None:
     compiled = torch.compile(lambda x: (x @ x).relu(), backend="threadcast")
     with torch.no_grad():
         compiled(x)
-        (graph,) = compiled_graphs()
+        graph = compiled_graphs()[-1]
         graph.leave("no reason")
         torch.testing.assert_close(compiled(x), (x @ x).relu())
     assert [report.reason for report in graph.reports] == ["no reason"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,7 @@ from tests.runtime.compile_backend.running import run_until_settled
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.fixed_weights import FixedWeights
+from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
@@ -169,6 +173,31 @@ def fixed(weight: Tensor) -> FixedWeights:
     convolution, options = torch.ops.aten.convolution.default, ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     graph = traced(lambda x, w: (convolution(x, w, None, *options),), batch(0), weight)
     return FixedWeights(graph, [1], (batch(0), weight))
+
+
+def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FixedWeights, "formats", lambda *_: (LAST,))
+    freed = threading.Event()
+    close = GraphCalls.forget_weights
+
+    def closing(graph: GraphCalls) -> None:
+        close(graph)
+        freed.set()
+
+    monkeypatch.setattr(GraphCalls, "forget_weights", closing)
+
+    def run() -> list[weakref.ref[Tensor]]:
+        model = images()
+        compiled = torch.compile(model, backend="threadcast")
+        with torch.no_grad():
+            run_until_settled(lambda seed: compiled(batch(seed)))
+        return [weakref.ref(parameter) for parameter in model.parameters()]
+
+    weights = run()
+    gc.collect()
+    assert freed.wait(60)
+    gc.collect()
+    assert [weight() for weight in weights] == [None] * len(weights)
 
 
 def test_copies_are_renewed_before_a_call_whose_weights_were_written_to() -> None:

@@ -122,7 +122,7 @@ class BackendSearch:
                 if any(part.training for part in self._module.modules()):
                     raise CaptureError("the module is in training mode")
                 content = program_file(self._captured)
-                self._versions = WeightVersions(held_tensors(self._captured))
+                self._versions = WeightVersions(held_tensors(self._captured), weakly=self._captured.weakly)
             except (CaptureError, RuntimeError) as error:
                 self._end("every backend", str(error))
                 return

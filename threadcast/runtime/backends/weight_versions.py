@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -28,18 +29,29 @@ class WeightVersions:
     `SAMPLES` elements of each tensor are compared: a write that changes all elements of a tensor is always found, one
     that changes few elements may be missed.
 
+    With `weakly` they may be freed meanwhile, which counts as a change.
+
     RuntimeError for tensors without a version counter, such as those made under `torch.inference_mode`.
     """
 
     SAMPLES = 2
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._tensors = list(tensors)
-        self._versions = [tensor._version for tensor in self._tensors]
-        library = loaded_library()
-        self._unwritten = None if library is None else library.Unwritten(self._tensors)
+    def __init__(self, tensors: Iterable[Tensor], *, weakly: bool = False) -> None:
+        given = list(tensors)
+        self._strongly = [] if weakly else given
+        self._weakly = [weakref.ref(tensor) for tensor in given] if weakly else []
+        self._versions = [tensor._version for tensor in given]
+        library = None if weakly else loaded_library()
+        self._unwritten = None if library is None else library.Unwritten(given)
         self._find_samples()
         self._values = [element.tobytes() for element in self._elements]
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        """The tensors that have not been freed."""
+        if not self._weakly:
+            return self._strongly
+        return [tensor for reference in self._weakly if (tensor := reference()) is not None]
 
     def unchanged(self) -> bool:
         """Return whether no write was found since this object was made."""
