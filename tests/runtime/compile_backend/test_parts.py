@@ -30,7 +30,7 @@ def bump(x: Tensor) -> None:
     x.add_(1)
 
 
-@torch.library.custom_op("threadcast_tests::doubled", mutates_args=())
+@torch.library.custom_op("threadcast_tests::planned_double", mutates_args=())
 def doubled(x: Tensor) -> Tensor:
     """Return twice `x`."""
     return 2 * x
