@@ -46,7 +46,8 @@ _HEAD = """# Compiled programs
 Medians of a call or of a training step by SGD with momentum, in ms, in {turns} turns of {turn_s} s each, with half
 the distance between the quartiles of the turns' medians in percent. Each way ran in a process of its own, stopped
 except in its turns, with nothing stored before. *Inductor* is `torch.compile(model)`, *backend* is
-`torch.compile(model, backend="threadcast")`, *optimize* is `threadcast.optimize` or `threadcast.optimize_training`; the
+`torch.compile(model, backend="threadcast")`, in inference with `options={{"freeze": True}}`, which allows copies of the
+weights as *optimize* always does; *optimize* is `threadcast.optimize` or `threadcast.optimize_training`; the
 last two learned for up to {settle_s:.0f} s of calls (setting `engine.tuning_share` 1). *runs*: what runs the backend's
 graphs. *others*: the part of all cores' time that other processes used meanwhile. Asked: the backend takes at
 most 1.05 (inference) or 1.15 (training) times as long as *optimize*, and never longer than eager PyTorch.

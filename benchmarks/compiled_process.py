@@ -34,7 +34,10 @@ def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[A
         return partial(step, *arguments), lambda: step.reports
     if who == "eager":
         return eager(work, case.inference), list
-    compiled: Any = torch.compile(work.model, backend="threadcast" if who == "backend" else "inductor")
+    compiled: Any = torch.compile(work.model, backend="inductor")
+    if who == "backend":
+        options = {"freeze": True} if case.inference else None
+        compiled = torch.compile(work.model, backend="threadcast", options=options)
     call = eager(replace(work, model=compiled), case.inference)
     return call, _reports if who == "backend" else list
 

@@ -22,6 +22,10 @@ class ModuleChanged(CaptureError):
     """
 
 
+class Unwatchable(CaptureError):
+    """A callable reads a Python value, such as a generator's state, of which changes would not be noticed."""
+
+
 class ModuleValues:
     """The parameters and buffers of a module, shared ones once; none for a plain function."""
 
@@ -61,11 +65,11 @@ class ModuleValues:
     def left_alone(self, *functions: Any) -> Iterator[None]:
         """At the end of the block restore the module's attributes and all Python values that `functions` can reach.
 
-        ModuleChanged where the block changed any of them. CaptureError where a value cannot be watched for changes.
+        ModuleChanged where the block changed any of them. Unwatchable where changes of a value would not be noticed.
         """
         reads = PythonState(functions)
         if reads.unwatchable is not None:
-            raise CaptureError(f"cannot capture: it reads {reads.unwatchable}")
+            raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         try:

@@ -17,12 +17,12 @@ from threadcast.core.errors import CaptureError
 class RandomStateWatch:
     """A context that detects when the random state is set, or random numbers are drawn by anything but operators.
 
-    A run of the graph could not repeat either.
+    A run of the graph could not repeat either. At its end the generators of Python and NumPy are as they were before.
     """
 
     def __enter__(self) -> Self:
         self._set = False
-        self._before = self._others()
+        self._before, self._states = self._others(), (random.getstate(), np.random.get_state())
         self._patches = [
             patch.object(module, name, self._noticed(getattr(module, name)))
             for module in (torch, torch.random)
@@ -35,6 +35,8 @@ class RandomStateWatch:
     def __exit__(self, *_: object) -> None:
         for one in self._patches:
             one.stop()
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])
 
     def check(self, recording: Recording) -> None:
         """CaptureError where a run of the graph would draw other random numbers than the callable."""

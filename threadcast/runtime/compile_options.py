@@ -23,7 +23,7 @@ class CompileOptions:
     fuse: bool
     freeze: bool
     """Whether copies of the weights may be used in inference: in channels last, and by ONNX Runtime, OpenVINO and
-    Inductor. Writes to weights are noticed as `threadcast.optimize` notices them."""
+    Inductor. Writes that PyTorch does not count, as by `.data`, may then be missed, as by `threadcast.optimize`."""
     tuning_share: float
     """Share of the time since a graph's first call that learning may lose; 1: any."""
     verify_every: int
@@ -39,7 +39,7 @@ class CompileOptions:
         found = cls(
             given.pop("cores", None),
             given.pop("fuse", settings["engine.fuse"]),
-            given.pop("freeze", True),
+            given.pop("freeze", False),
             given.pop("tuning_share", share),
             given.pop("verify_every", settings["engine.verify_every"]),
         )

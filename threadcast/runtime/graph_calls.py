@@ -54,10 +54,11 @@ Role = Literal["inference", "forward", "backward"]
 class GraphCalls:
     """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
 
-    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. Those at
-    the positions `weights` are expected to be the same tensors in all calls (`FixedWeights`); where they are not, they
-    count as other inputs do. The calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the
-    graph does in PyTorch, with a warning that says why. May be called from several threads, which wait for each other.
+    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. With
+    the option `freeze`, those at the positions `weights` are expected to be the same tensors in all calls
+    (`FixedWeights`); where they are not, they count as other inputs do. The calls themselves measure and plan
+    (`Tuning`). What cannot run by a plan runs as the graph does in PyTorch, with a warning that says why. May be
+    called from several threads, which wait for each other.
     """
 
     def __init__(

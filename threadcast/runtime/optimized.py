@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.module_values import ModuleChanged
+from threadcast.capture.module_values import ModuleChanged, Unwatchable
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -179,7 +179,7 @@ class Optimized:
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
         reason = why_not_captured(leaves)
-        divisible = reason in (None, AUTOCAST)
+        divisible = reason in (None, AUTOCAST) and observed.watchable
         reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
@@ -383,7 +383,7 @@ class Optimized:
         if isinstance(error, ModuleChanged) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
-        return Fallback(str(error), divisible=True)
+        return Fallback(str(error), divisible=not isinstance(error, Unwatchable))  # Dynamo does not watch it either
 
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None

@@ -129,8 +129,9 @@ class PlannerProcess:
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()
-        if not self._questions.closed:
-            os.close(self._message)
+        message, self._message = self._message, -1  # first: an interrupted call must not close another file later
+        if message >= 0:
+            os.close(message)
         self._questions.close()
         self._answers.close()
 

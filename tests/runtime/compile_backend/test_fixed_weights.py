@@ -27,6 +27,7 @@ from threadcast.runtime.tuning.report import Report
 pytestmark = [pytest.mark.slow]
 
 LAST, GIVEN = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
+FREEZE = {"freeze": True}
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +70,7 @@ def reports() -> list[Report]:
 
 def test_channels_last_is_tried_and_results_lie_as_eagers_do() -> None:
     model = images()
-    compiled = torch.compile(model, backend="threadcast")
+    compiled = torch.compile(model, backend="threadcast", options=FREEZE)
     strides = [parameter.stride() for parameter in model.parameters()]
 
     @torch.no_grad()
@@ -85,7 +86,7 @@ def test_channels_last_is_tried_and_results_lie_as_eagers_do() -> None:
 def test_a_single_forced_memory_format_follows_what_is_written_to_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FixedWeights, "formats", lambda *_: (LAST,))
     model = images()
-    compiled = torch.compile(model, backend="threadcast")
+    compiled = torch.compile(model, backend="threadcast", options=FREEZE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def call(seed: int) -> None:
@@ -112,7 +113,7 @@ def test_results_that_share_memory_do_so_in_every_way_that_is_tried() -> None:
         y = model(x)
         return y, y[1:]
 
-    compiled = torch.compile(both, backend="threadcast")
+    compiled = torch.compile(both, backend="threadcast", options=FREEZE)
 
     @torch.no_grad()
     def call(seed: int) -> None:
@@ -127,7 +128,7 @@ def test_results_that_share_memory_do_so_in_every_way_that_is_tried() -> None:
 def test_layers_that_share_a_graph_have_their_own_weights() -> None:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()).eval() for _ in range(3)]
-    compiled = [torch.compile(layer, backend="threadcast") for layer in layers]
+    compiled = [torch.compile(layer, backend="threadcast", options=FREEZE) for layer in layers]
     with torch.no_grad():
         for seed in range(30):
             x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
@@ -138,7 +139,7 @@ def test_layers_that_share_a_graph_have_their_own_weights() -> None:
 def test_weights_that_are_replaced_count_as_inputs() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 4).eval()
-    compiled = torch.compile(model, backend="threadcast")
+    compiled = torch.compile(model, backend="threadcast", options=FREEZE)
     with torch.no_grad():
         for seed in range(30):
             if seed % 10 == 9:
@@ -147,9 +148,9 @@ def test_weights_that_are_replaced_count_as_inputs() -> None:
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
 
 
-def test_without_freeze_weights_are_not_copied() -> None:
+def test_by_default_weights_are_not_copied() -> None:
     model = images()
-    compiled = torch.compile(model, backend="threadcast", options={"freeze": False})
+    compiled = torch.compile(model, backend="threadcast")
 
     @torch.no_grad()
     def call(seed: int) -> None:
@@ -158,6 +159,30 @@ def test_without_freeze_weights_are_not_copied() -> None:
     run_until_settled(call)
     assert [report.layout for report in reports()] == [GIVEN]
     assert not any("channels last" in name for report in reports() for name in report.verdicts)
+
+
+@pytest.mark.usefixtures("one_thread", "plans_win")
+def test_by_default_writes_to_few_elements_that_pytorch_does_not_count_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered = FixedWeights.formats  # channels last, wherever it may be used
+    monkeypatch.setattr(FixedWeights, "formats", lambda *given: offered(*given)[:1])
+    model = images()
+    compiled = torch.compile(model, backend="threadcast")
+    weight: Tensor = model.first.weight  # type: ignore[assignment]
+    writes: list[Callable[[], object]] = [
+        lambda: weight.data[1, 0, 0].fill_(9.0),
+        lambda: weight.data[:4].zero_(),
+        lambda: weight.detach().numpy()[5, 2, 1].fill(3.0),
+    ]
+    with torch.no_grad():
+        run_until_settled(lambda seed: same(compiled(batch(seed)), model(batch(seed))))
+        assert [report.runs for report in reports()] == ["plan"]
+        for write in writes:
+            before = model(batch(0))[0]
+            write()
+            assert not torch.allclose(model(batch(0))[0], before, atol=0.01)
+            same(compiled(batch(0)), model(batch(0)))
 
 
 def traced(function: Callable[..., Any], *example: Any) -> Any:
@@ -188,7 +213,7 @@ def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPat
 
     def run() -> list[weakref.ref[Tensor]]:
         model = images()
-        compiled = torch.compile(model, backend="threadcast")
+        compiled = torch.compile(model, backend="threadcast", options=FREEZE)
         with torch.no_grad():
             run_until_settled(lambda seed: compiled(batch(seed)))
         return [weakref.ref(parameter) for parameter in model.parameters()]

@@ -308,7 +308,9 @@ class TuningMachine:
         return self._compare_again(reason, map(plan_of, self.variants))
 
     def give_up(self, reason: str) -> Instructions:
-        """Run the default for good."""
+        """Run the default for good; a second time does nothing."""
+        if self.state is State.GIVEN_UP:
+            return ()
         self.moves.to(State.GIVEN_UP, reason)
         self._stop()
         self._be_best(DEFAULT, None)

@@ -299,7 +299,9 @@ class Tuning:
             case do.UsePlan(variant, plan):
                 self._use(variant, plan)
             case do.LeaveOut(variant):
-                self._makers.pop(variant).close()
+                if (maker := self._makers.get(variant)) is not None:  # else it was interrupted, and is done again
+                    maker.close()
+                    self._makers.pop(variant, None)
             case do.Open(contender):
                 return_free_memory()
                 self._open(contender)

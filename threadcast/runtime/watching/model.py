@@ -35,6 +35,8 @@ class Observation:
     trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
     unsteady: str | None = None
     """Why no graph is used: something changes too often, or cannot be watched. None where neither is so."""
+    watchable: bool = True
+    """Whether all Python values that code reads can be watched for changes."""
     apart: str | None = None
     """Why the optimizer's own `step` must run, which a graph would not call; None where it need not."""
 
@@ -101,6 +103,7 @@ class Watch:
             owner_of_hooks(self._modules, self._parameters),
             self._settings(),
             self._cannot_watch(),
+            self._reads.state.unwatchable is None,
             why_update_apart(self.optimizer),
         )
         return self._last if self._patience.after(changed=changed) else self._restless(self._last)
