@@ -1,18 +1,20 @@
 """Ordering edges: which ops must keep their order although no value flows between them.
 
 Two ops must keep it when one writes memory that the other reads or writes, under whatever name (views, in-place
-results, parameters, running statistics), or when both draw random numbers.
+results, parameters, running statistics), when both draw random numbers, or when one may raise an exception and the
+other writes what the caller holds: a call that fails leaves there what it leaves in PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from threadcast.capture.program import Input, Node
+from threadcast.capture.raising import may_raise
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.cost import VIEW_KINDS
 from threadcast.core.graph import Edge
@@ -33,6 +35,7 @@ def edges(nodes: Sequence[Node], inputs: Sequence[Input]) -> tuple[Edge, ...]:
     n = len(inputs)
     data = {(ref.slot - n, i) for i, node in enumerate(nodes) for ref in node.refs() if ref.slot >= n}
     ordering = ordered(nodes, inputs) - data
+    ordering |= _around_exceptions(nodes, inputs, data | ordering)
     return tuple(Edge(*pair) for pair in sorted(data)) + tuple(Edge(*pair, True) for pair in sorted(ordering))
 
 
@@ -65,6 +68,58 @@ def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, in
                 found.add((last_write[place], index))
             last_write[place] = index
     return found
+
+
+def _around_exceptions(
+    nodes: Sequence[Node], inputs: Sequence[Input], known: Collection[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Pairs that keep ops that may raise, and ops that write the memory of an input, in their order.
+
+    Pairs that follow from the `known` ones, and from each other, are left out.
+    """
+    raising = [may_raise(node) for node in nodes]
+    if not any(raising):
+        return set()
+    memory, n = memories(nodes, inputs), len(inputs)
+    writing = [any(memory[ref.slot] < n for ref in writes(node)) for node in nodes]
+    before: list[list[int]] = [[] for _ in nodes]
+    for first, second in known:
+        before[second].append(first)
+    found: set[tuple[int, int]] = set()
+    relevant: list[int] = []  # each op that raises or writes has one bit in `reached`
+    raises = held = 0  # the bits of those up to here
+    reached = [0] * len(nodes)
+    gates: dict[int, int | None] = {}
+    for i, node in enumerate(nodes):
+        for first in before[i]:
+            reached[i] |= reached[first]
+        missing = ((raises if writing[i] else 0) | (held if raising[i] else 0)) & ~reached[i]
+        if missing and node.phase == "update":  # one edge for all of them, where one op has waited for all
+            if missing not in gates:
+                gates[missing] = next((j for j in range(i) if not missing & ~reached[j] and _stays(nodes[j])), None)
+            if (gate := gates[missing]) is not None:
+                found.add((gate, i))
+                reached[i] |= reached[gate]
+                missing = 0
+        while missing:
+            first = relevant[missing.bit_length() - 1]
+            found.add((first, i))
+            reached[i] |= reached[first]
+            missing &= ~reached[i]
+        if raising[i] or writing[i]:
+            bit = 1 << len(relevant)
+            relevant.append(i)
+            reached[i] |= bit
+            raises |= bit if raising[i] else 0
+            held |= bit if writing[i] else 0
+    return found
+
+
+def _stays(node: Node) -> bool:
+    """Whether the node is before the update and is not one that fusion may leave out, such as a comparison."""
+    if node.phase == "update" or not isinstance(node.target, OpOverload):
+        return False
+    return torch.Tag.pointwise not in node.target.tags and not _is_view(node)
 
 
 def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:

@@ -25,7 +25,7 @@ class Edge(NamedTuple):
     """A dependency: `target` starts after `source` has finished; both are positions in `OpGraph.ops`.
 
     `ordering` is True where no value flows and only the order counts: mutation of shared memory, running statistics,
-    random state.
+    random state, exceptions.
     """
 
     source: int

@@ -1,0 +1,40 @@
+"""Which operators may raise an exception because of the values that they are given.
+
+Sizes and types are checked when a call is captured. An index out of range, a singular matrix or a probability above 1
+shows only when the operator runs.
+"""
+
+from __future__ import annotations
+
+from torch._ops import OpOverload
+
+from threadcast.capture.program import Node
+
+_NAMES = frozenset((
+    "_assert_async", "_assert_scalar", "_ctc_loss", "_embedding_bag", "_embedding_bag_forward_only",
+    "_functional_assert_async", "_functional_assert_scalar", "_index_put_impl", "_sample_dirichlet",
+    "_standard_gamma", "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount",
+    "binomial", "cholesky", "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
+    "floor_divide", "fmod", "gather", "histc", "index", "index_add", "index_copy", "index_fill", "index_put",
+    "index_reduce", "index_select", "inverse", "lu_unpack", "masked_scatter", "max_unpool2d", "max_unpool3d",
+    "multi_margin_loss", "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial", "nll_loss",
+    "nll_loss2d", "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder",
+    "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "segment_reduce", "take",
+))  # fmt: skip
+_LINEAR_ALGEBRA = ("linalg_", "_linalg_")
+_NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal"))
+
+
+def may_raise(node: Node) -> bool:
+    """Whether the node's operator may raise because of values: any custom operator, and those of PyTorch known for it.
+
+    PyTorch's own operators in a backward pass use the indices that the forward pass has checked.
+    """
+    if not isinstance(node.target, OpOverload):
+        return False
+    library, name = node.target._schema.name.split("::")
+    if library != "aten":
+        return library != "prims"
+    name = name if name.startswith("__") else name.rstrip("_")
+    linear_algebra = name.startswith(_LINEAR_ALGEBRA) and name not in _NEVER_RAISE
+    return node.phase == "forward" and (name in _NAMES or linear_algebra)
