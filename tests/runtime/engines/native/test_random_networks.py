@@ -28,7 +28,8 @@ ONE: tuple[Callable[[Tensor], Tensor], ...] = (
 )  # fmt: skip
 """Functions of one value."""
 TWO: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
-    torch.add, torch.mul, torch.maximum, lambda x, y: x @ (y.t() @ x) / 9, lambda x, y: torch.where(x > y, x * 2, y * 2),
+    torch.add, torch.mul, torch.maximum, lambda x, y: x @ (y.t() @ x) / 9,
+    lambda x, y: torch.where(x > y, x * 2, y * 2),
 )  # fmt: skip
 
 """Functions of two values. None jumps where these are equal: of two equal batch norms, one run by two threads sums in
