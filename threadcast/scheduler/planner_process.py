@@ -36,6 +36,7 @@ _NICEST = 19
 
 
 _PYTHON = {"NUMBA_DISABLE_JIT": "1"}
+"""Variables of a process whose loops run as Python; `kernels.compiled` reads them."""
 
 
 class PlannerEnded(ExecutionError):
