@@ -46,6 +46,7 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
+from threadcast.threads.garbage import without_garbage_collection
 from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
@@ -390,9 +391,10 @@ class Optimized:
     ) -> Captured:
         began_s = time.perf_counter()
         self._format.set(memory_format)
-        captured = self._capture(arguments, self._format, dynamic)
-        if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
-            raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
+        with without_garbage_collection():
+            captured = self._capture(arguments, self._format, dynamic)
+            if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
+                raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
         self._watch.renew()  # capturing makes an optimizer's missing state
         self._capture_s = time.perf_counter() - began_s
         return captured
