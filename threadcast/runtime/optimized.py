@@ -147,8 +147,10 @@ class Optimized:
                 self._left_alone.count()
                 return self._as_given(*arguments)
         with self._lock, self._counted():
+            began_s = time.perf_counter()
             found = self._last = self._found(arguments)
             if self._timed is not None:
+                self._allowance.charge(time.perf_counter() - began_s)
                 return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
                 if self._awaited is not None:
