@@ -106,12 +106,12 @@ class TreeTable:
                     level[[left[node], right[node]]] = level[node] + 1
         leaf = left < 0
         shape = np.where(leaf, LEAF, np.where(leaf[left] & leaf[right], FORK, BRANCH))
-        left, right = (np.maximum(own, 0) for own in (left, right))
         base = np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))
-        roots, left, right, column = (own.astype(np.uint32) for own in (starts[:-1], left, right, column))
         return cls(
-            roots, shape.astype(np.uint8), left, right, column, joined("split_conditions").astype(np.float32),
-            joined("default_left").astype(np.bool_), used.astype(np.uint64), base, int(level.max()),
+            starts[:-1].astype(np.uint32), shape.astype(np.uint8), np.maximum(left, 0).astype(np.uint32),
+            np.maximum(right, 0).astype(np.uint32), column.astype(np.uint32),
+            joined("split_conditions").astype(np.float32), joined("default_left").astype(np.bool_),
+            used.astype(np.uint64), base, int(level.max()),
         )  # fmt: skip
 
     def forecast(self, features: Features) -> NDArray[np.float32]:
@@ -194,17 +194,17 @@ def _sum_of_trees(
                         for case in range(n_cases):
                             found[out + case] += limit if masks[here + case] else none
                 else:
-                    i = np.uint64(column[node])
-                    if most[i] < limit:
+                    asked = np.uint64(column[node])
+                    if most[asked] < limit:
                         node = np.uint64(left[node])
                         continue
-                    if least[i] >= limit:
+                    if least[asked] >= limit:
                         node = np.uint64(right[node])
                         continue
-                    row = features + used[i] * n_cases
-                    if shape[node] == BRANCH or missing[i]:
+                    row = features + used[asked] * n_cases
+                    if shape[node] == BRANCH or missing[asked]:
                         below, count = here + n_cases, np.int32(0)
-                        if missing_left[node] and missing[i]:
+                        if missing_left[node] and missing[asked]:
                             for case in range(n_cases):
                                 goes = masks[here + case] & np.int32(not values[row + case] >= limit)
                                 masks[below + case] = goes
