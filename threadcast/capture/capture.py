@@ -27,6 +27,7 @@ from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
+from threadcast.capture.unsafe_kernels import check_kernels
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
@@ -371,6 +372,7 @@ def _capture(
     lowered = lower(recording, [*inputs, *paths], given, split=split)
     if not lowered.program.nodes:
         raise CaptureError("cannot capture: nothing is computed")
+    check_kernels(lowered.program.nodes, lowered.graph.ops)
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()
