@@ -30,6 +30,7 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
 from threadcast.runtime.parts import Divide, Parts
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
@@ -107,6 +108,7 @@ class Optimized:
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._families = SizeFamilies()
+        self._numbers = NumberKinds()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._allowance = Allowance(settings["engine.tuning_share"])
         self._capture_s = 0.0
@@ -188,8 +190,12 @@ class Optimized:
         if reason is not None:
             return Fallback(reason, divisible)
         kind = kind_of(leaves, structure, self._watch.storages, observed.settings)
+        arguments_kind, numbered = kind, self._numbers.kind_of(kind, leaves)
+        if numbered is None:
+            return Fallback(OTHER_NUMBERS, divisible=True)
+        kind = numbered
         found, family = self._table.find(kind), None
-        if found is None:
+        if found is None and kind is arguments_kind:
             family = self._families.of(kind, leaves)
             if family is not None:
                 kind = family.kind_of(leaves)
@@ -223,6 +229,7 @@ class Optimized:
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
+            self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
         return tuning
 
@@ -296,6 +303,7 @@ class Optimized:
         """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
         self._table.close()
         self._families.clear()
+        self._numbers.clear()
         if self._feedback is not None:
             self._feedback.close()
             self._feedback = None
