@@ -33,7 +33,7 @@ weights that differ by `ROUNDING`."""
 ROUNDING = 1e-7
 """Relative difference of two float32 numbers beside each other."""
 ROUNDED = 3
-"""Trainings from weights that differ by `ROUNDING`: whether the sign of a number near 0 changes is a matter of chance."""
+"""Trainings from weights that differ by `ROUNDING`: whether the sign of a number near 0 changes is by chance."""
 
 
 def inference(case: Judged) -> dict[str, Any]:

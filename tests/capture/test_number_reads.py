@@ -52,7 +52,8 @@ def test_a_graph_runs_calls_that_read_its_numbers_and_refuses_others() -> None:
 
 @pytest.mark.parametrize(("read", "same", "others"), [
     (lambda t: t.item(), 0.0, [-0.0, 1.0]), (lambda t: t.item(), float("nan"), [0.0, float("inf")]),
-    (lambda t: 1.0 if t == t else 2.0, 1.5, [float("nan")]), (lambda t: 2.0 if torch.equal(t, t * 2) else 3.0, 0.0, [1]),
+    (lambda t: 1.0 if t == t else 2.0, 1.5, [float("nan")]),
+    (lambda t: 2.0 if torch.equal(t, t * 2) else 3.0, 0.0, [1]),
 ])  # fmt: skip
 def test_numbers_are_the_same_only_bit_by_bit(read: Callable[[Tensor], Any], same: float, others: list[float]) -> None:
     captured = capture_forward(lambda x, t: x / read(t), torch.ones(2), torch.tensor(same))

@@ -91,9 +91,10 @@ class Captured:
         """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
 
         CaptureError where a tensor has another shape or type than the example's, or another argument has another value,
-        or where a number that is read out of a tensor is another: the graph has these built in. A training step drops the gradients that its parameters have, as `zero_grad` does
-        before it. The version counters of tensors that the run will write to are incremented, which
-        operators below autograd do not do. By these counters code with a copy of the weights notices that it is stale.
+        or where a number that is read out of a tensor is another: the graph has these built in. A training step drops
+        the gradients that its parameters have, as `zero_grad` does before it. The version counters of tensors that the
+        run will write to are incremented, which operators below autograd do not do. By these counters code with a copy
+        of the weights notices that it is stale.
         """
         given = self._checked(arguments) if arguments else self.arguments
         if self.reads is not None and not self.reads.hold(given):

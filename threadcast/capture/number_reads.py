@@ -21,7 +21,7 @@ from threadcast.capture.dependencies import is_random, returned, writes
 from threadcast.capture.program import Node, below_autograd
 from threadcast.capture.recording import Recorded, Recording
 from threadcast.capture.sizes import Size
-from threadcast.capture.values import AsNumber, Ref, find_refs
+from threadcast.capture.values import AsNumber, Ref
 
 aten = torch.ops.aten
 
@@ -111,8 +111,8 @@ class ReadRecorder:
     def number(self, target: OpOverload, args: tuple[Any, ...]) -> Any:
         """Return the number that the operator `target` reads out of the example's tensors; None where that is unknown.
 
-        It is unknown where too much is computed before it, where that writes to inputs or draws random numbers, and where
-        it depends on arguments with several floating-point numbers, which are others in each call.
+        It is unknown where too much is computed before it, where that writes to inputs or draws random numbers, and
+        where it depends on arguments with several floating-point numbers, which are others in each call.
         """
         self._look_at_calls()
         read = Node(target, args, {}, "forward")

@@ -191,7 +191,10 @@ class Reachable:
         elif isinstance(value, MappingProxyType):
             yield gc.get_referents(value)[0]
         elif isinstance(value, _GeneratorContextManager):  # as a decorator it makes a new generator for each call
-            yield from (value.func, *value.args, *value.kwds.values())
+            if hasattr(value, "func"):
+                yield from (value.func, *value.args, *value.kwds.values())
+            else:  # it was entered, and forgot them
+                self._add_source(value.gen, type(value.gen))
         elif isinstance(value, CustomOpDef):
             self.attributes += [(value, "_setup_context_fn"), (value, "_backward_fn")]
             yield from (value._init_fn, value._setup_context_fn, value._backward_fn, *value._backend_fns.values())

@@ -27,8 +27,8 @@ def check_kernels(nodes: Sequence[Node], ops: Iterable[Op]) -> None:
     for node, op in zip(nodes, ops, strict=True):
         if node.target is aten.convolution_backward.default and _overruns(node, op.inputs):
             raise CaptureError(
-                "cannot capture: PyTorch's weight gradient of a convolution with a stride, single pixels and fewer than "
-                f"{_FEW} channels last in memory writes outside of its memory"
+                "cannot capture: PyTorch's weight gradient of a convolution with a stride, single pixels and fewer "
+                f"than {_FEW} channels last in memory writes outside of its memory"
             )
 
 

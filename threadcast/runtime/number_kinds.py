@@ -1,4 +1,4 @@
-"""Calls of one kind that read other numbers out of tensors are of kinds of their own: graphs have the numbers built in."""
+"""Calls that differ in the numbers which they read out of tensors are of several kinds: graphs have these built in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NumberKinds:
         self._reads: dict[CallKind, list[NumberReads]] = {}
 
     def kind_of(self, kind: CallKind, leaves: Sequence[Any]) -> CallKind | None:
-        """Return the kind of a call, which is of `kind` but for numbers in its tensors; `kind` where no graph reads any.
+        """Return the kind of a call that is of `kind` but for numbers in its tensors; `kind` where no graph reads any.
 
         None where no graph was captured for the call's numbers, and there are enough for other numbers.
         """

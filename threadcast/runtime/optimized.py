@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured
@@ -27,6 +27,7 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
@@ -47,14 +48,10 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
+from threadcast.threads.garbage import without_garbage_collection
 from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
-
-
-ALONE, SHORT_ALONE = 20, 500
-"""Calls that are not looked at, after one whose sizes vary and that PyTorch runs fastest, and after one too short to
-gain: looking takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report, and not counted as steps."""
 
 
 class Optimized:
@@ -128,10 +125,7 @@ class Optimized:
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name, self._title = name, title
         self._planner = Planner(machine)
-        self._left_alone = 0
-        """Number of next calls that run as given without a look at them if `_glance` finds in them what is `_alone`."""
-        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
-        self._alone: object = None
+        self._left_alone = CallsLeftAlone()
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
@@ -150,13 +144,15 @@ class Optimized:
             core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left_alone > 0 and self._glance(arguments) == self._alone:
+        if self._left_alone.has(arguments):
             with self._lock:
-                self._left_alone -= 1
+                self._left_alone.count()
                 return self._as_given(*arguments)
         with self._lock, self._counted():
+            began_s = time.perf_counter()
             found = self._last = self._found(arguments)
             if self._timed is not None:
+                self._allowance.charge(time.perf_counter() - began_s)
                 return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
                 if self._awaited is not None:
@@ -206,13 +202,13 @@ class Optimized:
                 return other
             found = None
         if family is not None and isinstance(found, Tuning) and found.leaves_alone:
-            self._leave_alone(arguments, _dimensions, calls=ALONE)
+            self._left_alone.after_varying(arguments)
         if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
             self._timed = kind
             return FIRST_CALL
         if found is not None:
             if isinstance(found, Fallback) and found.short:
-                self._leave_alone(arguments, _shapes, calls=SHORT_ALONE)
+                self._left_alone.after_short(arguments)
             return found
         further = len(self._table) > 0
         may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
@@ -232,12 +228,6 @@ class Optimized:
             self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
         return tuning
-
-    def _leave_alone(
-        self, arguments: tuple[Any, ...], glance: Callable[[tuple[Any, ...]], object], *, calls: int
-    ) -> None:
-        """Let the next calls that look like this one at a glance run as given, without a closer look."""
-        self._left_alone, self._glance, self._alone = calls, glance, glance(arguments)
 
     @property
     def reports(self) -> list[Report]:
@@ -398,9 +388,10 @@ class Optimized:
     ) -> Captured:
         began_s = time.perf_counter()
         self._format.set(memory_format)
-        captured = self._capture(arguments, self._format, dynamic)
-        if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
-            raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
+        with without_garbage_collection():
+            captured = self._capture(arguments, self._format, dynamic)
+            if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
+                raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
         self._watch.renew()  # capturing makes an optimizer's missing state
         self._capture_s = time.perf_counter() - began_s
         return captured
@@ -458,27 +449,3 @@ class Optimized:
             self._warned.add(reason)
             warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
         return tuning(*arguments)
-
-
-def _shapes(arguments: tuple[Any, ...]) -> object:
-    """What tells short calls of other kinds apart at a glance: number, names and shapes of the arguments."""
-    positional, named = _positional_and_named(arguments)
-    return (
-        [value.shape if isinstance(value, Tensor) else type(value) for value in positional],
-        [(name, value.shape if isinstance(value, Tensor) else None) for name, value in named.items()],
-    )
-
-
-def _dimensions(arguments: tuple[Any, ...]) -> object:
-    """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
-    positional, named = _positional_and_named(arguments)
-    return (
-        len(positional),
-        [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
-        [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],
-    )
-
-
-def _positional_and_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
-    return positional, arguments[-1] if isinstance(arguments[-1], dict) else {}

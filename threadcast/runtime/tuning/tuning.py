@@ -28,8 +28,9 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
+from threadcast.runtime.tuning.backends_beside import BackendsBeside
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Backends, MakeBackends, Run, VariantPlan
+from threadcast.runtime.tuning.contender import MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -108,9 +109,7 @@ class Tuning:
         self._looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
         """What looks have shown of graphs, to be given back once no step is measured and learning may take the time."""
         self._contenders = OpenContenders(default, model_format, machine, feedback)
-        self._make_backends = backends
-        """Makes the search for backends; None once that has begun, and where there is none."""
-        self._backends: Backends | None = None
+        self._backends = BackendsBeside(backends)
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._planner = planner or Planner(machine)
@@ -136,8 +135,8 @@ class Tuning:
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
-        if self._make_backends is not None and difference is None and self._states.may_search_backends():
-            self._search_backends(self._make_backends, arguments, result)
+        if self._backends.waits and difference is None and self._states.may_search_backends():
+            self._search_backends(arguments, result)
         self._observe(timed, self._clock() - began_s, difference)
         return result
 
@@ -179,7 +178,7 @@ class Tuning:
         state = self._states.state
         if state in (State.GIVEN_UP, State.CLOSED):
             return False
-        searching = self._make_backends is not None or self._backends is not None or bool(self._instructions)
+        searching = not self._backends.over or bool(self._instructions)
         return searching or state is not State.SETTLED or self._states.pending_variant is not None
 
     def wait(self, timeout_s: float) -> None:
@@ -187,9 +186,9 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._backends is not None and self._states.state is State.SETTLED:
+        if self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
-        elif self._make_backends is not None and self._states.may_search_backends():  # another search is at work
+        elif self._backends.waits and self._states.may_search_backends():  # another search is at work
             time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
@@ -322,51 +321,36 @@ class Tuning:
                 self._give_up(reason)
         return ()
 
-    def _search_backends(self, make: MakeBackends, arguments: tuple[Any, ...], result: Any) -> None:
+    def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin the search for backends by the example of a step and its result."""
         try:
-            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
-            if captured is None:
-                self._make_backends = None
-                return
-            self._backends = make(captured, arguments, result)
-            if self._backends is not None:
-                self._make_backends = None
+            if self._backends.make(self._graphs.find(Variant(MemoryFormat.AS_GIVEN)), arguments, result):
                 self._states.searches_backends()
                 self._format.set(MemoryFormat.AS_GIVEN)
                 self._backends.start()
-        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            self._leave_backends(error)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._backends.leave_out(error)
 
     def _look_for_backends(self) -> None:
         """Report what the search for backends has found."""
-        if self._backends is None:
+        if not self._backends.works:
             return
         try:
             found = self._backends.poll(unlimited=self._warm_up.unlimited)
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._leave_backends(error)
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            self._backends.leave_out(error)
             return
-        if self._backends.over:
-            self._backends = None
-            if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
-                self._stored.add_tried(variant_plan, self._tried)
         if found is not None:
             self._contenders.add(found)
             self._carry_out(self._states.found_backend(found.id))
-
-    def _leave_backends(self, error: Exception) -> None:
-        _logger.warning("backends are left out: %s", error)
-        if self._backends is not None:
-            self._backends.close()
-        self._make_backends = self._backends = None
+        elif self._backends.over and (variant_plan := self._plan_of(self._states.best)) is not None:
+            self._stored.add_tried(variant_plan, self._tried)
 
     @property
     def _tried(self) -> frozenset[Extra]:
         """What was tried beside plans without fused operators."""
-        backends = self._make_backends is None and self._backends is None
         found: list[Extra] = ["fused"] if self._states.tried_fused else []
-        return frozenset([*found, "backends"] if backends else found)
+        return frozenset([*found, "backends"] if self._backends.over else found)
 
     def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
         """Pass the answer of the planning process on to the state machine."""
@@ -389,7 +373,7 @@ class Tuning:
             return self._states.start()
         self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
         if "backends" in stored.tried:
-            self._make_backends = None
+            self._backends.never()
         return self._states.start(
             stored=variant_plan.variant, step_s=stored.step_s, fuse="fused" not in stored.tried
         )  # fmt: skip
@@ -507,8 +491,7 @@ class Tuning:
         return None if contender.variant is None else self._plans.get(contender.variant)
 
     def _release_all(self) -> None:
-        if self._backends is not None:
-            self._backends.close()
+        self._backends.close()
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()
