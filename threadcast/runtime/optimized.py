@@ -25,11 +25,12 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
+from threadcast.runtime.autocast import autocast_contexts
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
+from threadcast.runtime.fallback import FIRST_CALL, LONG_AUTOCAST, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
 from threadcast.runtime.parts import Divide, Parts
@@ -176,8 +177,10 @@ class Optimized:
         observed = self._observed()
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
-        reason = why_not_captured(leaves)
-        divisible = reason in (None, AUTOCAST) and observed.watchable
+        reason = why_not_captured(leaves, autocast=True)
+        divisible = reason is None and observed.watchable
+        if reason is None and not now and self._shadowed.optimizer is not None and autocast_contexts().is_as_before():
+            reason, divisible = LONG_AUTOCAST, False
         reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
@@ -353,9 +356,9 @@ class Optimized:
                 self._format,
                 formats,
                 self.machine,
-                call=(self._name, kind.arguments),
+                call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
                 plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(len(self.machine)) if family is None else None,
+                backends=self._backends(len(self.machine)) if family is None and kind.autocast is None else None,
                 fuse=self._fuse and family is None,
                 checked=self._shadowed,
                 store=self._store if family is None else None,
