@@ -259,7 +259,7 @@ class LearnedCurve(BatchModel):
         columns = learned.columns(cases)
         if -1 in columns:
             return self._interpolated(learned, found, known, cases)
-        seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
+        seconds, low, high = found if columns == list(range(len(learned.cases))) else (a[:, columns] for a in found)
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         return CurveTable(tuple(cases), seconds, low, high, source, self.name)
 

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 CALLS, SHORT_CALLS = 20, 500
-"""Calls that are not looked at, after one whose sizes vary and that PyTorch runs fastest, and after one too short to
-gain: looking takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report, and not counted as steps."""
+"""Calls that are not looked at, after one that PyTorch runs fastest, and after one too short to gain: looking takes
+0.02 to 0.1 ms, in which caches cool down too. They are in no report; those too short to gain are not counted as steps.
+"""
 
 
 class CallsLeftAlone:
@@ -19,6 +20,8 @@ class CallsLeftAlone:
     """
 
     def __init__(self) -> None:
+        self.short = False
+        """Whether they are too short to gain anything."""
         self._calls = 0
         self._glance: Callable[[tuple[Any, ...]], object] = _shapes
         self._alike: object = None
@@ -33,15 +36,29 @@ class CallsLeftAlone:
 
     def after_short(self, arguments: tuple[Any, ...]) -> None:
         """Leave the next calls with the same shapes alone, after one that was too short to gain."""
-        self._calls, self._glance, self._alike = SHORT_CALLS, _shapes, _shapes(arguments)
+        self._begin(SHORT_CALLS, _shapes, arguments, short=True)
+
+    def after_fastest(self, arguments: tuple[Any, ...]) -> None:
+        """Leave the next calls with the same shapes alone, after one that PyTorch runs fastest."""
+        self._begin(CALLS, _shapes, arguments)
 
     def after_varying(self, arguments: tuple[Any, ...]) -> None:
         """Leave the next calls with the same numbers of dimensions alone, after one whose sizes vary."""
-        self._calls, self._glance, self._alike = CALLS, _dimensions, _dimensions(arguments)
+        self._begin(CALLS, _dimensions, arguments)
+
+    def _begin(
+        self,
+        calls: int,
+        glance: Callable[[tuple[Any, ...]], object],
+        arguments: tuple[Any, ...],
+        *,
+        short: bool = False,
+    ) -> None:
+        self._calls, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
 
 
 def _shapes(arguments: tuple[Any, ...]) -> object:
-    """What tells short calls of other kinds apart at a glance: number, names and shapes of the arguments."""
+    """What tells calls of other shapes apart at a glance: number, names and shapes of the arguments."""
     positional, named = _positional_and_named(arguments)
     return (
         [value.shape if isinstance(value, Tensor) else type(value) for value in positional],

@@ -54,6 +54,9 @@ from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
 
+LOOKING_GROWTH = 1.1
+"""How many times as long as the shortest of recent looks at a call the next may take, to count as the shortest."""
+
 
 class Optimized:
     """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
@@ -127,6 +130,8 @@ class Optimized:
         self._name, self._title = name, title
         self._planner = Planner(machine)
         self._left_alone = CallsLeftAlone()
+        self._looking_s = float("inf")
+        """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
@@ -146,14 +151,14 @@ class Optimized:
 
     def __call__(self, *arguments: Any) -> Any:
         if self._left_alone.has(arguments):
-            with self._lock:
-                self._left_alone.count()
-                return self._as_given(*arguments)
+            return self._alone(arguments)
         with self._lock, self._counted():
             began_s = time.perf_counter()
             found = self._last = self._found(arguments)
+            looking_s = time.perf_counter() - began_s
+            self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
             if self._timed is not None:
-                self._allowance.charge(time.perf_counter() - began_s)
+                self._allowance.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
                 return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
                 if self._awaited is not None:
@@ -204,8 +209,8 @@ class Optimized:
             if other is not None:
                 return other
             found = None
-        if family is not None and isinstance(found, Tuning) and found.leaves_alone:
-            self._left_alone.after_varying(arguments)
+        if isinstance(found, Tuning) and found.leaves_alone(self._looking_s, waiting=family is not None):
+            (self._left_alone.after_fastest if family is None else self._left_alone.after_varying)(arguments)
         if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
             self._timed = kind
             return FIRST_CALL
@@ -231,6 +236,18 @@ class Optimized:
             self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
         return tuning
+
+    def _alone(self, arguments: tuple[Any, ...]) -> Any:
+        """Run a call that needs no closer look."""
+        with self._lock:
+            self._left_alone.count()
+            if self._left_alone.short:
+                return self._as_given(*arguments)
+            with self._counted():
+                began_s = time.perf_counter()
+                result = self._as_given(*arguments)
+                self._allowance.ran_eager(time.perf_counter() - began_s)
+                return result
 
     @property
     def reports(self) -> list[Report]:
@@ -368,6 +385,7 @@ class Optimized:
                 planner=self._planner,
                 title=self._title,
                 steady=family is None,
+                looking_s=lambda: self._looking_s,
             )
         except FirstStepMissing:
             return FIRST_CALL

@@ -50,6 +50,9 @@ from threadcast.threads.this_process import this_process
 _PAUSE_S = 0.05
 """Seconds after which it is looked again whether another search for backends has ended."""
 
+LOOKING_SHARE = 0.01
+"""Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
+
 _logger = logging.getLogger("threadcast")
 
 
@@ -71,7 +74,9 @@ class Tuning:
     first that fits the graph is compared with the default before anything is measured.
 
     `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
-    settled calls which take longer than at first have not become slower.
+    settled calls which take longer than at first have not become slower. `looking_s()` are the seconds that it takes
+    before each call to find what runs it: without a plan most calls need not be looked at (`leaves_alone`), so that
+    they count as part of what others than the default take.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -96,6 +101,7 @@ class Tuning:
         like: Sequence[VariantPlan] = (),
         title: str = "a call",
         steady: bool = True,
+        looking_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -119,7 +125,7 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._store, self._like, self._steady = store, like, steady
+        self._store, self._like, self._steady, self._looking_s = store, like, steady, looking_s
         self._states = TuningMachine(
             self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=may_be_known(store), warm_up=self._warm_up,
             moved=partial(_log_move, title),
@@ -167,10 +173,17 @@ class Tuning:
         """Whether the fastest contender runs, and no other is being tried."""
         return self._states.state in (State.SETTLED, State.GIVEN_UP)
 
-    @property
-    def leaves_alone(self) -> bool:
-        """Whether PyTorch's default runs the calls, and nothing else will be tried."""
-        return self.settled and self._states.best is DEFAULT and not self.learning
+    def leaves_alone(self, looking_s: float, *, waiting: bool) -> bool:
+        """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.
+
+        Nothing else will be tried, or with `waiting` not before learning may take the time for it, and a look, which
+        takes `looking_s` seconds, makes calls slower by more than `LOOKING_SHARE`.
+        """
+        if self._states.best is not DEFAULT:
+            return False
+        if not ((self.settled and not self.learning) or (waiting and self._states.held_back)):
+            return False
+        return looking_s > LOOKING_SHARE * (self._warm_up.eager_s or 0.0)
 
     @property
     def learning(self) -> bool:
@@ -252,9 +265,11 @@ class Tuning:
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
         all_cores = self._follower.all_cores and self._steady
+        of_default = isinstance(self._last, SearchStep) or self._last.contender is DEFAULT
+        seconds = timed.seconds if of_default else timed.seconds + self._looking_s()
         try:
             self._instructions = self._states.observe(
-                timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
+                seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
             )
         except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
