@@ -32,6 +32,7 @@ from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import FIRST_CALL, LONG_AUTOCAST, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
 from threadcast.runtime.parts import Divide, Parts
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
@@ -108,6 +109,7 @@ class Optimized:
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._families = SizeFamilies()
+        self._numbers = NumberKinds()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._allowance = Allowance(settings["engine.tuning_share"])
         self._capture_s = 0.0
@@ -192,8 +194,12 @@ class Optimized:
         if reason is not None:
             return Fallback(reason, divisible)
         kind = kind_of(leaves, structure, self._watch.storages, observed.settings)
+        arguments_kind, numbered = kind, self._numbers.kind_of(kind, leaves)
+        if numbered is None:
+            return Fallback(OTHER_NUMBERS, divisible=True)
+        kind = numbered
         found, family = self._table.find(kind), None
-        if found is None:
+        if found is None and kind is arguments_kind:
             family = self._families.of(kind, leaves)
             if family is not None:
                 kind = family.kind_of(leaves)
@@ -227,6 +233,7 @@ class Optimized:
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
+            self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
         return tuning
 
@@ -306,6 +313,7 @@ class Optimized:
         """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
         self._table.close()
         self._families.clear()
+        self._numbers.clear()
         if self._feedback is not None:
             self._feedback.close()
             self._feedback = None
