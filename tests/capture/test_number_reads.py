@@ -64,6 +64,15 @@ def test_numbers_are_the_same_only_bit_by_bit(read: Callable[[Tensor], Any], sam
             captured.run(torch.ones(2), torch.tensor(float(other)))
 
 
+def test_settings_in_a_small_argument_are_built_in() -> None:
+    captured = capture_forward(
+        lambda x, strides: torch.full_like(x, strides[1]), torch.ones(2), torch.tensor([8.0, 16.0])
+    )
+    assert captured.run(torch.ones(2), torch.tensor([4.0, 16.0])).tolist() == [16.0, 16.0]
+    with pytest.raises(CaptureError, match="other numbers"):
+        captured.run(torch.ones(2), torch.tensor([8.0, 32.0]))
+
+
 def test_numbers_that_no_tensor_decides_need_no_check() -> None:
     captured = capture_forward(lambda x: x * (torch.arange(6).view(2, 3) + 1).sum().item(), torch.ones(2))
     assert captured.reads is None
@@ -96,7 +105,7 @@ def counted(x: Tensor) -> Tensor:
 ])  # fmt: skip
 def test_numbers_that_change_or_take_long_to_find_out_are_not_built_in(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(CaptureError, match="Control flow"):
-        capture_forward(function, torch.ones(2))
+        capture_forward(function, torch.ones(9))
     assert COUNT == 3
 
 

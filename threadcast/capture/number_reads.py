@@ -32,6 +32,9 @@ MOST_CALLS = 24
 MOST_ELEMENTS = 16_384
 """Most numbers in each tensor of these operators. PyTorch divides smaller ones among no threads, so that equal tensors
 give equal numbers each time."""
+MOST_SETTINGS = 8
+"""Most floating-point numbers in an argument that is taken for settings, as are strides and rates; more are data, which
+differ from call to call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +115,7 @@ class ReadRecorder:
         """Return the number that the operator `target` reads out of the example's tensors; None where that is unknown.
 
         It is unknown where too much is computed before it, where that writes to inputs or draws random numbers, and
-        where it depends on arguments with several floating-point numbers, which are others in each call.
+        where it depends on arguments with many floating-point numbers, which are others in each call.
         """
         self._look_at_calls()
         read = Node(target, args, {}, "forward")
@@ -210,7 +213,7 @@ class ReadRecorder:
             value = self._given[ref.slot] if known else self._recording.constants.get(ref.slot)
             if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
                 return None
-            if known and ref.slot >= self._first and value.is_floating_point() and value.numel() > 1:
+            if known and ref.slot >= self._first and value.is_floating_point() and value.numel() > MOST_SETTINGS:
                 return None
             if not _is_small(value.shape, str(value.dtype).removeprefix("torch.")):
                 return None
