@@ -90,10 +90,10 @@ bench-engine: $(READY)
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
-# How long the learned curve takes, and each model in a comparison of all of them; MILLION=1 also learns from a million
-# samples.
+# How long the learned curve takes, and each model in a comparison of all of them: the last section of
+# docs/model-tables.md. MILLION=1 also learns from a million samples.
 bench-model-speed: $(READY)
-	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare
+	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare --write
 
 # How often 90 % intervals hold, by model, samples and distance from what is known: docs/interval-tables.md. CURVES=folder
 # prints those on ADSALA's curves.
