@@ -198,7 +198,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             specs = [self._fakes.define(one, Ref(slot, item), base) for item, one in enumerate(result)]
         else:
             specs = self._fakes.define(result, Ref(slot), base)
-        self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, self.phase, specs))
+        phase = "forward" if self.phase == "backward" and _in_a_users_backward() else self.phase
+        self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, phase, specs))
         return result
 
     def _read(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
@@ -250,6 +251,12 @@ def _no_tracebacks_logged() -> Iterator[None]:
         yield
     finally:
         _fake_tensor_log.disabled = before
+
+
+def _in_a_users_backward() -> bool:
+    """Whether the `backward` of a user's `autograd.Function` runs: its operators may raise as those of a forward pass,
+    with which they are counted."""
+    return isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)
 
 
 def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
