@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import weakref
 from collections.abc import Callable, Sequence
@@ -377,3 +378,15 @@ def test_arguments_that_share_memory_keep_their_order() -> None:
     assert apart.graph.edges == ()
     closed_over = capture_forward(lambda a: function(a, whole), whole.view(2, 3))
     assert [(edge.source, edge.target) for edge in closed_over.graph.edges] == [(0, 1)]
+
+
+def test_capturing_leaves_no_weak_references_to_the_weights() -> None:
+    model = nn.Linear(3, 3)
+    gc.disable()
+    try:
+        capture_forward(model, torch.ones(2, 3))
+        assert not weakref.getweakrefs(model.weight)
+        torch.utils.swap_tensors(model.weight, nn.Parameter(torch.zeros(3, 3)))
+    finally:
+        gc.enable()
+    assert not model.weight.any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,6 +126,15 @@ class FakeTensors:
         if ref is None or not calls or ref.slot != calls[-1].number or ref in self._aliased:
             return False
         return all(result.alias_info is None for result in calls[-1].target._schema.returns)
+
+    def release(self) -> None:
+        """Let go of the tensors that fakes stand for, once all is recorded.
+
+        PyTorch's table of them holds weak references until its garbage is collected, and `torch.utils.swap_tensors`
+        raises for tensors that have any.
+        """
+        with suppress(AttributeError):  # PyTorch's own names
+            self.mode.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, FakeTensor):

@@ -145,6 +145,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in given:
             if isinstance(leaf, Tensor):
                 self._fakes.ref(leaf)  # raises where its memory was exchanged
+        fakes.release()
         return self.recording
 
     def __torch_dispatch__(
