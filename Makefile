@@ -90,10 +90,10 @@ bench-engine: $(READY)
 bench-models: $(READY)
 	$(BIN)/python benchmarks/models.py $(if $(CURVES),--curves $(CURVES)) --write
 
-# How long the learned curve takes, and each model in a comparison of all of them; MILLION=1 also learns from a million
-# samples.
+# How long the learned curve takes, and each model in a comparison of all of them: the last section of
+# docs/model-tables.md. MILLION=1 also learns from a million samples.
 bench-model-speed: $(READY)
-	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare
+	$(BIN)/python benchmarks/model_speed.py $(if $(MILLION),--million) --compare --write
 
 # How often 90 % intervals hold, by model, samples and distance from what is known: docs/interval-tables.md. CURVES=folder
 # prints those on ADSALA's curves.
@@ -166,11 +166,11 @@ bench-compile: $(READY)
 
 # 40 models of torchvision, timm, transformers, torchaudio and torch_geometric, and 100 graphs of GraphNet, by threadcast,
 # eager PyTorch and Inductor: are results right, what runs them, how fast. QUICK=1 takes some seconds a model and measures
-# nothing. ONLY="bert;resnet" selects. The libraries are in an environment of their own. GRAPHNET=path is a clone of
+# nothing. FAST=1 takes about 20 s a model. MODES=inference, MOST=50 graphs, ONLY="bert;resnet" select. The libraries are in an environment of their own. GRAPHNET=path is a clone of
 # GraphNet (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
 ZOO := build/zoo-venv
 JUDGE = $(ZOO)/bin/python benchmarks/judge.py
-JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)
+JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(FAST),--fast) $(if $(MOST),--most $(MOST)) $(if $(MODES),--modes $(MODES)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)
 $(ZOO)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(ZOO)
 	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -1,11 +1,12 @@
 """Models that nobody here wrote, beside eager PyTorch and Inductor; `make bench-zoo` and `make bench-graphnet`.
 
     python benchmarks/judge.py zoo|graphnet [--quick] [--only "bert;resnet"] [--modes inference,training] [--most 100]
-                               [--seconds 60] [--reuse] [--json] [--write]
+                               [--fast] [--seconds 60] [--reuse] [--json] [--write]
 
 Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
 leaves out what has one, and `--write` makes the page of all that are there. `--quick` takes some seconds a model: are
-results right, what ran them, and why not a plan?
+results right, what ran them, and why not a plan? `--fast` measures for a shorter time (`judge_measure.FAST`); its
+records and page are apart.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from graphnet_graphs import size_bytes
 from judge_cases import BUILD, GRAPHS, graphnet, names
-from judge_measure import SLOW_S, measured
+from judge_measure import FAST, SLOW_S, Setting, measured
 from judge_page import page
 from run_facts import ROOT
 
@@ -50,7 +52,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only names that contain one of these, separated by semicolons")
     parser.add_argument("--modes", default="", help="inference, training, or both; graphs of GraphNet: inference")
     parser.add_argument("--most", type=int, default=100, help="number of graphs")
-    parser.add_argument("--seconds", type=float, default=60.0, help="longest time of learning before the turns")
+    parser.add_argument("--fast", action="store_true", help="about 20 s a model; most searches do not end in that time")
+    parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 10 with --fast")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
     parser.add_argument("--write", action="store_true", help="write the page of all records that are there")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
@@ -58,7 +61,11 @@ def main() -> None:
     wanted = [part.strip().lower() for part in chosen.only.split(";") if part.strip()]
     found = [name for name in names(chosen.judge) if not wanted or any(part in name.lower() for part in wanted)]
     modes = chosen.modes or ("inference,training" if chosen.judge == "zoo" else "inference")
-    folder = BUILD / "judge" / (f"{chosen.judge}-quick" if chosen.quick else chosen.judge)
+    setting = FAST if chosen.fast else Setting()
+    if chosen.seconds is not None:
+        setting = replace(setting, settle_s=chosen.seconds)
+    kind = "-quick" if chosen.quick else "-fast" if chosen.fast else ""
+    folder = BUILD / "judge" / f"{chosen.judge}{kind}"
     folder.mkdir(parents=True, exist_ok=True)
     done = 0
     for name in found:
@@ -74,7 +81,7 @@ def main() -> None:
             if chosen.reuse and path.exists():
                 continue
             if not chosen.quick:
-                measurement = measured(chosen.judge, name, mode, settle_s=chosen.seconds)
+                measurement = measured(chosen.judge, name, mode, setting=setting)
                 if measurement is None:
                     print(f"{name}, {mode}: left out, slower than {SLOW_S} s", file=sys.stderr, flush=True)
                     done -= mode == "inference"
@@ -94,7 +101,7 @@ def main() -> None:
     if chosen.json:
         print(json.dumps(records))
     if chosen.write and not chosen.quick:
-        (ROOT / "docs" / f"{chosen.judge}-tables.md").write_text(page(chosen.judge, records))
+        (ROOT / "docs" / f"{chosen.judge}{kind}-tables.md").write_text(page(chosen.judge, records))
 
 
 def _said(record: dict[str, Any]) -> str:

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from judge_cases import BUILD
+from judge_process import serve
 from run_facts import RunFacts
 from warmup_others import OtherWork
 
+INDUCTOR_CACHE = BUILD / "judge" / "inductor"
+"""One for all models: compiling PyTorch's headers anew for each would take 10 s."""
 WAYS = ("eager", "inductor", "threadcast")
-TURNS, TURN_S = 7, 0.4
 SLOW_S = 0.6
 """A graph whose step takes longer in eager PyTorch is left out."""
-LIMIT_S = 300.0
-"""Longest time of one answer, beside the seconds that were asked for: Inductor compiles in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How long a model is measured."""
+
+    settle_s: float = 60.0
+    """Longest time in which threadcast learns before the turns."""
+    limit_s: float = 300.0
+    """Longest time of one answer, beside the seconds that were asked for: Inductor compiles in one."""
+    turns: int = 7
+    turn_s: float = 0.4
+    """Seconds of each way in a turn."""
+
+
+FAST = Setting(settle_s=10.0, limit_s=25.0, turns=3, turn_s=0.2)
+"""About 20 s a graph: most of threadcast's searches are not at their end then, which the page says."""
 
 
 class WayFailed(Exception):
@@ -31,51 +47,68 @@ class WayFailed(Exception):
 
 
 class Process:
-    """A process that runs a model in one way; it is stopped except while it answers."""
+    """A process that runs a model in one way; it is stopped except while it answers, for `limit_s` at most."""
 
-    def __init__(self, judge: str, name: str, mode: str, who: str, folder: Path) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("judge_process.py")), judge, name, mode, who]
-        fresh = {"THREADCAST_ENGINE_TUNING_SHARE": "1"} | {
-            "THREADCAST_ENGINE_PLANS": str(folder / "plans"),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        }
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            start_new_session=True, env={**os.environ, **fresh},
-        )  # fmt: skip
-        self._read(LIMIT_S)
+    def __init__(self, judge: str, name: str, mode: str, who: str, folder: Path, *, limit_s: float) -> None:
+        fresh = {
+            "THREADCAST_ENGINE_TUNING_SHARE": "1", "THREADCAST_ENGINE_PLANS": str(folder / "plans"),
+            "TORCHINDUCTOR_CACHE_DIR": str(INDUCTOR_CACHE),
+        }  # fmt: skip
+        context = multiprocessing.get_context("forkserver")
+        os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # its children are killed
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the process that is forked finds `judge_process`
+        context.set_forkserver_preload(["judge_process"])
+        self._limit_s = limit_s
+        self._connection, own = context.Pipe()
+        self._process = context.Process(target=serve, args=(own, fresh, judge, name, mode, who))
+        self._process.start()
+        own.close()
+        try:
+            self._read(limit_s)
+        except WayFailed:
+            self.close()
+            raise
 
     def ask(self, what: str, value: Any, *, seconds: float = 0.0) -> Any:
-        """The answer to one line; WayFailed where there is none."""
+        """The answer to one request; WayFailed where there is none."""
         self._signal(signal.SIGCONT)
-        assert self._process.stdin is not None
-        print(json.dumps([what, value]), file=self._process.stdin, flush=True)
-        return self._read(LIMIT_S + seconds).get("answer")
+        try:
+            self._connection.send((what, value))
+        except OSError as error:
+            raise WayFailed(f"the process has ended ({error})") from error
+        return self._read(self._limit_s + seconds).get("answer")
 
     def close(self) -> None:
         """End the process and all that it started."""
         self._signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.join()
 
     def _read(self, seconds: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        line = self._process.stdout.readline() if ready else ""
+        try:
+            found = self._connection.poll(seconds)
+            answer: dict[str, Any] = (
+                self._connection.recv() if found else {"error": f"no answer within {seconds:.0f} s"}
+            )
+        except (EOFError, OSError):
+            self._process.join(1)
+            answer = {"error": f"the process ended with {self._process.exitcode}"}
         self._signal(signal.SIGSTOP)
-        answer: dict[str, Any] = json.loads(line) if line else {"error": f"no answer within {seconds:.0f} s"}
         if "error" in answer:
             raise WayFailed(answer["error"])
         return answer
 
     def _signal(self, number: int) -> None:
+        assert self._process.pid is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
 
-def measured(judge: str, name: str, mode: str, *, settle_s: float) -> dict[str, Any] | None:
+def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str, Any] | None:
     """The record of one model; None for a graph of GraphNet that is slower than `SLOW_S`."""
     others = OtherWork(())
-    record: dict[str, Any] = {"name": name, "mode": mode, "run": RunFacts.now().to_json(), "ways": {}}
+    record: dict[str, Any] = {
+        "name": name, "mode": mode, "run": RunFacts.now().to_json(), "setting": asdict(setting), "ways": {},
+    }  # fmt: skip
     began_s = time.monotonic()
     with ExitStack() as end, TemporaryDirectory() as folder:
         running: dict[str, Process] = {}
@@ -83,10 +116,10 @@ def measured(judge: str, name: str, mode: str, *, settle_s: float) -> dict[str, 
             way: dict[str, Any] = {}
             record["ways"][who] = way
             try:
-                process = running[who] = Process(judge, name, mode, who, Path(folder))
+                process = running[who] = Process(judge, name, mode, who, Path(folder), limit_s=setting.limit_s)
                 end.callback(process.close)
-                way["settled"] = process.ask("settle", settle_s, seconds=settle_s)
-                if judge == "graphnet" and who == "eager" and process.ask("turn", TURN_S) > SLOW_S:
+                way["settled"] = process.ask("settle", setting.settle_s, seconds=setting.settle_s)
+                if judge == "graphnet" and who == "eager" and process.ask("turn", setting.turn_s) > SLOW_S:
                     return None
                 result = f"{folder}/result.pt"
                 way.update(process.ask("result" if who == "eager" else "compare", result) or {})
@@ -96,10 +129,10 @@ def measured(judge: str, name: str, mode: str, *, settle_s: float) -> dict[str, 
                 if who == "eager":
                     return record
         turns: dict[str, list[float]] = {who: [] for who in running}
-        for number in range(TURNS):
+        for number in range(setting.turns):
             for who in list(running)[:: 1 if number % 2 else -1]:
                 try:
-                    turns[who].append(running[who].ask("turn", TURN_S, seconds=TURN_S))
+                    turns[who].append(running[who].ask("turn", setting.turn_s, seconds=setting.turn_s))
                 except WayFailed as error:
                     record["ways"][who]["error"] = str(error)
                     running.pop(who)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import exp, log
 from typing import Any
 
-from judge_measure import SLOW_S, TURN_S, TURNS
+from judge_measure import FAST, SLOW_S
 from judge_scores import TOLERANCES, scores
 from run_facts import RunFacts, Runs
 
 _TITLES = {"zoo": "Models of five libraries", "graphnet": "Graphs of GraphNet"}
 _TEXT = """# {title}
 
-`make bench-{judge}`, {runs}.
+`make bench-{judge}{fast}`, {runs}.
 
 {what} Eager PyTorch, Inductor (`torch.compile(model)`) and threadcast (`optimize`, or `optimize_training` by SGD with
-momentum) ran in processes of their own, stopped except in their turns: {turns} turns of {turn_s} s after each had
-settled (setting `engine.tuning_share` 1). Milliseconds are medians; *speed-up* is the median ratio to eager of turns
+momentum) ran in processes of their own, stopped except in their turns: {turns} turns of {turn_s} s after threadcast had
+learned for at most {settle_s:.0f} s (setting `engine.tuning_share` 1), and Inductor had compiled for at most
+{limit_s:.0f} s. *learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or
+backends may not have been tried. Milliseconds are medians; *speed-up* is the median ratio to eager of turns
 side by side. *correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5
 float32 numbers agree to 1.3e-6, relatively); in training these are three losses and all parameters after three steps.
 *others*: the part of all cores' time that other processes used meanwhile.
@@ -34,9 +37,14 @@ _WHAT = {
 def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
     """The text of the page of these records."""
     runs = Runs(RunFacts.from_json(record["run"]) for record in records)
+    settings = {tuple(record["setting"].items()) for record in records}
+    if len(settings) != 1:
+        raise ValueError(f"records of different settings, {settings}, make no table")
+    setting = dict(*settings)
     parts = [
         _TEXT.format(
-            title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], turns=TURNS, turn_s=TURN_S,
+            title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
+            fast=" FAST=1" if setting == asdict(FAST) else "",
             summary="\n".join(_summary(records, mode) for mode in ("inference", "training")),
         )
     ]  # fmt: skip
@@ -45,7 +53,7 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
         if of_mode:
             parts.append(
                 f"\n## {mode.capitalize()}\n\n| model | eager | Inductor | threadcast | speed-up | Inductor's "
-                f"| correct from | runs | others |\n{'|---' * 9}|\n" + "".join(map(_row, of_mode))
+                f"| correct from | runs | learned | others |\n{'|---' * 10}|\n" + "".join(map(_row, of_mode))
             )
             parts.append(_scores(of_mode))
     return "".join(parts) + f"\n{runs.legend()}"
@@ -58,9 +66,14 @@ def _row(record: dict[str, Any]) -> str:
     cells = [
         record["name"], *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
         _number(own.get("speedup")), _number(ways.get("inductor", {}).get("speedup")),
-        str(own.get("correct_from", "-")), runs, f"{record.get('others', 0):.0%}",
+        str(own.get("correct_from", "-")), runs, _learned(own), f"{record.get('others', 0):.0%}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
+
+
+def _learned(way: dict[str, Any]) -> str:
+    settled = way.get("settled")
+    return "-" if settled is None else f"{settled['seconds']:.0f} s{' +' if settled['learning'] else ''}"
 
 
 def _ms(way: dict[str, Any]) -> str:
@@ -78,6 +91,7 @@ def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     own = [found["threadcast"] for found in ways]
     right = sum(way.get("correct_from") is not None for way in own)
     planned = sum(any(run not in ("default", "measuring") for run, _ in _runs(way)) for way in own)
+    learning = sum(way.get("settled", {}).get("learning", False) for way in own)
     both = [(found["threadcast"], found["inductor"]) for found in ways if "speedup" in found["inductor"]]
     slower = sum(
         way.get("speedup", 0.0) < 0.97 * max(1.0, found["inductor"].get("speedup", 0.0))
@@ -88,7 +102,7 @@ def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     return (
         f"- {mode.capitalize()}: {len(ways)} models, {right} right, {planned} run by a plan, parts or a backend; "
         f"geometric mean {over:.2f} over eager, {over_inductor:.2f} over Inductor ({len(both)} that Inductor ran); "
-        f"{slower} slower than 0.97 of the faster of both."
+        f"{slower} slower than 0.97 of the faster of both; {learning} were still learning."
     )
 
 

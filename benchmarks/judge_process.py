@@ -1,21 +1,17 @@
 """One way of one model of a judge: runs its calls or training steps, when it is told to.
 
-    python benchmarks/judge_process.py zoo|graphnet NAME inference|training eager|inductor|threadcast
-
-It writes a line of JSON when it is ready, and one for each line that it reads: `["settle", seconds]` runs steps until
-nothing is learned any more, `["turn", seconds]` gives the median seconds of a step, `["result", path]` writes what
-three steps from the first state give, and `["compare", path]` compares the same with what is there.
+`serve` is the main function of such a process. It is forked from one that has imported this module, which saves some
+seconds of importing for each.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
@@ -70,7 +66,9 @@ class Way:
         while calls < 3 or (time.perf_counter() - began_s < seconds and self._learning()):
             self.step()
             calls += 1
-        return {"seconds": time.perf_counter() - began_s, "calls": calls, "runs": self.runs()}
+        return {
+            "seconds": time.perf_counter() - began_s, "calls": calls, "runs": self.runs(), "learning": self._learning(),
+        }  # fmt: skip
 
     def _learning(self) -> bool:
         if self._who != "threadcast":
@@ -109,34 +107,37 @@ class Way:
         return [*values, *(parameter.detach().clone() for parameter in self._case.model.parameters())]
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not get in between
-    os.dup2(2, 1)
-    judge, name, mode, who = sys.argv[1:]
-    way = None
+def serve(connection: Connection, environment: Mapping[str, str], judge: str, name: str, mode: str, who: str) -> None:
+    """Run the model `name` in the way `who`; send {"ready": True} and one answer to each request, or {"error": text}.
 
-    def answer(told: list[Any]) -> Any:
-        if way is None or told[0] == "settle":
-            return way.settle(told[1]) if way is not None else None
-        if told[0] == "turn":
-            return way.turn(told[1])
-        if told[0] == "result":
-            return torch.save(way.result(), told[1])
-        wanted, found = torch.load(told[1]), way.result()
-        return {"correct_from": correct_from(found, wanted), "difference": difference(found, wanted)}
-
+    Requests are pairs: ("settle", seconds) runs steps until nothing is learned any more, ("turn", seconds) gives the
+    median seconds of a step, ("result", path) writes what three steps from the first state give, and
+    ("compare", path) compares the same with what is there.
+    """
+    os.setsid()  # all that it starts can then be stopped together
+    os.environ.update(environment)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             way = Way(load(judge, name), mode, who)
-            print(json.dumps({"ready": True}), file=answers, flush=True)
-            for line in sys.stdin:
-                print(json.dumps({"answer": answer(json.loads(line))}), file=answers, flush=True)
+            connection.send({"ready": True})
+            while True:
+                connection.send({"answer": _answer(way, *connection.recv())})
         except Exception as error:  # noqa: BLE001 - an error is a finding, too
             said = f"{type(error).__name__}: {error}"[:600]
-            print(json.dumps({"error": said, "traceback": traceback.format_exc()[-2000:]}), file=answers, flush=True)
+            connection.send({"error": said, "traceback": traceback.format_exc()[-2000:]})
     os._exit(0)
 
 
-if __name__ == "__main__":
-    main()
+def _answer(way: Way, what: str, value: Any) -> Any:
+    if what == "settle":
+        return way.settle(value)
+    if what == "turn":
+        return way.turn(value)
+    if what == "result":
+        return torch.save(way.result(), value)
+    wanted, found = torch.load(value), way.result()
+    return {"correct_from": correct_from(found, wanted), "difference": difference(found, wanted)}

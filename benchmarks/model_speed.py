@@ -1,6 +1,6 @@
 """How long models take: the learned curve to learn and to forecast, and each in a comparison of all of them.
 
-    python benchmarks/model_speed.py [--million] [--compare]
+    python benchmarks/model_speed.py [--million] [--compare] [--write]
 
 `make bench-model-speed` runs this; `benchmarks/models.py` runs the first part. Times of ops are by a formula: how they
 come about does not matter here. Each figure is printed as soon as it is known.
@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -36,6 +37,8 @@ KNOWN = 1000
 MILLION = 10_417
 """Ops with a million samples, one for each of 96 cases."""
 
+
+PAGE = Path(__file__).parents[1] / "docs" / "model-tables.md"
 
 COMPARED = 300
 """Ops at 96 cases that models are compared on."""
@@ -148,14 +151,29 @@ def _seconds(call: Callable[[], object], times: int) -> float:
     return median(taken)
 
 
+def compared(by_model: dict[str, float]) -> str:
+    """The CPU seconds of a fold in a sentence."""
+    listed = ", ".join(f"{name} {took:.1f}" for name, took in sorted(by_model.items(), key=lambda item: -item[1]))
+    return f"A fold of {COMPARED} ops at 96 cases takes {sum(by_model.values()):.0f} CPU s: {listed}.\n"
+
+
+def with_speed(page: str, section: str) -> str:
+    """The page with this section "## Speed" at its end, in place of an earlier one."""
+    return page.partition("\n## Speed\n")[0].rstrip("\n") + "\n\n" + section
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--million", action="store_true", help="also learn from a million samples")
     parser.add_argument("--compare", action="store_true", help="also time each model in a comparison")
+    parser.add_argument("--write", action="store_true", help="write the section Speed of docs/model-tables.md")
     chosen = parser.parse_args()
-    print(RunFacts.now())
-    print(described(speed(million=chosen.million)))
+    facts = RunFacts.now()
+    print(facts)
+    said = described(speed(million=chosen.million))
     if chosen.compare:
-        by_model = compare_speed()
-        listed = ", ".join(f"{name} {took:.1f}" for name, took in sorted(by_model.items(), key=lambda item: -item[1]))
-        print(f"A fold of {COMPARED} ops at 96 cases takes {sum(by_model.values()):.0f} CPU s: {listed}.")
+        said += "\n" + compared(compare_speed())
+    print(said)
+    if chosen.write:
+        said = said.replace("## Speed\n", f"## Speed\n\n`make bench-model-speed`, {facts}.\n", 1)
+        PAGE.write_text(with_speed(PAGE.read_text(), said))

@@ -42,7 +42,7 @@ def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
         ends.callback(theirs.close)
         ends.callback(ours.close)
         eager_before = float(np.median(theirs.turn(1.0, untimed=3)["seconds"]))
-        others = OtherWork((ours.group, theirs.group))
+        others = OtherWork((ours.session, theirs.session))
         seconds: list[float] = []
         settled = 0
         while sum(seconds) < most_s:

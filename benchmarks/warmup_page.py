@@ -14,6 +14,7 @@ from warmup_turns import Record
 COLOURS = {"cold": "#ee6677", "store": "#4477aa", "bundle": "#228833"}
 
 POINTS = 400
+TICKS_S = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 """Points of a curve in the picture."""
 
 _COLUMNS = (
@@ -97,6 +98,9 @@ def draw(records: Sequence[Record], path: Path) -> None:
         axis.axhline(0, color="grey", linewidth=0.8)
         axis.set_title(title, fontsize="medium")
         axis.set_yscale("symlog", linthresh=2)
+        low, high = axis.get_ylim()
+        axis.set_yticks([tick for tick in TICKS_S if low <= tick <= high])
+        axis.minorticks_off()
         axis.get_yaxis().set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(titles) :]:

@@ -85,3 +85,11 @@ def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(mon
         assert inside >= 86
         if 0 < measured <= 4:
             assert of_forecast < min(of_none, of_mean)
+
+
+def test_a_section_on_speed_takes_the_place_of_the_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    with_speed = importlib.import_module("model_speed").with_speed
+    once = with_speed("# Models\n\n## Sgemm\n", "## Speed\n\n1 s\n")
+    assert once == "# Models\n\n## Sgemm\n\n## Speed\n\n1 s\n"
+    assert with_speed(once, "## Speed\n\n2 s\n") == "# Models\n\n## Sgemm\n\n## Speed\n\n2 s\n"

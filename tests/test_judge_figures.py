@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,15 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 @pytest.fixture(autouse=True)
 def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("judge_scores", "judged", "graphnet_graphs"):
+    for name in (
+        "judge_scores",
+        "judged",
+        "graphnet_graphs",
+        "judge_page",
+        "judge_measure",
+        "judge_process",
+        "judge_cases",
+    ):
         sys.modules.pop(name, None)
 
 
@@ -54,3 +63,25 @@ def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:
     used = [f"samples/library/model_{i}" for i in range(400) if may_be_used(f"samples/library/model_{i}")]
     assert 20 < len(used) < 90  # an eighth of them
     assert not may_be_used("samples/library/model_0")
+
+
+def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> None:
+    from judge_page import page
+    from run_facts import RunFacts
+
+    def record(name: str, settle_s: float, *, learning: bool) -> dict[str, Any]:
+        settled = {"seconds": settle_s, "runs": [["plan", ""]], "learning": learning}
+        ways: dict[str, Any] = {
+            who: {"step_s": 0.01, "speedup": 1.0, "correct_from": -10} for who in ("eager", "inductor")
+        }
+        ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, "correct_from": -5, "settled": settled}
+        setting = {"settle_s": settle_s, "limit_s": 25.0, "turns": 3, "turn_s": 0.2}
+        return {"name": name, "mode": "inference", "run": RunFacts.now().to_json(), "setting": setting, "ways": ways}
+
+    text = page("zoo", [record("a", 10.0, learning=True), record("b", 10.0, learning=False)])
+    assert "| 10 s + |" in text
+    assert "| 10 s |" in text
+    assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
+    assert "make bench-zoo FAST=1" in text
+    with pytest.raises(ValueError, match="different settings"):
+        page("zoo", [record("a", 10.0, learning=True), record("b", 60.0, learning=False)])

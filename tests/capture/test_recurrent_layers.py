@@ -49,3 +49,17 @@ def test_capturing_leaves_a_layers_own_weights_in_it() -> None:
     model = Recurrent(nn.GRU, {}).eval()
     capture_forward(model, torch.randn(2, 4, 6))
     assert [id(weight) for weight in model.layer._flat_weights] == list(map(id, model.layer.parameters()))
+
+
+def test_a_layer_whose_attributes_are_read_by_names_at_run_time_is_captured() -> None:
+    class ByName(Recurrent):
+        def forward(self, x: Tensor) -> Tensor:
+            name = "lay" + "er"[: x.dim()]
+            scores: Tensor = self.head(getattr(self, name)(x)[0][:, -1])
+            return scores
+
+    torch.manual_seed(0)
+    model, x = ByName(nn.LSTM, {}).eval(), torch.randn(2, 4, 6)
+    captured = capture_forward(model, x)
+    with torch.no_grad():
+        torch.testing.assert_close(captured.run(x + 1), model(x + 1))

@@ -13,6 +13,7 @@ from tests.cli.commands import invoke
 from tests.core import trees
 from threadcast.cli.findings import (
     State,
+    check_bfloat16,
     check_caches,
     check_compiler,
     check_counters,
@@ -22,19 +23,42 @@ from threadcast.cli.findings import (
     check_load,
     check_packages,
     check_torch,
+    read_cpu_flags,
     read_paranoid,
 )  # fmt: skip
 from threadcast.collector.busy import Load
 from threadcast.collector.counters import EVENTS, CounterStatus, CountingPlan, Event
 from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
+from threadcast.runtime.bfloat16_speed import Bfloat16Speed
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
 FOUR = UsableCores((0, 1, 2, 3), 4)
 THROTTLED = UsableCores((0, 1, 2, 3), 1, 1.5, "cgroup quota of 1.5 CPUs")
 TOPICS = {
     "cores", "caches", "hardware counters", "software counters", "frequency", "load", "compiler", "PyTorch",
-    "environment", "packages",
+    "bfloat16", "environment", "packages",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "speed", "state", "words"),
+    [
+        ({"avx2"}, Bfloat16Speed(0.3, 0.5), State.NOTE, ["without AMX and AVX512-BF16", "keep models in float32"]),
+        ({"avx512_bf16"}, Bfloat16Speed(3.9, 1.8), State.OK, ["3.9 times", "with AVX512-BF16", "dtypes="]),
+        ({"amx_bf16", "avx512_bf16"}, Bfloat16Speed(8.0, 0.9), State.NOTE, ["AMX and AVX512-BF16", "some networks"]),
+    ],
+)
+def test_bfloat16_is_advised_where_this_cpu_is_faster_with_it(flags, speed, state, words):
+    finding = check_bfloat16(flags, speed)
+    assert finding.state is state
+    assert all(word in f"{finding.found} {finding.advice}" for word in words)
+
+
+def test_flags_of_the_first_cpu_are_read(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx512_bf16\n\nprocessor: 1\nflags: fpu\n")
+    assert read_cpu_flags(tmp_path) == {"fpu", "avx512_bf16"}
+    assert read_cpu_flags(tmp_path / "none") == set()
 
 
 def test_doctor_describes_this_machine_as_json():

@@ -55,18 +55,6 @@ def test_what_fails_while_measuring_leaves_steps_as_they_were(trained: Any, monk
     assert (step.reports[0].runs, step.reports[0].reason) == ("default", "no space left")
 
 
-def test_autocast_runs_as_before() -> None:
-    model = nn.Linear(4, 4).eval()
-    x = torch.randn(2, 4)
-    with closing(threadcast.optimize(model, x, backends=False)) as call, torch.no_grad():
-        with (
-            torch.autocast("cpu", torch.bfloat16),
-            pytest.warns(UserWarning, match="autocast"),
-        ):
-            assert call(x).dtype == torch.bfloat16
-        torch.testing.assert_close(call(x), model(x))
-
-
 def runner(call: Any, x: Tensor) -> Tuning | Fallback | FirstCall:
     """What would run a call with `x`."""
     return call._optimized.prepare((x,), {})

@@ -22,11 +22,13 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.dependencies import memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
+from threadcast.capture.number_reads import NumberReads
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
+from threadcast.capture.unsafe_kernels import check_kernels
 from threadcast.capture.unsupported import check_function, check_supported
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
@@ -56,6 +58,8 @@ class Captured:
     """Parameters, by name, that require a gradient and are not the optimizer's: `finish` adds to their `.grad`."""
     sizes: ArgumentSizes | None = None
     """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
+    reads: NumberReads | None = None
+    """The numbers that calls must read out of tensors for the graph to be right; None where it is right for all."""
     weakly: bool = False
     """Whether `held` does not keep the caller's tensors alive."""
     written: tuple[int, ...] = field(init=False)
@@ -86,12 +90,15 @@ class Captured:
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
 
-        CaptureError where a tensor has another shape or type than the example's, or another argument has another value:
-        the graph has both built in. A training step drops the gradients that its parameters have, as `zero_grad` does
-        before it. The version counters of tensors that the run will write to are incremented, which
-        operators below autograd do not do. By these counters code with a copy of the weights notices that it is stale.
+        CaptureError where a tensor has another shape or type than the example's, or another argument has another value,
+        or where a number that is read out of a tensor is another: the graph has these built in. A training step drops
+        the gradients that its parameters have, as `zero_grad` does before it. The version counters of tensors that the
+        run will write to are incremented, which operators below autograd do not do. By these counters code with a copy
+        of the weights notices that it is stale.
         """
         given = self._checked(arguments) if arguments else self.arguments
+        if self.reads is not None and not self.reads.hold(given):
+            raise CaptureError("the graph was captured for other numbers in tensors; capture it again for these")
         tensors, sizes = iter(given), iter(self._sizes_of(arguments))
         if self.settings is not None:
             self.settings.renew()
@@ -358,7 +365,7 @@ def _capture(
     first = sum(map(len, groups.values()))
     shifted = {first + leaf: dims for leaf, dims in (dynamic or {}).items()}
     given_groups = [list(group.values()) for group in groups.values()]
-    recording = recorder.record(function, [*given_groups, arguments], dynamic=shifted)
+    recording = recorder.record(function, [*given_groups, arguments], dynamic=shifted, own=first)
     inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
     held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
     leaves, paths = pytree.tree_leaves(arguments), []
@@ -371,9 +378,13 @@ def _capture(
     lowered = lower(recording, [*inputs, *paths], given, split=split)
     if not lowered.program.nodes:
         raise CaptureError("cannot capture: nothing is computed")
+    check_kernels(lowered.program.nodes, lowered.graph.ops)
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()
     symbols = recorder.symbols
     sizes = None if symbols is None else symbols.sizes(lowered.sizes, first=first, leaves=leaves)
-    return Captured(lowered.graph, lowered.program, held, tensors, settings, sizes=sizes)
+    captured = Captured(lowered.graph, lowered.program, held, tensors, settings, sizes=sizes, reads=recorder.reads)
+    if captured.reads is not None and captured.reads.of_any(captured.held.get(slot) for slot in captured.written):
+        raise CaptureError("cannot capture: a number is read out of a tensor that each call writes to")
+    return captured

@@ -136,7 +136,7 @@ def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
         return slot
 
     for index, node in enumerate(nodes):
-        together = {lowest(ref.slot) for ref in _returned(node)} | {n_inputs + index}
+        together = {lowest(ref.slot) for ref in returned(node)} | {n_inputs + index}
         for slot in together:
             memory[slot] = min(together)
     return [lowest(slot) for slot in memory]
@@ -164,17 +164,17 @@ def _arguments(node: Node) -> Iterable[tuple[str, Any, bool]]:
         yield argument.name, value, declared or argument.name in undeclared
 
 
-def _returned(node: Node) -> list[Ref]:
+def returned(node: Node) -> list[Ref]:
     """Values whose memory the node's result may share."""
     if not isinstance(node.target, OpOverload):
         return []
-    returned = [result.alias_info for result in node.target._schema.returns if result.alias_info is not None]
-    aliased = {name for info in returned for name in info.before_set}
+    aliases = [result.alias_info for result in node.target._schema.returns if result.alias_info is not None]
+    aliased = {name for info in aliases for name in info.before_set}
     shared: list[Ref] = []
     for argument, (name, value, _) in zip(node.target._schema.arguments, _arguments(node)):
         given = argument.alias_info
         # "Tensor(a -> *)" stands for what is returned in a list: split, chunk, unbind.
-        declared = given is not None and (given.before_set & aliased or (returned and "*" in given.after_set))
+        declared = given is not None and (given.before_set & aliased or (aliases and "*" in given.after_set))
         if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
             shared.extend(find_refs(value))
     return shared

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-_FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
+FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
 """Attributes of recurrent layers that PyTorch sets where it calls them with other parameters, as capturing does."""
 
 Contents = tuple[Any, ...] | dict[Any, Any]
@@ -25,7 +25,7 @@ class ModuleState:
             self._keep(vars(part), type(part).__name__)
             for name, value in vars(part).items():
                 if isinstance(value, list | dict | set):
-                    own = isinstance(part, nn.RNNBase) and name in _FOLLOWS_PARAMETERS
+                    own = isinstance(part, nn.RNNBase) and name in FOLLOWS_PARAMETERS
                     self._keep(value, "" if own else f"{type(part).__name__}.{name}")
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
 
@@ -54,7 +54,7 @@ class ModuleState:
         """Which item of a container has changed, as text; None where PyTorch itself has set all that have."""
         if id(container) not in self._owners or not isinstance(contents, dict):
             return name or None
-        own = _FOLLOWS_PARAMETERS if self._owners[id(container)] else ()
+        own = FOLLOWS_PARAMETERS if self._owners[id(container)] else ()
         changed = (key for key in {**contents, **container} if container.get(key) is not contents.get(key))
         attribute = next((key for key in changed if key not in own), None)
         return None if attribute is None else f"{name}.{attribute}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.calls import Call, compiled
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError, InvalidInput
+
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
 Role = Literal["parameter", "buffer", "state", "setting", "input", "constant", "size"]
 Phase = Literal["forward", "backward", "update"]
@@ -121,8 +123,8 @@ class Program:
         return self.collect(slots)
 
 
-def below_autograd() -> AbstractContextManager[object]:
-    """A context in which the calling thread's operators skip autograd: nothing is recorded, and calls take less
-    time."""
-    guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
-    return guard
+@contextmanager
+def below_autograd() -> Iterator[None]:
+    """A context in which the calling thread's operators skip autograd and autocast: nothing is recorded or cast."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        yield

@@ -28,7 +28,8 @@ _NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal
 def may_raise(node: Node) -> bool:
     """Whether the node's operator may raise because of values: any custom operator, and those of PyTorch known for it.
 
-    PyTorch's own operators in a backward pass use the indices that the forward pass has checked.
+    In a backward pass PyTorch's own operators use the indices that the forward pass has checked; those of a user's
+    `autograd.Function` are recorded as of the forward pass.
     """
     if not isinstance(node.target, OpOverload):
         return False

@@ -38,6 +38,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
+from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 """Values that do not change and are compared by value."""
@@ -145,6 +146,7 @@ class Reachable:
             public = {name for name in table if not name.startswith("_")}
             names = self._names | (public if _has_library_code(holder) else set())
             known = {name for name in public if id(holder) in self._besides and _is_constant(table[name])}
+            known.update(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(table) if self._reflective else names) - _MODULE_OWN - known)
         if isinstance(holder, ModuleType):
             return frozenset(self._names)
@@ -191,7 +193,10 @@ class Reachable:
         elif isinstance(value, MappingProxyType):
             yield gc.get_referents(value)[0]
         elif isinstance(value, _GeneratorContextManager):  # as a decorator it makes a new generator for each call
-            yield from (value.func, *value.args, *value.kwds.values())
+            if hasattr(value, "func"):
+                yield from (value.func, *value.args, *value.kwds.values())
+            else:  # it was entered, and forgot them
+                self._add_source(value.gen, type(value.gen))
         elif isinstance(value, CustomOpDef):
             self.attributes += [(value, "_setup_context_fn"), (value, "_backward_fn")]
             yield from (value._init_fn, value._setup_context_fn, value._backward_fn, *value._backend_fns.values())

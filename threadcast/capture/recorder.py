@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.fake_tensors import FakeTensors
+from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
 from threadcast.capture.random_state import RandomStateWatch
@@ -81,6 +82,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names: Counter[str] = Counter()
         self._decomposes: dict[OpOverload, bool] = {}
         self._numbers = Numbers(self._add_number)
+        self._reads: ReadRecorder | None = None
 
     def number(self, tensor: Tensor) -> Number:
         """A float that stands for the one element that `tensor` will hold when the graph runs.
@@ -90,16 +92,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._numbers.standing_for(self._fakes.ref(tensor))
 
     @property
+    def reads(self) -> NumberReads | None:
+        """The numbers that were read out of inputs, which the recording has built in; None where there are none."""
+        return None if self._reads is None else self._reads.found()
+
+    @property
     def symbols(self) -> Symbols | None:
         """The symbols for sizes that vary; None where all are fixed."""
         return self._fakes.symbols
 
     def record(
-        self, function: Callable[..., Any], arguments: Sequence[Any], *, dynamic: Dynamic | None = None
+        self, function: Callable[..., Any], arguments: Sequence[Any], *, dynamic: Dynamic | None = None, own: int = 0
     ) -> Recording:
         """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
 
-        Sizes of leaves that may vary are `dynamic`; what follows from them is a `Size` in the calls' arguments.
+        Sizes of leaves that may vary are `dynamic`; what follows from them is a `Size` in the calls' arguments. The
+        first `own` leaves are the graph's own, the others those of a call. `reads` are the numbers that were read.
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
@@ -111,6 +119,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 end.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
                 torch.set_autocast_cache_enabled(False)
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
+                self._reads = ReadRecorder(self.recording, leaves, first=own, of_inputs=not self._fixed_offsets)
                 given = [self._fakes.argument(leaf) for leaf in leaves]
                 random_state = end.enter_context(RandomStateWatch())
                 end.enter_context(refused_reads())
@@ -166,6 +175,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten._local_scalar_dense.default and self.phase == "update":  # an optimizer's loop reads a number
             held = self._add_number(aten._to_copy.default, (self._fakes.ref(args[0]),), {"dtype": torch.float64})
             return float(self._numbers.standing_for(held))
+        if func in READS:
+            return self._read(func, args)
         base = func._schema.name.split("::")[-1]
         result = None if base.startswith("_fused_") and not func._schema.returns else func(*args, **kwargs)
         for tensor in _written(func, args, kwargs):
@@ -187,8 +198,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             specs = [self._fakes.define(one, Ref(slot, item), base) for item, one in enumerate(result)]
         else:
             specs = self._fakes.define(result, Ref(slot), base)
-        self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, self.phase, specs))
+        phase = "forward" if self.phase == "backward" and _in_a_users_backward() else self.phase
+        self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, phase, specs))
         return result
+
+    def _read(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
+        """The number that `func` reads; PyTorch's exception where it may be another in the next call."""
+        try:
+            return func(*args)
+        except DataDependentOutputException:
+            number = None
+            if self._reads is not None and self._fakes.symbols is None:
+                number = self._reads.number(func, tuple(self._fakes.with_refs(args)))
+            if number is None:
+                raise
+            return number
 
     def _add_number(self, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Ref:
         """Record a call whose result is a tensor of one float64; no fake tensor of it is made."""
@@ -227,6 +251,12 @@ def _no_tracebacks_logged() -> Iterator[None]:
         yield
     finally:
         _fake_tensor_log.disabled = before
+
+
+def _in_a_users_backward() -> bool:
+    """Whether the `backward` of a user's `autograd.Function` runs: its operators may raise as those of a forward pass,
+    with which they are counted."""
+    return isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)
 
 
 def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:

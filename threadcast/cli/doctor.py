@@ -38,9 +38,9 @@ format both matter."""
 def command(output: Output, settings: Settings, network: str | None) -> None:
     """Say what this machine offers, and what to improve.
 
-    Looks at cores, caches, quotas, counters, frequency, load, compiler, PyTorch, OpenMP variables and optional
-    packages. Changes nothing; the exit code is 0 whatever it finds. --gains takes about 20 s more with the default
-    network; a network is in memory about five times.
+    Looks at cores, caches, quotas, counters, frequency, load, compiler, PyTorch, the speed of bfloat16, OpenMP
+    variables and optional packages. Changes nothing; the exit code is 0 whatever it finds. --gains takes about 20 s
+    more with the default network; a network is in memory about five times.
     """
     usable, machine = usable_cores(), read_machine()
     found = _examine(usable, machine, busy_limit=settings["profile.busy_limit"])
@@ -94,6 +94,7 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
         findings.check_load(load, limit=busy_limit),
         findings.check_compiler(shutil.which, os.environ.get("CXX")),
         findings.check_torch(version, threads, usable),
+        *_bfloat16(),
         *findings.check_environment(os.environ, usable),
         *findings.check_packages(lambda name: importlib.util.find_spec(name) is not None),
     ]
@@ -105,6 +106,14 @@ def _torch() -> tuple[str | None, int | None]:
     import torch
 
     return torch.__version__, torch.get_num_threads()
+
+
+def _bfloat16() -> list[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return []
+    from threadcast.runtime.bfloat16_speed import bfloat16_speed
+
+    return [findings.check_bfloat16(findings.read_cpu_flags(), bfloat16_speed())]
 
 
 def _describe(machine: Machine) -> list[tuple[str, Any]]:

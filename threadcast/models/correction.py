@@ -123,23 +123,23 @@ def _unfitted(jobs: int, seed: int) -> Any:
 
 def _features(forecast: Forecast, cases: Sequence[Case], names: Sequence[str]) -> Features:
     """(n_ops, n_cases, n_features): how threads divide the op, the forecast, and the residual at the nearest sample."""
-    own = thread_features(forecast.ops, cases, names)
+    own = thread_features(forecast.ops, cases, names).transpose(0, 2, 1)
     level = work_per_thread(forecast.ops, cases)
-    n = own.shape[2]
-    found = np.empty((*own.shape[:2], n + _OF_GAUSSIAN), dtype=np.float32)
-    found[:, :, :n] = own
-    found[:, :, n] = forecast.mean - level
-    found[:, :, n + 1] = forecast.base - level
-    found[:, :, n + 2] = forecast.mean - forecast.base
-    found[:, :, n + 3] = np.log(forecast.variance)
-    found[:, :, n + 4 : n + 7] = np.nan
-    found[:, :, n + 7] = len(forecast.where)
+    n = own.shape[1]
+    found = np.empty((len(own), n + _OF_GAUSSIAN, len(cases)), dtype=np.float32)  # a feature's cases side by side
+    found[:, :n] = own
+    found[:, n] = forecast.mean - level
+    found[:, n + 1] = forecast.base - level
+    found[:, n + 2] = forecast.mean - forecast.base
+    found[:, n + 3] = np.log(forecast.variance)
+    found[:, n + 4 : n + 7] = np.nan
+    found[:, n + 7] = len(forecast.where)
     if forecast.where:
         at = np.array(forecast.where)
         threads = np.log([case.threads for case in cases])
         apart = threads[:, None] - threads[at]
         nearest = np.abs(apart).argmin(axis=1)
-        found[:, :, n + 4] = apart[np.arange(len(cases)), nearest]
-        found[:, :, n + 5] = (forecast.logs - forecast.mean[:, at])[:, nearest]
-        found[:, :, n + 6] = (forecast.logs - forecast.base[:, at])[:, nearest]
-    return found
+        found[:, n + 4] = apart[np.arange(len(cases)), nearest]
+        found[:, n + 5] = (forecast.logs - forecast.mean[:, at])[:, nearest]
+        found[:, n + 6] = (forecast.logs - forecast.base[:, at])[:, nearest]
+    return found.transpose(0, 2, 1)

@@ -31,7 +31,7 @@ from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
-from threadcast.models.parallel import in_chunks
+from threadcast.models.parallel import in_chunks, one_blas_thread
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.prior import Prior
 
@@ -177,9 +177,10 @@ class LearnedCurve(BatchModel):
                 out_of_fold[points.of_op[row]] + points.rooflines[points.of_op[row]]
                 for row, entry in zip(rows, own, strict=True)
             ]
-            machines[fingerprint] = learn(
-                own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
-            )
+            with one_blas_thread():
+                machines[fingerprint] = learn(
+                    own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
+                )
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
         self._op_features, self._last_base, self.notes = op_features, None, tuple(notes)
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
@@ -259,7 +260,7 @@ class LearnedCurve(BatchModel):
         columns = learned.columns(cases)
         if -1 in columns:
             return self._interpolated(learned, found, known, cases)
-        seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in found)
+        seconds, low, high = found if columns == list(range(len(learned.cases))) else (a[:, columns] for a in found)
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
         return CurveTable(tuple(cases), seconds, low, high, source, self.name)
 

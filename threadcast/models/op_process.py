@@ -26,6 +26,10 @@ TUNED_ON = 300
 NOISES = np.geomspace(1e-4, 10.0, 26)
 """Tried shares of a component's variance that do not depend on the op."""
 
+NEGLIGIBLE = 1e-30
+"""Covariances below this count as 0: sums do not change by them, and their products are numbers so small (denormal)
+that processors take up to 40 times as long for them."""
+
 NEAR = 1e-3
 """Ops that are nearer to each other count as being so far apart, in length scales."""
 
@@ -74,9 +78,10 @@ class OpProcess:
         for group in groups(count):
             lengths.append(_tuned(described, alike, scores[:, group], np.random.default_rng(seed)))
             scaled = described / lengths[-1]
-            values, vectors = np.linalg.eigh(_kernel(scaled, scaled) * alike)
-            for i in range(*group.indices(count)):
-                weights[:, i], left[:, i] = _regressed(np.maximum(values, 0.0), vectors, scores[:, i])
+            kernel = _kernel(scaled, scaled) * alike
+            kernel[kernel < NEGLIGIBLE] = 0.0
+            values, vectors = np.linalg.eigh(kernel)
+            weights[:, group], left[:, group] = _regressed(np.maximum(values, 0.0), vectors, scores[:, group])
         stacked = np.array(lengths).reshape(len(lengths), described.shape[1])
         fitted = cls(kinds, stacked, described, weights, components, mean, names)
         return fitted, curves - mean - (scores - left) @ components
@@ -172,15 +177,18 @@ def groups(count: int) -> list[slice]:
 
 
 def _regressed(values: Floats, vectors: Floats, scores: Floats) -> tuple[Floats, Floats]:
-    """Weights (n_ops,) for a kernel with these eigenvalues and eigenvectors, and the error at each op when it is left
-    out, at the noise for which that error is least (Rasmussen and Williams, 5.12)."""
-    rotated, best = vectors.T @ scores, (np.inf, scores, scores)
+    """Weights (n_ops, n_components) for a kernel with these eigenvalues and eigenvectors, and the error at each op when
+    it is left out, at the noise of each component for which that error is least (Rasmussen and Williams, 5.12)."""
+    rotated, squares = vectors.T @ scores, vectors**2
+    best, found, errors = np.full(scores.shape[1], np.inf), scores.copy(), scores.copy()
     for noise in NOISES:
         inverse = 1 / (values + noise)
-        weights = vectors @ (inverse * rotated)
-        left = weights / ((vectors**2) @ inverse)
-        best = min(best, (float(np.mean(left**2)), weights, left), key=lambda found: found[0])
-    return best[1], best[2]
+        weights = vectors @ (inverse[:, None] * rotated)
+        left = weights / (squares @ inverse)[:, None]
+        error = (left**2).mean(axis=0)
+        better = error < best
+        best[better], found[:, better], errors[:, better] = error[better], weights[:, better], left[:, better]
+    return found, errors
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> Floats:
@@ -219,6 +227,7 @@ def _tuned(described: Floats, alike: Floats, scores: Floats, random: np.random.G
         scaled = apart / np.exp(2 * logs[:-1])
         distance = np.sqrt(scaled.sum(axis=2))
         kernel = np.exp(-distance) * alike
+        kernel[kernel < NEGLIGIBLE] = 0.0
         noisy = kernel + np.exp(logs[-1]) * np.eye(len(some))
         try:
             factor = cho_factor(noisy, lower=True)

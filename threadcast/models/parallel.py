@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -23,8 +23,6 @@ CONNECT_S = 10.0
 
 CHUNK = 256
 """Number of ops whose features a thread holds in memory at once."""
-
-_one_caller = threading.Lock()
 
 _on_cluster: ContextVar[bool] = ContextVar("on_cluster", default=False)
 
@@ -97,9 +95,37 @@ def _run(tasks: list[Any], jobs: int, how: str) -> Iterator[Any]:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Within the block, linear algebra runs in one thread: on small matrices the others would wait more than work, and
-    on a busy machine hold the first one up by a factor of 50."""
-    with _loaded_libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
+    on a busy machine hold the first one up by a factor of 50.
+
+    The limit is the process's: of blocks that overlap, in any threads, the last one to end removes it.
+    """
+    _blas_limit.enter()
+    try:
         yield
+    finally:
+        _blas_limit.leave()
+
+
+class _BlasLimit:
+    """Counts the blocks that want linear algebra in one thread."""
+
+    def __init__(self) -> None:
+        self._lock, self._blocks, self._limit = threading.Lock(), 0, ExitStack()
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._blocks:
+                self._limit.enter_context(_loaded_libraries(len(sys.modules)).limit(limits=1, user_api="blas"))
+            self._blocks += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks:
+                self._limit.close()
+
+
+_blas_limit = _BlasLimit()
 
 
 @lru_cache(maxsize=1)
@@ -120,6 +146,6 @@ def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jo
     if jobs == 1:
         return np.concatenate([forecast(part) for part in parts])
     # While several threads multiply matrices, the threads of the linear algebra library would spin and wait for each
-    # other. Their limit is the process's: hence one caller at a time, or one would reset the limit of another.
-    with _one_caller, one_blas_thread(), ThreadPoolExecutor(jobs) as threads:
+    # other.
+    with one_blas_thread(), ThreadPoolExecutor(jobs) as threads:
         return np.concatenate(list(threads.map(forecast, parts)))

@@ -133,7 +133,7 @@ class Points:
         features, targets, rooflines, of_op, start = [], [], [], [], 0
         for entry in entries:
             cases = tuple(entry.by_case)
-            features.append(joint_features([entry.op], entry.machine, cases, names)[0])
+            features.append(np.ascontiguousarray(joint_features([entry.op], entry.machine, cases, names)[0]))
             logs = np.log([measured.seconds for measured in entry.by_case.values()])
             rooflines.append(limits.log_seconds([entry.op], entry.machine, cases)[0])
             targets.append(logs - rooflines[-1])

@@ -58,24 +58,25 @@ def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case], n
     """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the case's threads
     divide the op's work; then for each of the attributes `names` its value, and its value for each thread.
 
-    A feature is `UNKNOWN` where an op has no such tensor or side, or a machine is described without caches or clocks.
+    In memory all cases of a feature lie side by side, as `tree_tables` reads them. A feature is `UNKNOWN` where an op
+    has no such tensor or side, or a machine is described without caches or clocks.
     """
     there, sides = _cases(machine, tuple(cases)), np.array([_matrix(op) for op in ops], dtype=np.float64).T
     own, (rows, columns) = _of_ops(ops, *sides), sides.astype(np.float32)
     n, m = own.shape[1], there.features.shape[1]
     width = n + m + 4 + _GRID
-    found: Features = np.empty((len(ops), len(cases), width + 2 * len(names)), dtype=np.float32)
-    found[:, :, :n] = _known(own)[:, None, :]
-    found[:, :, n : n + m] = _known(there.features)[None]
-    each = own[:, None, :2] - there.log_threads[None, :, None]
-    found[:, :, n + m : n + m + 2] = each
-    found[:, :, n + m + 2 : n + m + 4] = _known(each[:, :, 1:] - there.log_caches[None])
-    _fill_grid(found[:, :, n + m + 4 : width], rows, columns, there)
+    found: Features = np.empty((len(ops), width + 2 * len(names), len(cases)), dtype=np.float32)
+    found[:, :n] = _known(own)[:, :, None]
+    found[:, n : n + m] = _known(there.features).T
+    each = own[:, :2, None] - there.log_threads
+    found[:, n + m : n + m + 2] = each
+    found[:, n + m + 2 : n + m + 4] = _known(each[:, 1:] - there.log_caches.T)
+    _fill_grid(found[:, n + m + 4 : width], rows, columns, there)
     if names:
-        numbers = numbers_of(ops, names, missing=math.nan)[:, None, :]
-        found[:, :, width : width + len(names)] = _known(numbers)
-        found[:, :, width + len(names) :] = _known(numbers - there.log_threads[None, :, None])
-    return found
+        numbers = numbers_of(ops, names, missing=math.nan)[:, :, None]
+        found[:, width : width + len(names)] = _known(numbers)
+        found[:, width + len(names) :] = _known(numbers - there.log_threads)
+    return found.transpose(0, 2, 1)
 
 
 def _known(features: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
@@ -167,7 +168,7 @@ _GRID = 10
 
 
 def _fill_grid(found: Features, rows: Features, columns: Features, there: _Cases) -> None:
-    """Fill (n_ops, n_cases, _GRID) with how the threads can cut a matrix into a grid of equal parts.
+    """Fill (n_ops, _GRID, n_cases) with how the threads can cut a matrix into a grid of equal parts.
 
     The features are those of two grids. One is the grid with the shortest edges, which libraries choose to move the
     fewest bytes: its cuts, the lengths of parts, their edges relative to a square's, and how much rounding to whole
@@ -191,7 +192,7 @@ def _fill_grid(found: Features, rows: Features, columns: Features, there: _Cases
         _rounding(rows, squares[0], 1) + _rounding(columns, squares[1], 1),
     )  # fmt: skip
     for i, part in enumerate(parts):
-        found[:, :, i] = part
+        found[:, i] = part
 
 
 def _rounding(side: Features, parts: Features, tile: int) -> Features:

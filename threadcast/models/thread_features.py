@@ -19,7 +19,8 @@ def thread_features(ops: Sequence[Op], cases: Sequence[Case], names: Sequence[st
     whole and per thread; so too the attributes `names` of ops without tensors.
 
     Libraries choose how to cut by thresholds on a thread's share of a side (on MKL's sgemm: 28 and 96 rows per thread),
-    and by whether a count splits into two equal factors; trees find both in these numbers.
+    and by whether a count splits into two equal factors; trees find both in these numbers. In memory all cases of a
+    feature lie side by side, as `tree_tables` reads them.
     """
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     of_case = _of_cases(tuple(cases))
@@ -27,11 +28,13 @@ def thread_features(ops: Sequence[Op], cases: Sequence[Case], names: Sequence[st
     sides = np.column_stack(
         [described, described[:, :3].sum(axis=1), described[:, 0] - described[:, 1]]
     )  # rows, columns, work on each, bytes; work; how oblong
-    shares = np.delete(described, 3, axis=1)[:, None] - np.log(threads)[None, :, None]
-    n, m = len(ops), len(cases)
-    parts = [np.broadcast_to(of_case, (n, *of_case.shape)), np.broadcast_to(sides[:, None], (n, m, sides.shape[1]))]
-    found: Features = np.concatenate([*parts, shares], axis=2, dtype=np.float32, casting="same_kind")
-    return found
+    n, m, width = len(ops), of_case.shape[1], of_case.shape[1] + sides.shape[1]
+    shares = np.delete(described, 3, axis=1)[:, :, None] - np.log(threads)
+    found: Features = np.empty((n, width + shares.shape[1], len(cases)), dtype=np.float32)
+    found[:, :m] = of_case.T
+    found[:, m:width] = sides[:, :, None]
+    found[:, width:] = shares
+    return found.transpose(0, 2, 1)
 
 
 @lru_cache(maxsize=64)

@@ -22,10 +22,12 @@ class CallKind(NamedTuple):
     settings: Hashable
     """The settings of model and optimizer that a graph has built in."""
     default_dtype: torch.dtype
+    autocast: torch.dtype | None = None
+    """The type that the caller's autocast casts to; None where it is off."""
 
     def __hash__(self) -> int:
         """Without the settings, which are many and seldom differ."""
-        return hash((self.arguments, self.overlaps, self.default_dtype))
+        return hash((self.arguments, self.overlaps, self.default_dtype, self.autocast))
 
 
 _PARTS = (
@@ -33,6 +35,7 @@ _PARTS = (
     "whether tensors share memory",
     "the model or the optimizer",
     "PyTorch's default type",
+    "autocast",
 )
 """What each member of a `CallKind` stands for, in words."""
 
@@ -58,7 +61,8 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
             for leaf in leaves
         ]
     )
-    return CallKind((described, structure), _overlaps(leaves, held), settings, torch.get_default_dtype())
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return CallKind((described, structure), _overlaps(leaves, held), settings, torch.get_default_dtype(), autocast)
 
 
 def differences(kind: CallKind, others: Iterable[CallKind]) -> str:

@@ -27,6 +27,10 @@ class Fallback:
 
 
 AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+LONG_AUTOCAST = (
+    "one autocast context is around several steps, in which PyTorch goes on with its first casts of the weights; enter "
+    "it anew for each step"
+)
 
 
 class UpdateApart(Exception):
@@ -40,9 +44,12 @@ class FirstCall:
 FIRST_CALL = FirstCall()
 
 
-def why_not_captured(leaves: Iterable[Any]) -> str | None:
-    """Why a call with these leaves of its arguments cannot run by a graph; None where it may."""
-    if torch.is_autocast_enabled("cpu"):
+def why_not_captured(leaves: Iterable[Any], *, autocast: bool = False) -> str | None:
+    """Why a call with these leaves of its arguments cannot run by a graph; None where it may.
+
+    `autocast`: graphs are captured with the caller's autocast on.
+    """
+    if not autocast and torch.is_autocast_enabled("cpu"):
         return AUTOCAST
     if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
         return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"

@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured
@@ -25,11 +25,14 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
+from threadcast.runtime.autocast import autocast_contexts
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.fallback import AUTOCAST, FIRST_CALL, Fallback, FirstCall, UpdateApart, why_not_captured
+from threadcast.runtime.fallback import FIRST_CALL, LONG_AUTOCAST, Fallback, FirstCall, UpdateApart, why_not_captured
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
 from threadcast.runtime.parts import Divide, Parts
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
@@ -46,14 +49,13 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
+from threadcast.threads.garbage import without_garbage_collection
 from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
 
-
-ALONE, SHORT_ALONE = 20, 500
-"""Calls that are not looked at, after one whose sizes vary and that PyTorch runs fastest, and after one too short to
-gain: looking takes 0.02 to 0.2 ms, in which caches cool down too. They are in no report, and not counted as steps."""
+LOOKING_GROWTH = 1.1
+"""How many times as long as the shortest of recent looks at a call the next may take, to count as the shortest."""
 
 
 class Optimized:
@@ -107,6 +109,7 @@ class Optimized:
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._families = SizeFamilies()
+        self._numbers = NumberKinds()
         self._fuse, self._verify_every = settings["engine.fuse"], settings["engine.verify_every"]
         self._allowance = Allowance(settings["engine.tuning_share"])
         self._capture_s = 0.0
@@ -126,10 +129,9 @@ class Optimized:
         self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
         self._name, self._title = name, title
         self._planner = Planner(machine)
-        self._left_alone = 0
-        """Number of next calls that run as given without a look at them if `_glance` finds in them what is `_alone`."""
-        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
-        self._alone: object = None
+        self._left_alone = CallsLeftAlone()
+        self._looking_s = float("inf")
+        """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._lock = RLock()
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
@@ -148,13 +150,15 @@ class Optimized:
             core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left_alone > 0 and self._glance(arguments) == self._alone:
-            with self._lock:
-                self._left_alone -= 1
-                return self._as_given(*arguments)
+        if self._left_alone.has(arguments):
+            return self._alone(arguments)
         with self._lock, self._counted():
+            began_s = time.perf_counter()
             found = self._last = self._found(arguments)
+            looking_s = time.perf_counter() - began_s
+            self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
             if self._timed is not None:
+                self._allowance.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
                 return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
                 if self._awaited is not None:
@@ -178,8 +182,10 @@ class Optimized:
         observed = self._observed()
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
-        reason = why_not_captured(leaves)
-        divisible = reason in (None, AUTOCAST) and observed.watchable
+        reason = why_not_captured(leaves, autocast=True)
+        divisible = reason is None and observed.watchable
+        if reason is None and not now and self._shadowed.optimizer is not None and autocast_contexts().is_as_before():
+            reason, divisible = LONG_AUTOCAST, False
         reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
@@ -188,8 +194,12 @@ class Optimized:
         if reason is not None:
             return Fallback(reason, divisible)
         kind = kind_of(leaves, structure, self._watch.storages, observed.settings)
+        arguments_kind, numbered = kind, self._numbers.kind_of(kind, leaves)
+        if numbered is None:
+            return Fallback(OTHER_NUMBERS, divisible=True)
+        kind = numbered
         found, family = self._table.find(kind), None
-        if found is None:
+        if found is None and kind is arguments_kind:
             family = self._families.of(kind, leaves)
             if family is not None:
                 kind = family.kind_of(leaves)
@@ -199,14 +209,14 @@ class Optimized:
             if other is not None:
                 return other
             found = None
-        if family is not None and isinstance(found, Tuning) and found.leaves_alone:
-            self._leave_alone(arguments, _dimensions, calls=ALONE)
+        if isinstance(found, Tuning) and found.leaves_alone(self._looking_s, waiting=family is not None):
+            (self._left_alone.after_fastest if family is None else self._left_alone.after_varying)(arguments)
         if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
             self._timed = kind
             return FIRST_CALL
         if found is not None:
             if isinstance(found, Fallback) and found.short:
-                self._leave_alone(arguments, _shapes, calls=SHORT_ALONE)
+                self._left_alone.after_short(arguments)
             return found
         further = len(self._table) > 0
         may_capture = not further or (family is not None and family.is_captured) or self._may_capture()
@@ -223,14 +233,21 @@ class Optimized:
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
+            self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
         return tuning
 
-    def _leave_alone(
-        self, arguments: tuple[Any, ...], glance: Callable[[tuple[Any, ...]], object], *, calls: int
-    ) -> None:
-        """Let the next calls that look like this one at a glance run as given, without a closer look."""
-        self._left_alone, self._glance, self._alone = calls, glance, glance(arguments)
+    def _alone(self, arguments: tuple[Any, ...]) -> Any:
+        """Run a call that needs no closer look."""
+        with self._lock:
+            self._left_alone.count()
+            if self._left_alone.short:
+                return self._as_given(*arguments)
+            with self._counted():
+                began_s = time.perf_counter()
+                result = self._as_given(*arguments)
+                self._allowance.ran_eager(time.perf_counter() - began_s)
+                return result
 
     @property
     def reports(self) -> list[Report]:
@@ -296,6 +313,7 @@ class Optimized:
         """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
         self._table.close()
         self._families.clear()
+        self._numbers.clear()
         if self._feedback is not None:
             self._feedback.close()
             self._feedback = None
@@ -355,9 +373,9 @@ class Optimized:
                 self._format,
                 formats,
                 self.machine,
-                call=(self._name, kind.arguments),
+                call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
                 plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(len(self.machine)) if family is None else None,
+                backends=self._backends(len(self.machine)) if family is None and kind.autocast is None else None,
                 fuse=self._fuse and family is None,
                 checked=self._shadowed,
                 store=self._store if family is None else None,
@@ -367,6 +385,7 @@ class Optimized:
                 planner=self._planner,
                 title=self._title,
                 steady=family is None,
+                looking_s=lambda: self._looking_s,
             )
         except FirstStepMissing:
             return FIRST_CALL
@@ -390,9 +409,10 @@ class Optimized:
     ) -> Captured:
         began_s = time.perf_counter()
         self._format.set(memory_format)
-        captured = self._capture(arguments, self._format, dynamic)
-        if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
-            raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
+        with without_garbage_collection():
+            captured = self._capture(arguments, self._format, dynamic)
+            if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
+                raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
         self._watch.renew()  # capturing makes an optimizer's missing state
         self._capture_s = time.perf_counter() - began_s
         return captured
@@ -450,27 +470,3 @@ class Optimized:
             self._warned.add(reason)
             warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
         return tuning(*arguments)
-
-
-def _shapes(arguments: tuple[Any, ...]) -> object:
-    """What tells short calls of other kinds apart at a glance: number, names and shapes of the arguments."""
-    positional, named = _positional_and_named(arguments)
-    return (
-        [value.shape if isinstance(value, Tensor) else type(value) for value in positional],
-        [(name, value.shape if isinstance(value, Tensor) else None) for name, value in named.items()],
-    )
-
-
-def _dimensions(arguments: tuple[Any, ...]) -> object:
-    """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
-    positional, named = _positional_and_named(arguments)
-    return (
-        len(positional),
-        [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
-        [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],
-    )
-
-
-def _positional_and_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
-    return positional, arguments[-1] if isinstance(arguments[-1], dict) else {}

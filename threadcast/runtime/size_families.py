@@ -105,7 +105,7 @@ class SizeFamilies:
 
         There is none for the first kinds that differ in sizes, and for a kind that comes often.
         """
-        key = tuple(map(_described, leaves)), kind.arguments[-1], kind.overlaps, kind.default_dtype  # type: ignore[index]
+        key = tuple(map(_described, leaves)), kind.arguments[-1], kind.overlaps, kind[3:]  # type: ignore[index]
         groups = self._groups[key] = self._groups.pop(key, [])
         group = next((group for group in groups if group.settings == kind.settings), None)
         if group is not None:

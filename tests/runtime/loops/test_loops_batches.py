@@ -174,14 +174,41 @@ def test_autocast_inside_of_the_model() -> None:
     trains_as_eager(loop, within=2e-2)
 
 
-def test_autocast_around_the_step_is_refused_aloud() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_around_each_step(dtype: torch.dtype) -> None:
+    def loop(make: Make) -> Any:
+        model = Net().float()
+        step = make(model, cross_entropy, sgd(model))
+        losses = []
+        for seed in range(STEPS):
+            with torch.autocast("cpu", dtype):
+                losses.append(step(batch(seed)[0].float(), batch(seed)[1]))
+        return losses, model
+
+    trains_as_eager(loop, within=2e-2)
+
+
+def test_autocast_that_some_steps_have_and_others_do_not() -> None:
+    def loop(make: Make) -> Any:
+        model = Net().float()
+        step = make(model, cross_entropy, sgd(model))
+        losses = []
+        for seed in range(3 * STEPS):
+            with torch.autocast("cpu", torch.bfloat16, enabled=seed % 2 == 0):
+                losses.append(step(batch(seed)[0].float(), batch(seed)[1]))
+        return losses, model
+
+    trains_as_eager(loop, within=2e-2)
+
+
+def test_one_autocast_around_several_steps_is_refused_aloud() -> None:
     def loop(make: Make) -> Any:
         model = Net().float()
         step = make(model, cross_entropy, sgd(model))
         with torch.autocast("cpu", torch.bfloat16):
             return [step(batch(seed)[0].float(), batch(seed)[1]) for seed in range(STEPS)], model
 
-    trains_as_eager(loop, refused="autocast is on")
+    trains_as_eager(loop, refused="autocast context is around several steps")
 
 
 def test_single_precision_stays_within_rounding() -> None:

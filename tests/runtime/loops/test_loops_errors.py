@@ -85,3 +85,42 @@ def test_a_loss_that_no_gradient_waits_for() -> None:
         return losses, step(GOOD[0], torch.full((5,), 0.1, dtype=torch.float64)), model, optimizer
 
     trains_as_eager(loop)
+
+
+class Weighed(torch.autograd.Function):
+    """The identity, of which each row's gradient is weighed by an entry of a table."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, entries: Tensor) -> Tensor:
+        ctx.save_for_backward(table, entries)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        table, entries = ctx.saved_tensors
+        return gradients[0] * table[entries][:, None], None, None
+
+
+def test_an_index_out_of_range_in_a_users_backward() -> None:
+    class Weighing(Words):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table: Tensor
+            self.register_buffer("table", torch.rand(4, dtype=torch.float64))
+
+        def forward(self, words: Tensor, entries: Tensor) -> Tensor:
+            result: Tensor = Weighed.apply(super().forward(words), self.table, entries)
+            return result
+
+    def loop(make: Make) -> Any:
+        model = Weighing()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        step = make(model, cross_entropy, optimizer)
+        good, bad = torch.tensor([0, 1, 2, 3, 0]), torch.tensor([0, 1, 4, 3, 0])
+        losses = [step(GOOD[0], good, GOOD[1]) for _ in range(2 * STEPS)]
+        for _ in range(3):
+            with pytest.raises(IndexError):
+                step(GOOD[0], bad, GOOD[1])
+        return [*losses, step(GOOD[0], good, GOOD[1])], model, optimizer
+
+    trains_as_eager(loop)

@@ -397,8 +397,23 @@ def test_without_any_share_learning_ends_after_its_first_second() -> None:
     machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(Allowance(0.0)))
     world = World(machine, {DEFAULT: 1.0})
     world.carry_out(machine.start())
+    assert not machine.held_back, "eager's steps are timed"
     world.run(500)
     assert set(world.ran) == {DEFAULT}, "a look costs more than a second"
+    assert machine.held_back
+    machine.warm_up.ran(1e6, lost_s=-1e6)
+    assert machine.held_back, "nothing may be lost for good"
+
+
+def test_learning_goes_on_once_it_may_take_the_time() -> None:
+    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(Allowance(0.05)))
+    world = World(machine, {DEFAULT: 1.0, plan_of(AS_GIVEN): 0.5})
+    world.carry_out(machine.start())
+    world.run_until(lambda: machine.held_back)
+    assert world.ran[-1] is DEFAULT
+    world.run_until(lambda: not machine.held_back)
+    world.run_to(State.SETTLED)
+    assert machine.best == plan_of(AS_GIVEN)
 
 
 def test_a_variant_whose_first_look_is_far_slower_is_left_out() -> None:

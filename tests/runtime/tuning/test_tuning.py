@@ -173,8 +173,8 @@ def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_s
 def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5) as tuned:
         tuned.wait(1.0)
-        run_until(tuned, lambda: tuned._backends is not None)
-        search = tuned._backends
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
         assert isinstance(search, Found)
         assert search.waits == 0
         tuned.wait(1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threadcast.runtime.tuning.warm_up import START_S, Allowance, WarmUp
+from threadcast.runtime.tuning.warm_up import LEAST_START_S, START_S, Allowance, WarmUp
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> Non
     for _ in range(3):
         allowance.ran_eager(1.0)
     warm_up = WarmUp(allowance, eager_s=[1.0, 1.0, 1.0])
-    warm_up.ran(5.0, lost_s=4.0)
+    warm_up.ran(5.0, lost_s=0.1)
     assert warm_up.allows(START_S)
     assert not warm_up.allows(1.01 * START_S)
     warm_up.ran(1.0, lost_s=START_S)
@@ -56,11 +56,19 @@ def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> Non
 def test_all_kinds_of_calls_have_one_allowance() -> None:
     allowance = Allowance(0.1)
     one, other = WarmUp(allowance), WarmUp(allowance)
-    one.ran(1.0, lost_s=1.0)
+    one.ran(1.0, lost_s=0.1)
     assert other.allows(START_S), "the first capture is free"
     other.charge(START_S)
     assert not one.allows(0.1)
-    assert (one.lost_s, other.lost_s, allowance.seconds) == (1.0, START_S, 1.0)
+    assert (one.lost_s, other.lost_s, allowance.seconds) == (0.1, START_S, 1.0)
+
+
+@pytest.mark.parametrize(("captured_s", "start_s"), [(0.7, 1.0), (1.0, 0.7), (9.0, LEAST_START_S)])
+def test_a_long_capture_leaves_less_for_learning(captured_s: float, start_s: float) -> None:
+    warm_up = WarmUp(Allowance(0.0))
+    warm_up.ran(captured_s, lost_s=captured_s)
+    assert warm_up.allows(0.99 * start_s)
+    assert not warm_up.allows(1.01 * start_s)
 
 
 def test_what_seems_to_be_gained_is_no_credit_for_later() -> None:

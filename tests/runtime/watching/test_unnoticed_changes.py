@@ -13,7 +13,7 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from types import MappingProxyType, MethodType
@@ -300,6 +300,13 @@ def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.M
 )  # fmt: skip
 def test_what_cannot_be_looked_into_is_refused(value: Any) -> None:
     assert PythonState([lambda x: (x, value)]).unwatchable is not None
+
+
+def test_a_context_manager_that_was_entered_is_refused() -> None:
+    manager = contextmanager(lambda: (yield None))()
+    assert PythonState([lambda x: (x, manager)]).unwatchable is None
+    with manager:
+        assert PythonState([lambda x: (x, manager)]).unwatchable is not None
 
 
 def test_a_context_variable_is_watched() -> None:

@@ -142,6 +142,18 @@ class TuningMachine:
         """The variant that is to be captured as soon as learning may take the time for it."""
         return self._pending.variant if isinstance(self._pending, do.Capture) else None
 
+    @property
+    def held_back(self) -> bool:
+        """Whether the best way runs the next step only because learning may not take the time for anything else."""
+        if self.awaited is not None or not self.warm_up.ready:
+            return False
+        if self._pending is not None:
+            return not self.warm_up.allows(self._expected_s(self._pending, compiled=True))
+        return self._search is not None and self._holds_back(self._search)
+
+    def _holds_back(self, search: PlanSearch) -> bool:
+        return search.at_start and not self.warm_up.allows(self._costs.search_s(search, self.best_s or 0.0))
+
     def due(self, *, compiled: bool = True, planner_free: bool = True) -> Instructions:
         """Return the instruction whose turn has come, if learning may take the time for it now.
 
@@ -365,7 +377,7 @@ class TuningMachine:
             # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
             beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
             return SearchStep(self._variant, Meanwhile(Look(min(beside)[1]))) if beside else ContenderStep(self.best)
-        if search.at_start and not self.warm_up.allows(self._costs.search_s(search, self.best_s or 0.0)):
+        if self._holds_back(search):
             return ContenderStep(self.best)
         return SearchStep(self._variant, search.next_runner())
 

@@ -28,8 +28,9 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
+from threadcast.runtime.tuning.backends_beside import BackendsBeside
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Backends, MakeBackends, Run, VariantPlan
+from threadcast.runtime.tuning.contender import MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -48,6 +49,9 @@ from threadcast.threads.this_process import this_process
 
 _PAUSE_S = 0.05
 """Seconds after which it is looked again whether another search for backends has ended."""
+
+LOOKING_SHARE = 0.01
+"""Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -70,7 +74,9 @@ class Tuning:
     first that fits the graph is compared with the default before anything is measured.
 
     `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
-    settled calls which take longer than at first have not become slower.
+    settled calls which take longer than at first have not become slower. `looking_s()` are the seconds that it takes
+    before each call to find what runs it: without a plan most calls need not be looked at (`leaves_alone`), so that
+    they count as part of what others than the default take.
 
     CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
     """
@@ -95,6 +101,7 @@ class Tuning:
         like: Sequence[VariantPlan] = (),
         title: str = "a call",
         steady: bool = True,
+        looking_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._began_s: float | None = clock()
@@ -108,9 +115,7 @@ class Tuning:
         self._looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
         """What looks have shown of graphs, to be given back once no step is measured and learning may take the time."""
         self._contenders = OpenContenders(default, model_format, machine, feedback)
-        self._make_backends = backends
-        """Makes the search for backends; None once that has begun, and where there is none."""
-        self._backends: Backends | None = None
+        self._backends = BackendsBeside(backends)
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._planner = planner or Planner(machine)
@@ -120,7 +125,7 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
-        self._store, self._like, self._steady = store, like, steady
+        self._store, self._like, self._steady, self._looking_s = store, like, steady, looking_s
         self._states = TuningMachine(
             self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=may_be_known(store), warm_up=self._warm_up,
             moved=partial(_log_move, title),
@@ -136,8 +141,8 @@ class Tuning:
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
-        if self._make_backends is not None and difference is None and self._states.may_search_backends():
-            self._search_backends(self._make_backends, arguments, result)
+        if self._backends.waits and difference is None and self._states.may_search_backends():
+            self._search_backends(arguments, result)
         self._observe(timed, self._clock() - began_s, difference)
         return result
 
@@ -168,10 +173,17 @@ class Tuning:
         """Whether the fastest contender runs, and no other is being tried."""
         return self._states.state in (State.SETTLED, State.GIVEN_UP)
 
-    @property
-    def leaves_alone(self) -> bool:
-        """Whether PyTorch's default runs the calls, and nothing else will be tried."""
-        return self.settled and self._states.best is DEFAULT and not self.learning
+    def leaves_alone(self, looking_s: float, *, waiting: bool) -> bool:
+        """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.
+
+        Nothing else will be tried, or with `waiting` not before learning may take the time for it, and a look, which
+        takes `looking_s` seconds, makes calls slower by more than `LOOKING_SHARE`.
+        """
+        if self._states.best is not DEFAULT:
+            return False
+        if not ((self.settled and not self.learning) or (waiting and self._states.held_back)):
+            return False
+        return looking_s > LOOKING_SHARE * (self._warm_up.eager_s or 0.0)
 
     @property
     def learning(self) -> bool:
@@ -179,7 +191,7 @@ class Tuning:
         state = self._states.state
         if state in (State.GIVEN_UP, State.CLOSED):
             return False
-        searching = self._make_backends is not None or self._backends is not None or bool(self._instructions)
+        searching = not self._backends.over or bool(self._instructions)
         return searching or state is not State.SETTLED or self._states.pending_variant is not None
 
     def wait(self, timeout_s: float) -> None:
@@ -187,9 +199,9 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._backends is not None and self._states.state is State.SETTLED:
+        if self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
-        elif self._make_backends is not None and self._states.may_search_backends():  # another search is at work
+        elif self._backends.waits and self._states.may_search_backends():  # another search is at work
             time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
@@ -253,9 +265,11 @@ class Tuning:
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
         all_cores = self._follower.all_cores and self._steady
+        of_default = isinstance(self._last, SearchStep) or self._last.contender is DEFAULT
+        seconds = timed.seconds if of_default else timed.seconds + self._looking_s()
         try:
             self._instructions = self._states.observe(
-                timed.seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
+                seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
             )
         except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
@@ -322,51 +336,36 @@ class Tuning:
                 self._give_up(reason)
         return ()
 
-    def _search_backends(self, make: MakeBackends, arguments: tuple[Any, ...], result: Any) -> None:
+    def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin the search for backends by the example of a step and its result."""
         try:
-            captured = self._graphs.find(Variant(MemoryFormat.AS_GIVEN))
-            if captured is None:
-                self._make_backends = None
-                return
-            self._backends = make(captured, arguments, result)
-            if self._backends is not None:
-                self._make_backends = None
+            if self._backends.make(self._graphs.find(Variant(MemoryFormat.AS_GIVEN)), arguments, result):
                 self._states.searches_backends()
                 self._format.set(MemoryFormat.AS_GIVEN)
                 self._backends.start()
-        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            self._leave_backends(error)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._backends.leave_out(error)
 
     def _look_for_backends(self) -> None:
         """Report what the search for backends has found."""
-        if self._backends is None:
+        if not self._backends.works:
             return
         try:
             found = self._backends.poll(unlimited=self._warm_up.unlimited)
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._leave_backends(error)
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            self._backends.leave_out(error)
             return
-        if self._backends.over:
-            self._backends = None
-            if found is None and (variant_plan := self._plan_of(self._states.best)) is not None:
-                self._stored.add_tried(variant_plan, self._tried)
         if found is not None:
             self._contenders.add(found)
             self._carry_out(self._states.found_backend(found.id))
-
-    def _leave_backends(self, error: Exception) -> None:
-        _logger.warning("backends are left out: %s", error)
-        if self._backends is not None:
-            self._backends.close()
-        self._make_backends = self._backends = None
+        elif self._backends.over and (variant_plan := self._plan_of(self._states.best)) is not None:
+            self._stored.add_tried(variant_plan, self._tried)
 
     @property
     def _tried(self) -> frozenset[Extra]:
         """What was tried beside plans without fused operators."""
-        backends = self._make_backends is None and self._backends is None
         found: list[Extra] = ["fused"] if self._states.tried_fused else []
-        return frozenset([*found, "backends"] if backends else found)
+        return frozenset([*found, "backends"] if self._backends.over else found)
 
     def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
         """Pass the answer of the planning process on to the state machine."""
@@ -389,7 +388,7 @@ class Tuning:
             return self._states.start()
         self.report.predicted_s[str(variant_plan.variant)] = variant_plan.plan.makespan_s
         if "backends" in stored.tried:
-            self._make_backends = None
+            self._backends.never()
         return self._states.start(
             stored=variant_plan.variant, step_s=stored.step_s, fuse="fused" not in stored.tried
         )  # fmt: skip
@@ -507,8 +506,7 @@ class Tuning:
         return None if contender.variant is None else self._plans.get(contender.variant)
 
     def _release_all(self) -> None:
-        if self._backends is not None:
-            self._backends.close()
+        self._backends.close()
         for maker in self._makers.values():
             maker.close()
         self._makers.clear()

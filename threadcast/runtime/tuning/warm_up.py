@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-START_S = 1.5
-"""Seconds that learning may lose at once, before any share of the time, beside the capture of the first graph."""
+START_S, LEAST_START_S = 1.5, 0.5
+"""Seconds that learning may lose at once, before any share of the time, beside the capture of the first graph: less
+where that takes long, but never less than the second number."""
+WITH_CAPTURE_S = 1.7
+"""Seconds that the capture of the first graph and learning may lose together, where the capture leaves so many."""
 MOST_EAGER_STEPS, ENOUGH_S = 10, 1.0
 """Number and seconds of timed steps of eager PyTorch after which it is known well enough how long one takes."""
 STEADY = 0.95
@@ -26,8 +29,8 @@ def are_steady(eager_s: Sequence[float]) -> bool:
 class Allowance:
     """How many seconds learning may lose, for all kinds of calls of one model together.
 
-    Beside the capture of the first graph these are the share `share` of all seconds since the first call, and
-    `START_S` at any time; with a share of 1 learning may lose anything.
+    Beside the capture of the first graph these are the share `share` of all seconds since the first call, and `START_S`
+    at any time, or what the capture leaves of `WITH_CAPTURE_S`; with a share of 1 learning may lose anything.
     """
 
     def __init__(self, share: float = 1.0) -> None:
@@ -44,8 +47,9 @@ class Allowance:
 
     def allows(self, extra_s: float) -> bool:
         """Return whether learning may lose `extra_s` more seconds now."""
-        lost_s = self.lost_s + extra_s - (self._captured_s or 0.0)
-        return self.share >= 1 or lost_s <= max(START_S, self.share * self.seconds)
+        captured_s = self._captured_s or 0.0
+        start_s = min(START_S, max(LEAST_START_S, WITH_CAPTURE_S - captured_s))
+        return self.share >= 1 or self.lost_s + extra_s - captured_s <= max(start_s, self.share * self.seconds)
 
     def charge(self, lost_s: float) -> None:
         """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""

@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 
@@ -33,6 +34,8 @@ class Enlisted {
   OmpThread before_;
   int mkl_;
   at::AutoDispatchBelowAutograd below_autograd_;
+  // The caller's autocast must not cast again what the graph has cast already.
+  c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
 };
 
 }  // namespace

@@ -1,0 +1,57 @@
+"""Calls that PyTorch runs in any case need no closer look for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+
+import threadcast
+from threadcast.runtime.calls_left_alone import CALLS, SHORT_CALLS, CallsLeftAlone
+from threadcast.runtime.tuning.tuning import Tuning
+
+Begin = Callable[[CallsLeftAlone, tuple[Any, ...]], None]
+
+
+def call(*sizes: int, **named: object) -> tuple[Any, ...]:
+    return (torch.zeros(*sizes),), named
+
+
+@pytest.mark.parametrize(
+    ("begin", "calls", "alike", "other"),
+    [
+        (CallsLeftAlone.after_short, SHORT_CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
+        (CallsLeftAlone.after_fastest, CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
+        (CallsLeftAlone.after_varying, CALLS, [call(2, 3), call(9, 9)], [call(2), call(2, 3, more=1)]),
+    ],
+)
+def test_the_next_calls_that_look_alike_are_left_alone(
+    begin: Begin, calls: int, alike: list[tuple[Any, ...]], other: list[tuple[Any, ...]]
+) -> None:
+    left_alone = CallsLeftAlone()
+    assert not left_alone.has(call(2, 3))
+    begin(left_alone, call(2, 3))
+    assert left_alone.short == (begin is CallsLeftAlone.after_short)
+    for _ in range(calls):
+        assert all(map(left_alone.has, alike))
+        assert not any(map(left_alone.has, other))
+        left_alone.count()
+    assert not any(map(left_alone.has, alike))
+
+
+def test_calls_that_pytorch_runs_fastest_are_left_alone_and_counted_as_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(threadcast.optimize(lambda x: x * 2 + 1, backends=False)) as call:
+        optimized, x = call._optimized, torch.ones(64, 64)
+        call(x)
+        monkeypatch.setattr(Tuning, "leaves_alone", lambda self, looking_s, *, waiting: looking_s > 0 and not waiting)
+        for _ in range(100):
+            call(x)
+            if optimized._left_alone.has(((x,), {})):
+                break
+        before_s = optimized._allowance.seconds
+        assert call(x).equal(x * 2 + 1)
+        assert optimized._allowance.seconds > before_s
+        assert call(torch.ones(3)).equal(torch.ones(3) * 2 + 1)

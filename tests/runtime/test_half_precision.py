@@ -1,0 +1,165 @@
+"""Models in half precision, and autocast inside of and around calls and steps, against eager PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threadcast
+from threadcast.runtime.autocast import AutocastContexts
+
+HALVES = [torch.bfloat16, torch.float16]
+CALLS = 60
+"""Calls until a plan has run, and then some."""
+
+
+class Convolutional(nn.Module):
+    """Convolutions with batch norm and pooling, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.GELU()
+        )
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.body(x).mean((2, 3)))
+        return result
+
+
+def images(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(2, 3, 14, 14, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def attention() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return nn.Sequential(layer, nn.LayerNorm(16), nn.Linear(16, 5))
+
+
+def tokens(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
+    "convolutions": (Convolutional, images),
+    "attention": (attention, tokens),
+}
+
+
+@pytest.fixture(autouse=True)
+def every_call_may_learn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within the test learning may take any time, and nothing may run as PyTorch with a warning."""
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def made(network: str) -> tuple[nn.Module, Callable[..., Tensor]]:
+    torch.manual_seed(0)
+    make, example = NETWORKS[network]
+    return make(), example
+
+
+def ran_by_a_plan(call: Any) -> bool:
+    return getattr(call._optimized._last, "ran", None) is not None
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_models_in_half_precision_are_planned(network: str, dtype: torch.dtype) -> None:
+    model, example = made(network)
+    model, x = model.to(dtype).eval(), example(dtype)
+    with torch.no_grad():
+        wanted = model(x)
+    with closing(threadcast.optimize(model, backends=False)) as call:
+        by_plan = 0
+        for _ in range(CALLS):
+            found = call(x)
+            by_plan += ran_by_a_plan(call)
+            torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+        assert by_plan
+        assert not call.reports[0].reason
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "around"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_calls_with_autocast_are_planned(network: str, dtype: torch.dtype, inside: bool) -> None:
+    model, example = made(network)
+    model.eval()
+    x = example()
+
+    def cast(x: Tensor) -> Any:
+        with torch.autocast("cpu", dtype):
+            return model(x)
+
+    with torch.no_grad():
+        wanted = cast(x)
+        precise = model(x)
+    assert wanted.dtype is dtype
+    with closing(threadcast.optimize(cast if inside else model, backends=False)) as call:
+        by_plan = 0
+        for _ in range(CALLS):
+            with nullcontext() if inside else torch.autocast("cpu", dtype):
+                found = call(x)
+            by_plan += ran_by_a_plan(call)
+            torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+        assert by_plan
+        if not inside:  # the same call without autocast is of another kind
+            torch.testing.assert_close(call(x), precise)
+
+
+def test_autocast_around_a_call_does_not_cast_what_the_graph_has_left_in_single_precision() -> None:
+    def product(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return x @ x
+
+    x = torch.randn(32, 32)
+    with closing(threadcast.optimize(product)) as call:
+        for _ in range(CALLS):
+            with torch.autocast("cpu", torch.bfloat16):
+                torch.testing.assert_close(call(x), product(x))
+        assert ran_by_a_plan(call)
+        assert call(x).dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_in_half_precision_is_planned(network: str, dtype: torch.dtype) -> None:
+    model, example = made(network)
+    model, x = model.to(dtype), example(dtype)
+    target = torch.arange(x.shape[0]) % 5
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output if output.dim() == 2 else output[:, 0], target)
+
+    with closing(threadcast.optimize_training(model, loss, optimizer)) as step:
+        first = step(x, target)
+        by_plan = 0
+        for _ in range(CALLS):
+            last = step(x, target)
+            by_plan += ran_by_a_plan(step)
+        assert by_plan
+        assert last < first
+        assert all(parameter.dtype is dtype for parameter in model.parameters())
+
+
+def test_contexts_of_autocast_are_told_apart() -> None:
+    contexts = AutocastContexts()
+    assert not contexts.is_as_before()  # autocast is off
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert [contexts.is_as_before() for _ in range(4)] == [False, True, True, True]
+    with torch.inference_mode(), torch.autocast("cpu", torch.float16):
+        assert [contexts.is_as_before() for _ in range(3)] == [False, True, True]
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):  # nothing is kept
+        assert [contexts.is_as_before() for _ in range(3)] == [False, False, False]

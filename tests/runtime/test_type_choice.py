@@ -1,0 +1,245 @@
+"""The choice between float32 and bfloat16, and calls by it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threadcast
+from threadcast.core.errors import InvalidInput
+from threadcast.runtime import call_in_types
+from threadcast.runtime.bfloat16_speed import Bfloat16Speed
+from threadcast.runtime.type_choice import CHECKS, RECHECK, TypeChoice, Way, largest_difference
+
+CALLS = 80
+"""Calls in which both types have learned what runs them."""
+
+
+class Clock:
+    """Reports calls of a choice, one after the other, and returns how they ran."""
+
+    def __init__(self, choice: TypeChoice) -> None:
+        self.choice, self.now_s = choice, 0.0
+
+    def call(self, *, float32_s: float, bfloat16_s: float, difference: float = 0.01) -> Way:
+        way = self.choice.next(0.05)
+        seconds = bfloat16_s if way is Way.BFLOAT16 else float32_s
+        if way is Way.BOTH:
+            self.choice.compared(difference, eager_s=bfloat16_s)
+        elif way is Way.FLOAT32:
+            self.choice.ran_float32(started_s=self.now_s, seconds=seconds, settled=True)
+        else:
+            self.choice.ran_bfloat16(started_s=self.now_s, seconds=seconds, settled=True)
+        self.now_s += seconds
+        return way
+
+
+def ran(choice: TypeChoice, calls: int = 200, **seconds: float) -> list[Way]:
+    clock = Clock(choice)
+    return [clock.call(**seconds) for _ in range(calls)]
+
+
+def test_bfloat16_runs_where_it_is_faster() -> None:
+    choice = TypeChoice()
+    ways = ran(choice, float32_s=0.02, bfloat16_s=0.01)
+    assert ways[: 1 + CHECKS] == [Way.FLOAT32, *[Way.BOTH] * CHECKS]
+    assert choice.report.runs == "bfloat16"
+    assert ways[-1] is Way.BFLOAT16
+    assert choice.report.verdict is not None
+    assert choice.report.verdict.gain == pytest.approx(2.0)
+    assert choice.report.largest_difference == 0.01
+
+
+def test_float32_runs_where_it_is_faster() -> None:
+    choice = TypeChoice()
+    ways = ran(choice, float32_s=0.01, bfloat16_s=0.02)
+    assert choice.report.runs == "float32"
+    assert ways[-1] is Way.FLOAT32
+
+
+def test_what_is_far_slower_in_bfloat16_is_left_after_the_checks() -> None:
+    choice = TypeChoice()
+    assert Way.BFLOAT16 not in ran(choice, float32_s=0.01, bfloat16_s=0.05)
+    assert choice.report.reason == "far slower in bfloat16"
+
+
+@pytest.mark.parametrize("difference", [0.06, math.inf, math.nan])
+def test_no_result_is_returned_in_bfloat16_where_one_differs_too_much(difference: float) -> None:
+    choice = TypeChoice()
+    assert Way.BFLOAT16 not in ran(choice, float32_s=0.02, bfloat16_s=0.01, difference=difference)
+    assert choice.report.runs == "float32"
+    assert "differ by" in choice.report.reason
+
+
+def test_calls_in_bfloat16_are_compared_again_after_writes_and_from_time_to_time() -> None:
+    choice = TypeChoice()
+    ran(choice, float32_s=0.02, bfloat16_s=0.01)
+    choice.written()
+    assert ran(choice, 2, float32_s=0.02, bfloat16_s=0.01) == [Way.BOTH, Way.BFLOAT16]
+    assert ran(choice, RECHECK, float32_s=0.02, bfloat16_s=0.01).count(Way.BOTH) == 1
+    choice.written()
+    ran(choice, 1, float32_s=0.02, bfloat16_s=0.01, difference=1.0)
+    assert choice.report.runs == "float32"
+
+
+def test_learning_in_bfloat16_loses_little() -> None:
+    choice, lost_s = TypeChoice(), 0.0
+    clock = Clock(choice)
+    for _ in range(1 + CHECKS):
+        clock.call(float32_s=0.5, bfloat16_s=1.0)
+    for number in range(100):
+        if choice.next(0.05) is Way.BFLOAT16:
+            choice.ran_bfloat16(started_s=0.0, seconds=1.0, settled=False)
+            lost_s += 0.5
+        else:
+            choice.ran_float32(started_s=0.0, seconds=0.5, settled=True)
+        assert lost_s <= 1.5 + 0.05 * (number + 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "difference", "words"),
+    [
+        (torch.tensor([1.0, -4.0]), torch.tensor([1.0, -4.2]), 0.05, ""),
+        ({"a": torch.zeros(2)}, {"a": torch.zeros(2)}, 0.0, ""),
+        (torch.zeros(2), torch.ones(2), math.inf, ""),
+        (torch.tensor([math.inf, 1.0]), torch.tensor([math.inf, 1.0]), 0.0, ""),
+        (torch.tensor([math.nan, 1.0]), torch.tensor([2.0, 1.0]), math.inf, ""),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), 0.0, "1 of 2"),
+        (torch.ones(2), torch.ones(3), 0.0, "shape"),
+        ([torch.ones(1)], (torch.ones(1),), 0.0, "nested"),
+        (1, 2, 0.0, "1 in float32 and 2"),
+    ],
+)
+def test_differences_are_shares_of_the_largest_number(one: Any, other: Any, difference: float, words: str) -> None:
+    found, why = largest_difference(one, other)
+    assert found == pytest.approx(difference)
+    assert words in why
+    assert bool(words) == bool(why)
+
+
+@pytest.fixture
+def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that is fast in bfloat16, and learning that may take any time."""
+    monkeypatch.setattr(call_in_types, "bfloat16_speed", lambda: Bfloat16Speed(4.0, 2.0))
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 36, 40),
+        nn.Tanh(),
+        nn.Linear(40, 5),
+    ).eval()
+
+
+def in_bfloat16(call: Any) -> TypeChoice:
+    """The choice of the last call, made for bfloat16."""
+    choice: TypeChoice = call._choice
+    choice.report.runs, choice.report.reason, choice.checks = "bfloat16", "", 0
+    choice._float32_settled = True
+    return choice
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_all_results_are_within_the_tolerance_and_of_float32s_type() -> None:
+    model, x = network(), torch.randn(4, 3, 8, 8)
+    with torch.no_grad():
+        wanted = model(x)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        for _ in range(CALLS):
+            found = call(x)
+            assert found.dtype is torch.float32
+            assert largest_difference(wanted, found)[0] <= 0.05
+        (report,) = call.types  # type: ignore[attr-defined]
+        if report.largest_difference is not None:
+            assert report.largest_difference <= 0.05
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_calls_in_bfloat16_follow_the_weights() -> None:
+    model, x = network(), torch.randn(4, 3, 8, 8)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call(x)
+        choice = in_bfloat16(call)
+        for number in range(CALLS):
+            if number % 20 == 10:
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.mul_(1.1)
+            if number == CALLS // 2:
+                model[4] = nn.Linear(8 * 36, 40)
+            with torch.no_grad():
+                wanted = model(x)
+            found = call(x)
+            assert largest_difference(wanted, found)[0] <= 0.05
+            if number == CALLS // 2 - 1:
+                assert not torch.equal(found, wanted)  # it ran in bfloat16
+                assert choice.report.runs == "bfloat16"
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_results_that_differ_more_than_is_allowed_are_float32s() -> None:
+    model, x = network(), torch.randn(4, 3, 8, 8)
+    with torch.no_grad():
+        wanted = model(x)
+    options: dict[str, Any] = {"backends": False, "dtypes": ("float32", "bfloat16"), "tolerance": 1e-7}
+    with closing(threadcast.optimize(model, **options)) as call:
+        call(x)
+        call._choice._float32_settled = True  # type: ignore[attr-defined]
+        for _ in range(CALLS):
+            torch.testing.assert_close(call(x), wanted)
+        (report,) = call.types  # type: ignore[attr-defined]
+        assert report.runs == "float32"
+        assert report.reason
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_what_writes_to_the_model_or_is_random_runs_in_float32() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.calls: Tensor
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            result: Tensor = self.layer(x)
+            return result
+
+    model, x = Counting().eval(), torch.randn(2, 4)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        for _ in range(CALLS):
+            torch.testing.assert_close(call(x), model.layer(x))
+        assert int(model.calls) == CALLS
+        model.train()
+        call(x)
+        assert int(model.calls) == CALLS + 1
+
+
+def test_other_types_are_refused() -> None:
+    for dtypes in (("bfloat16",), ("float32", "float16"), "float32", ()):
+        with pytest.raises(InvalidInput, match="dtypes="):
+            threadcast.optimize(network(), dtypes=dtypes)
+    with pytest.raises(InvalidInput, match="tolerance="):
+        threadcast.optimize(network(), tolerance=0.0)
+
+
+def test_a_cpu_that_is_slower_in_bfloat16_tries_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_in_types, "bfloat16_speed", lambda: Bfloat16Speed(0.3, 0.5))
+    x = torch.randn(4, 3, 8, 8)
+    with closing(threadcast.optimize(network(), backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call(x)
+        (report,) = call.types  # type: ignore[attr-defined]
+        assert report.runs == "float32"
+        assert "slower on this CPU" in str(report)

@@ -1,0 +1,45 @@
+"""Operators that PyTorch's own kernels compute wrongly for some arguments; a graph never calls them with these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from threadcast.capture.program import Node
+from threadcast.core.errors import CaptureError
+from threadcast.core.op import Op
+from threadcast.core.tensor import TensorSpec
+
+aten = torch.ops.aten
+
+_FEW = 16
+"""Input channels from which on the kernel was right: it was tried with 1 to 128 channels under glibc's MALLOC_CHECK_,
+oneDNN of PyTorch 2.13 on a processor with AVX-512."""
+
+
+def check_kernels(nodes: Sequence[Node], ops: Iterable[Op]) -> None:
+    """CaptureError where a node calls a kernel that writes outside of its memory; `ops` describe the nodes' inputs.
+
+    oneDNN does so for the weight gradient of a convolution of single pixels with a stride, of few channels that are
+    last in memory: the first layer of RepVGG in channels-last format ended the process.
+    """
+    for node, op in zip(nodes, ops, strict=True):
+        if node.target is aten.convolution_backward.default and _overruns(node, op.inputs):
+            raise CaptureError(
+                "cannot capture: PyTorch's weight gradient of a convolution with a stride, single pixels and fewer "
+                f"than {_FEW} channels last in memory writes outside of its memory"
+            )
+
+
+def _overruns(node: Node, inputs: Sequence[TensorSpec]) -> bool:
+    image, weight = inputs[1], inputs[2]
+    of_weight, strides, transposed = node.args[-1][1], node.args[4], node.args[7]
+    if not of_weight or transposed or max(strides) == 1 or weight.shape[1] >= _FEW:
+        return False
+    return set(weight.shape[2:]) == {1} and (_has_channels_last(image) or _has_channels_last(weight))
+
+
+def _has_channels_last(spec: TensorSpec) -> bool:
+    strides = spec.strides  # None: as contiguous
+    return strides is not None and strides[1] == 1 and strides[-1] == spec.shape[1] > 1

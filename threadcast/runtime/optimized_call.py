@@ -1,0 +1,128 @@
+"""A callable that runs inference by the fastest way that is found in its own calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from threadcast.capture.capture import Captured, capture_forward
+from threadcast.capture.sizes import Dynamic
+from threadcast.core import Machine
+from threadcast.core.errors import InvalidInput
+from threadcast.core.settings import Settings
+from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search_slot import SearchSlot
+from threadcast.runtime.backends.ways import LEAST_SHARE, installed
+from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
+from threadcast.runtime.parts import Backend
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.short_calls import TIMED
+from threadcast.runtime.tuning.contender import MakeBackends
+from threadcast.runtime.verification.shadow import Shadowed, leaves
+from threadcast.threads.this_process import this_process
+
+_WAIT_S = 1.0
+"""Longest time in seconds between two calls of `learn`, which leaves the cores to a search for backends."""
+
+
+class OptimizedCall(OptimizedModel):
+    """A callable with the signature and the results of `function`, without gradients.
+
+    The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
+    `reports` say what runs the calls.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None
+    ) -> None:
+        model = function if isinstance(function, nn.Module) else None
+
+        def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with torch.no_grad():
+                return function(*args, **kwargs)
+
+        def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
+            if model is None:
+                return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments, dynamic=dynamic)
+            return capture_forward(Formatted(model, model_format), *arguments, dynamic=dynamic)
+
+        settings = Settings.read()
+        share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
+
+        slot = SearchSlot()
+
+        def of_backends(cores: int) -> MakeBackends | None:
+            if not backends or model is None:
+                return None
+            return lambda captured, arguments, result: slot.fill(
+                lambda: BackendSearch(model, arguments, captured, cores, result=result, share=share, history=history)
+            )
+
+        def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            with torch.no_grad():
+                function(*args, **kwargs) if model is None else Formatted(model, model_format)(args, kwargs)
+
+        def divide(backend: Backend) -> Callable[..., Any]:
+            compiled = torch.compile(function, backend=backend)
+
+            def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                with torch.no_grad():
+                    return compiled(*args, **kwargs)
+
+            return call
+
+        self._title = f"inference of {short_name(function)}"
+        name = f"inference of {described(function)}"
+        among = installed() if backends else ""
+        shadowed = Shadowed(default, trace, model, None, leaves)
+        self._optimized = Optimized(
+            shadowed,
+            capture,
+            machine,
+            name=name,
+            title=self._title,
+            watched=(model, None),
+            functions=(function,),
+            backends=of_backends,
+            among=among,
+            most=most,
+            divide=divide,
+        )
+        this_process().steps.ask_learning(self._learning)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimized(args, kwargs)
+
+    def learn(self, *args: Any, at_most_s: float = math.inf, **kwargs: Any) -> Self:
+        """Call with these arguments until nothing is left to learn about such calls, or for `at_most_s` seconds.
+
+        Learning is not limited to `engine.tuning_share` meanwhile. Returns this object. InvalidInput for no time.
+        """
+        if not at_most_s > 0:
+            raise InvalidInput(f"at_most_s={at_most_s!r} must be above 0")
+        end_s = time.monotonic() + at_most_s
+        for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
+            self(*args, **kwargs)
+        with self._hurry():
+            while self._is_learning and time.monotonic() < end_s:
+                self(*args, **kwargs)
+                self._optimized.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
+        return self
+
+    @property
+    def _is_learning(self) -> bool:
+        """Whether anything is left to learn about calls such as the last one."""
+        return self._optimized.learning
+
+    @contextmanager
+    def _hurry(self) -> Iterator[None]:
+        """Within the context, learning may take any time."""
+        with self._optimized.hurry():
+            yield

@@ -1,0 +1,171 @@
+"""The choice between float32 and bfloat16 for one kind of calls: the caller's own calls check and time both."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from threadcast.runtime.tuning.guard import Guard, Verdict
+
+TOLERANCE = 0.05
+"""Largest difference between results in bfloat16 and float32, as a share of the largest number of the tensor. A number
+in bfloat16 is rounded by 0.004 of itself; logits of ResNet-18 and of small transformers with random weights differed by
+0.005 to 0.02."""
+CHECKS = 3
+"""Calls that run in both types before any result in bfloat16 is returned. A convention."""
+RECHECK = 1_000
+"""Calls in bfloat16 after which one runs in both types again. A convention."""
+HOPELESS = 3.0
+"""Ratio of the time of an eager call in bfloat16 to that of a settled one in float32 from which on bfloat16 is left:
+plans gained less, and eager calls also cast all weights."""
+
+LOSE_S = 1.0
+"""Seconds that learning in bfloat16 may lose in any case, against calls in float32. A convention."""
+
+Type = Literal["float32", "bfloat16"]
+
+
+class Way(Enum):
+    """How the next call runs."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    BOTH = "both"
+    """In float32, whose result is returned, and in bfloat16, to compare the results."""
+
+
+@dataclass(slots=True)
+class TypeReport:
+    """Which type runs the calls of one kind, and how far results in bfloat16 were from those in float32."""
+
+    runs: Type | None = None
+    """The type; None while it is still being found out."""
+    reason: str = ""
+    """Why bfloat16 does not run the calls; empty where it does, or is only slower."""
+    largest_difference: float | None = None
+    """The largest difference seen, as a share of the largest number of the tensor; None where none was compared."""
+    tolerance: float = TOLERANCE
+    verdict: Verdict | None = None
+    """What the comparison of both by time said: `gain` is float32's time over bfloat16's."""
+
+    def __str__(self) -> str:
+        said: list[str] = [self.runs or "comparing types"]
+        if self.verdict is not None:
+            said.append(f"bfloat16 {self.verdict.gain:.2f} times as fast")
+        if self.largest_difference is not None:
+            said.append(f"differs by up to {self.largest_difference:.2g} (allowed {self.tolerance:g})")
+        return ", ".join([*said, *([self.reason] if self.reason else [])])
+
+
+@dataclass(slots=True)
+class TypeChoice:
+    """Decides for one kind of calls, from what the caller reports of each: first float32 learns what runs it fastest,
+    then `CHECKS` calls run in both types, then bfloat16 learns, then both are timed by turns."""
+
+    report: TypeReport = field(default_factory=TypeReport)
+    checks: int = CHECKS
+    """Calls that have to run in both types before the next one in bfloat16."""
+    _float32_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+    _float32_settled: bool = False
+    _guard: Guard | None = None
+    _since_check: int = 0
+    _eager_s: float = float("inf")
+    _lost_s: float = 0.0
+    _spent_s: float = 0.0
+
+    def next(self, share: float) -> Way:
+        """Return how the next call runs. `share` is the share of the time that learning may lose, after `LOSE_S`."""
+        if self.report.runs == "float32" or not self._float32_settled:
+            return Way.FLOAT32
+        if self.checks:
+            return Way.BOTH
+        if self._guard is not None and self.report.runs is None:
+            return Way.BFLOAT16 if self._guard.next_runner() == "plan" else Way.FLOAT32
+        if self.report.runs is None and self._lost_s > LOSE_S + share * self._spent_s:
+            return Way.FLOAT32
+        return Way.BFLOAT16
+
+    def ran_float32(self, *, started_s: float, seconds: float, settled: bool) -> None:
+        """Report a call in float32 alone; `settled`: nothing is left to learn about it."""
+        self._float32_s.append(seconds)
+        self._spent_s += seconds
+        self._float32_settled = self._float32_settled or settled
+        if self._guard is not None and self.report.runs is None:
+            self._observe(self._guard, started_s, seconds)
+
+    def compared(self, difference: float, why: str = "", *, eager_s: float = float("inf")) -> None:
+        """Report how far both results of a call were apart; `why` names anything else that differed.
+
+        `eager_s` are the seconds of the call in bfloat16 without casts of weights.
+        """
+        self.checks -= 1
+        self._since_check = 0
+        self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
+        if why or not difference <= self.report.tolerance:
+            self.keep_float32(why or f"results differ by {difference:.2g} of the largest number")
+            return
+        self._eager_s = min(self._eager_s, eager_s)
+        if self.report.runs is None and not self.checks and self._eager_s > HOPELESS * median(self._float32_s):
+            self.keep_float32("far slower in bfloat16")
+
+    def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool) -> None:
+        """Report a call in bfloat16."""
+        if self.report.runs == "bfloat16":
+            self._since_check += 1
+            self.checks = int(self._since_check >= RECHECK)
+        elif self._guard is not None:
+            self._observe(self._guard, started_s, seconds)
+        else:
+            self._spent_s += seconds
+            self._lost_s += max(0.0, seconds - median(self._float32_s))
+            if settled:
+                self._guard = Guard()
+
+    def written(self) -> None:
+        """Report that weights were written to: the next call in bfloat16 is compared."""
+        if self.report.runs != "float32":
+            self.checks = max(self.checks, 1)
+
+    def keep_float32(self, reason: str) -> None:
+        """Run in float32 from here on."""
+        self.report.runs, self.report.reason = "float32", reason
+
+    def _observe(self, guard: Guard, started_s: float, seconds: float) -> None:
+        guard.observe(started_s=started_s, seconds=seconds)
+        if (verdict := guard.verdict) is not None:
+            self.report.verdict = verdict
+            self.report.runs = "bfloat16" if verdict.kept == "plan" else "float32"
+
+
+def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:
+    """Return the largest difference between two nested results, as a share of the largest number of its tensor, and a
+    text that names anything else that differs, such as integers."""
+    wanted, structure = pytree.tree_flatten(precise)
+    found, other = pytree.tree_flatten(rough)
+    if structure != other:
+        return 0.0, "results are nested otherwise in bfloat16"
+    largest = 0.0
+    for one, two in zip(wanted, found, strict=True):
+        if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+            if type(one) is not type(two) or one != two:
+                return largest, f"a result is {one!r} in float32 and {two!r} in bfloat16"[:200]
+            continue
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            return largest, f"a result is {two.dtype} of shape {tuple(two.shape)}, not {one.dtype} {tuple(one.shape)}"
+        if not (one.is_floating_point() or one.is_complex()):
+            if not one.equal(two):
+                return largest, f"{int((one != two).sum())} of {one.numel()} {one.dtype} results differ"
+            continue
+        if one.numel():
+            same = (one == two) | (one.isnan() & two.isnan())
+            error = float(((one - two).abs().masked_fill(same, 0.0)).max())
+            size = float(one.abs().masked_fill(~one.isfinite(), 0.0).max())
+            share = error / size if size else (0.0 if error == 0.0 else float("inf"))
+            largest = max(largest, share if share == share else float("inf"))
+    return largest, ""
