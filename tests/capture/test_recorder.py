@@ -108,4 +108,4 @@ def test_operators_made_of_others_are_recorded_as_these_also_without_autograd() 
 )  # fmt: skip
 def test_what_depends_on_values_is_refused_with_the_reason(function: Callable[..., object], reason: str) -> None:
     with pytest.raises(CaptureError, match=f"cannot capture.*{re.escape(reason)}"):
-        Recorder().record(function, (torch.ones(3),))
+        Recorder().record(function, (torch.ones(5_000),))
