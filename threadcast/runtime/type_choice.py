@@ -15,15 +15,14 @@ from threadcast.runtime.tuning.guard import Guard, Verdict
 
 TOLERANCE = 0.05
 """Largest difference between results in bfloat16 and float32, as a share of the largest number of the tensor. A number
-in bfloat16 is rounded by 0.004 of itself; logits of ResNet-18 and of small transformers with random weights differed by
-0.005 to 0.02."""
+in bfloat16 is rounded by 0.004 of itself. A convention."""
 CHECKS = 3
 """Calls that run in both types before any result in bfloat16 is returned. A convention."""
 RECHECK = 1_000
 """Calls in bfloat16 after which one runs in both types again. A convention."""
 HOPELESS = 3.0
-"""Ratio of the time of an eager call in bfloat16 to that of a settled one in float32 from which on bfloat16 is left:
-plans gained less, and eager calls also cast all weights."""
+"""Ratio of the time of an eager call in bfloat16 to that of a settled one in float32 from which on bfloat16 is left.
+A convention: eager calls also cast all weights, and plans seldom gain as much."""
 
 LOSE_S = 1.0
 """Seconds that learning in bfloat16 may lose in any case, against calls in float32. A convention."""
