@@ -124,10 +124,12 @@ def test_autocast_around_a_call_does_not_cast_what_the_graph_has_left_in_single_
 
     x = torch.randn(32, 32)
     with closing(threadcast.optimize(product)) as call:
+        by_plan = 0
         for _ in range(CALLS):
             with torch.autocast("cpu", torch.bfloat16):
                 torch.testing.assert_close(call(x), product(x))
-        assert ran_by_a_plan(call)
+            by_plan += ran_by_a_plan(call)
+        assert by_plan
         assert call(x).dtype is torch.float32
 
 
@@ -154,12 +156,35 @@ def test_training_in_half_precision_is_planned(network: str, dtype: torch.dtype)
 
 
 def test_contexts_of_autocast_are_told_apart() -> None:
-    contexts = AutocastContexts()
-    assert not contexts.is_as_before()  # autocast is off
-    for _ in range(3):
+    contexts, numbers = AutocastContexts(), []
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype):
+            first = contexts.number()
+            assert [contexts.number() for _ in range(3)] == [first] * 3
+            with torch.inference_mode():
+                assert contexts.number() == first
+            numbers.append(first)
+    assert len(set(numbers)) == 3
+
+
+def test_weights_that_are_written_to_between_calls_in_one_autocast_context_are_refused_aloud() -> None:
+    model = nn.Linear(16, 5).eval()
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    with closing(threadcast.optimize(model, backends=False)) as call:
+        by_plan = 0
+        for i in range(2 * CALLS):
+            with torch.autocast("cpu", torch.bfloat16):
+                found = call(x)
+                by_plan += ran_by_a_plan(call)
+                torch.testing.assert_close(found, model(x), rtol=0.02, atol=0.02)
+            if i % 7 == 0:
+                with torch.no_grad():
+                    model.weight.add_(0.1)  # between contexts all is well
+        assert by_plan
         with torch.autocast("cpu", torch.bfloat16):
-            assert [contexts.is_as_before() for _ in range(4)] == [False, True, True, True]
-    with torch.inference_mode(), torch.autocast("cpu", torch.float16):
-        assert [contexts.is_as_before() for _ in range(3)] == [False, True, True]
-    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):  # nothing is kept
-        assert [contexts.is_as_before() for _ in range(3)] == [False, False, False]
+            call(x)
+            with torch.no_grad():
+                model.weight.add_(0.1)
+            with pytest.warns(UserWarning, match="between calls in one autocast context"):
+                call(x)
+            assert not ran_by_a_plan(call)

@@ -70,7 +70,8 @@ class _Step:
 
     def __init__(self, node: Node, slot: int | None, number: Any) -> None:
         self._slot, self._number, self._kind = slot, number, type(number)
-        self._special = slot is None and (number == 0 or number != number)  # 0.0 is -0.0, and NaN is not NaN
+        # 0.0 is -0.0, and NaN is not NaN; complex numbers have parts
+        self._special = slot is None and (number == 0 or number != number or isinstance(number, complex))
         self._call: Call = compiled(node.target, node.args, node.kwargs)
         if node.target is aten._local_scalar_dense.default:
             of = node.args[0]

@@ -1,4 +1,4 @@
-"""Whether the autocast context around a call is the one that was around the call before."""
+"""Which autocast context is around a call, and whether PyTorch keeps casts of weights in it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ class AutocastContexts:
 
     def __init__(self) -> None:
         self._weight: nn.Parameter | None = None
-        self._found = 0.0
+        self._found, self._number = 0.0, 0
 
-    def is_as_before(self) -> bool:
-        """Return whether autocast is on by the same context as at the last call of this method that found it on."""
-        if not (torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()):
-            return False
+    def number(self) -> int:
+        """Return a number of the autocast context that is on, as long as it is on; another in each other context.
+
+        Where autocast is off, or keeps no casts, the numbers say nothing.
+        """
         with torch.inference_mode(False), torch.no_grad():
             if self._weight is None:
                 self._weight = nn.Parameter(torch.zeros(1, 1))
             self._weight.fill_(1.0 - self._found)
             found = float(torch.mm(torch.ones(1, 1), self._weight))
-        as_before = found == self._found
-        self._found = found
-        return as_before
+        if found != self._found:
+            self._found = found
+            self._number += 1
+        return self._number
+
+
+def keeps_casts() -> bool:
+    """Return whether autocast is on for the CPU, and PyTorch casts each weight once in its context."""
+    return torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
 
 
 _contexts = AutocastContexts()

@@ -27,9 +27,13 @@ class Fallback:
 
 
 AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
+AUTOCAST_STEP = (
+    "autocast is on around a training step, and PyTorch may go on with its casts of the weights in a further step; "
+    "turn it on inside of the model, or with cache_enabled=False"
+)
 LONG_AUTOCAST = (
-    "one autocast context is around several steps, in which PyTorch goes on with its first casts of the weights; enter "
-    "it anew for each step"
+    "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
+    "enter it anew for each call, or with cache_enabled=False"
 )
 
 

@@ -25,12 +25,20 @@ from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
-from threadcast.runtime.autocast import autocast_contexts
+from threadcast.runtime.autocast import autocast_contexts, keeps_casts
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.fallback import FIRST_CALL, LONG_AUTOCAST, Fallback, FirstCall, UpdateApart, why_not_captured
+from threadcast.runtime.fallback import (
+    AUTOCAST_STEP,
+    FIRST_CALL,
+    LONG_AUTOCAST,
+    Fallback,
+    FirstCall,
+    UpdateApart,
+    why_not_captured,
+)
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
 from threadcast.runtime.parts import Divide, Parts
@@ -130,6 +138,8 @@ class Optimized:
         self._name, self._title = name, title
         self._planner = Planner(machine)
         self._left_alone = CallsLeftAlone()
+        self._casts = 0, 0
+        """The last autocast context around a call, and the versions of the weights at its first call."""
         self._looking_s = float("inf")
         """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._lock = RLock()
@@ -150,7 +160,7 @@ class Optimized:
             core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left_alone.has(arguments):
+        if self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
             began_s = time.perf_counter()
@@ -184,8 +194,8 @@ class Optimized:
             raise UpdateApart(observed.apart)
         reason = why_not_captured(leaves, autocast=True)
         divisible = reason is None and observed.watchable
-        if reason is None and not now and self._shadowed.optimizer is not None and autocast_contexts().is_as_before():
-            reason, divisible = LONG_AUTOCAST, False
+        if reason is None and keeps_casts() and (reason := self._why_other_casts(now=now)) is not None:
+            divisible = False
         reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
@@ -236,6 +246,20 @@ class Optimized:
             self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
         return tuning
+
+    def _why_other_casts(self, *, now: bool) -> str | None:
+        """Why a graph would cast the weights at another time than eager PyTorch does; None where both are equal.
+
+        In one autocast context PyTorch casts a weight once. Graphs cast in each call, and leave no cast to later calls.
+        """
+        if self._shadowed.optimizer is not None:
+            return AUTOCAST_STEP
+        if now:
+            return None
+        context, versions = autocast_contexts().number(), self._watch.versions
+        if self._casts[0] != context:
+            self._casts = context, versions
+        return None if self._casts[1] == versions else LONG_AUTOCAST
 
     def _alone(self, arguments: tuple[Any, ...]) -> Any:
         """Run a call that needs no closer look."""

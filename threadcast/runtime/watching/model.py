@@ -84,6 +84,11 @@ class Watch:
         self._groups_untouched: Any = None
         self._last: Observation | None = None
 
+    @property
+    def versions(self) -> int:
+        """The number of all writes to the tensors so far, without those by way of `.data`."""
+        return sum(0 if tensor.is_inference() else tensor._version for tensor in self._tensors)
+
     def observe(self) -> Observation:
         """Return the current state. Call it exactly once before each call, because changes are counted by calls."""
         read = self._reads.changed()
