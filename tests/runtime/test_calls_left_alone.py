@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -55,3 +56,20 @@ def test_calls_that_pytorch_runs_fastest_are_left_alone_and_counted_as_time(monk
         assert call(x).equal(x * 2 + 1)
         assert optimized._allowance.seconds > before_s
         assert call(torch.ones(3)).equal(torch.ones(3) * 2 + 1)
+
+
+def test_nested_tensors_run_as_pytorch_does() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch, that its nested tensors are a prototype
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with closing(threadcast.optimize(doubled, backends=False)) as call:
+        for _ in range(30):
+            call(torch.ones(3))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = call(nested)
+        assert [part.tolist() for part in found.unbind()] == [[2.0] * 2, [2.0] * 3]
+        assert any("nested tensor" in str(warning.message) for warning in said)

@@ -61,8 +61,11 @@ def _shapes(arguments: tuple[Any, ...]) -> object:
     """What tells calls of other shapes apart at a glance: number, names and shapes of the arguments."""
     positional, named = _positional_and_named(arguments)
     return (
-        [value.shape if isinstance(value, Tensor) else type(value) for value in positional],
-        [(name, value.shape if isinstance(value, Tensor) else None) for name, value in named.items()],
+        [value.shape if isinstance(value, Tensor) and not value.is_nested else type(value) for value in positional],
+        [
+            (name, value.shape if isinstance(value, Tensor) and not value.is_nested else None)
+            for name, value in named.items()
+        ],
     )
 
 

@@ -71,8 +71,8 @@ def _why_no_input(leaf: Any) -> str | None:
     if not isinstance(leaf, Tensor):
         known = isinstance(leaf, PLAIN)
         return None if known else f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
-    if leaf.layout is not torch.strided:
-        return "an argument is a sparse tensor"
+    if leaf.layout is not torch.strided or leaf.is_nested:
+        return f"an argument is a {'nested' if leaf.is_nested else 'sparse'} tensor"
     if not is_plain(leaf):
         return f"an argument is a {type(leaf).__name__}, not an ordinary tensor"
     return "an argument requires a gradient, which a captured step does not compute" if leaf.requires_grad else None
