@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,10 +51,10 @@ def optimize(
     share of the largest number of a tensor. `types` of what is returned says which type runs, and the largest
     difference seen. InvalidInput for other types, and for a tolerance that is not above 0.
     """
-    if not set(dtypes) <= {"float32", "bfloat16"} or "float32" not in dtypes or isinstance(dtypes, str):
+    if not _are_types(dtypes):
         raise InvalidInput(f'dtypes={dtypes!r} must be ("float32",) or ("float32", "bfloat16")')
-    if not tolerance > 0:
-        raise InvalidInput(f"tolerance={tolerance!r} must be above 0")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not tolerance > 0:
+        raise InvalidInput(f"tolerance={tolerance!r} must be a number above 0")
     machine = _machine(cores)
     most = None if cores is None else len(machine)
     if "bfloat16" in dtypes:
@@ -63,6 +64,12 @@ def optimize(
     if example:
         call.learn(*example, at_most_s=EXAMPLE_S)
     return call
+
+
+def _are_types(dtypes: object) -> bool:
+    if isinstance(dtypes, str) or not isinstance(dtypes, Collection):
+        return False
+    return all(name in ("float32", "bfloat16") for name in dtypes) and "float32" in dtypes
 
 
 def optimize_training(
