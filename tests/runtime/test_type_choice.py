@@ -211,6 +211,14 @@ class Cancelling(nn.Module):
         return result
 
 
+def call_until_captured(call: Any, x: Tensor) -> None:
+    for _ in range(CALLS):
+        call(x)
+        if isinstance(call._optimized._last, Tuning):
+            return
+    pytest.fail("float32 was not captured")
+
+
 def subtracting() -> Tensor:
     return torch.cat([torch.ones(32), torch.full((32,), -1.001)])
 
@@ -270,8 +278,7 @@ def test_no_result_differs_too_much_after_a_change_of_what_is_read(
         closing(threadcast.optimize(function, backends=False, dtypes=("float32", "bfloat16"))) as call,
     ):
         warnings.filterwarnings("ignore", "threadcast leaves bfloat16")
-        while not isinstance(call._optimized._last, Tuning):
-            call(x)
+        call_until_captured(call, x)
         in_bfloat16(call)
         with torch.no_grad():
             assert not torch.equal(call(x), model(x))  # it ran in bfloat16
@@ -285,8 +292,7 @@ def test_weights_that_change_before_each_call_leave_float32(monkeypatch: pytest.
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
     model, x = Cancelling().eval(), torch.randn(32, 64)
     with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
-        while not isinstance(call._optimized._last, Tuning):
-            call(x)
+        call_until_captured(call, x)
         choice = in_bfloat16(call)
 
         def written_calls() -> None:
@@ -312,7 +318,7 @@ def test_weights_of_inference_mode_stay_in_float32(monkeypatch: pytest.MonkeyPat
     x = torch.randn(4, 64)
     with closing(threadcast.optimize(model, x, backends=False, dtypes=("float32", "bfloat16"))) as call:
         choice = call._choice  # type: ignore[attr-defined]
-        while choice.report.runs is None:
+        for _ in range(CALLS):
             choice._float32_settled = True
             call(x)
         assert choice.report.runs == "float32"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from numbers import Real
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -53,7 +53,7 @@ def optimize(
     """
     if not _are_types(dtypes):
         raise InvalidInput(f'dtypes={dtypes!r} must be ("float32",) or ("float32", "bfloat16")')
-    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not tolerance > 0:
+    if not _is_above_0(tolerance):
         raise InvalidInput(f"tolerance={tolerance!r} must be a number above 0")
     machine = _machine(cores)
     most = None if cores is None else len(machine)
@@ -70,6 +70,10 @@ def _are_types(dtypes: object) -> bool:
     if isinstance(dtypes, str) or not isinstance(dtypes, Collection):
         return False
     return all(name in ("float32", "bfloat16") for name in dtypes) and "float32" in dtypes
+
+
+def _is_above_0(number: object) -> bool:
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and bool(number > 0)
 
 
 def optimize_training(

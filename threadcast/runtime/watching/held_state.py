@@ -23,7 +23,7 @@ class Change(Enum):
 class HeldState:
     """Compares what `function` (a module or a plain function) reads besides its arguments with its state at the start.
 
-    That are parameters, buffers, layers, attributes, globals and variables of closures. A write by way of `.data` or
+    These are parameters, buffers, layers, attributes, globals and variables of closures. A write by way of `.data` or
     NumPy that changes few elements may be missed (`WeightVersions`). `unwatchable` says why changes cannot be found.
     """
 
@@ -45,13 +45,14 @@ class HeldState:
 
         After `Change.OBJECTS` this object is out of date.
         """
-        replaced, before, self._before = *self._observed(), self._before
+        replaced, now = self._observed()
         if replaced:
             return Change.OBJECTS
+        set_otherwise, self._before = now != self._before, now
         written = not self._versions.unchanged()
         if written:
             self._versions = WeightVersions(self._tensors)
-        return Change.VALUES if written or self._before != before else Change.NONE
+        return Change.VALUES if written or set_otherwise else Change.NONE
 
     def follow_moves(self) -> None:
         """Expect all tensors where they are in memory now: a call may have changed their memory format."""
