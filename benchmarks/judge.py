@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def quick(judge: str, name: str, mode: str) -> dict[str, Any]:
     return record
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", choices=("zoo", "graphnet"))
     parser.add_argument("--quick", action="store_true")
@@ -57,10 +59,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print all records that are there")
     parser.add_argument("--write", action="store_true", help="write the page of all records that are there")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     wanted = [part.strip().lower() for part in chosen.only.split(";") if part.strip()]
     found = [name for name in names(chosen.judge) if not wanted or any(part in name.lower() for part in wanted)]
-    modes = chosen.modes or ("inference,training" if chosen.judge == "zoo" else "inference")
+    known = ("inference", "training") if chosen.judge == "zoo" else ("inference",)
+    modes = [mode.strip() for mode in chosen.modes.split(",")] if chosen.modes else known
+    if not set(modes) <= set(known):
+        parser.error(f"--modes {chosen.modes}: {chosen.judge} has {', '.join(known)}")
+    if chosen.most < 1:
+        parser.error(f"--most {chosen.most}: at least 1")
+    if chosen.seconds is not None and not 0 < chosen.seconds < math.inf:
+        parser.error(f"--seconds {chosen.seconds}: a number above 0")
+    if wanted and not found:
+        parser.error(f"--only {chosen.only!r}: no name contains it")
     setting = FAST if chosen.fast else Setting()
     if chosen.seconds is not None:
         setting = replace(setting, settle_s=chosen.seconds)
@@ -76,7 +87,7 @@ def main() -> None:
             if size_bytes(GRAPHS / "graphs" / name) > MOST_BYTES:
                 continue
         done += 1
-        for mode in modes.split(","):
+        for mode in modes:
             path = folder / f"{name.replace('/', '--')}-{mode}.json"
             if chosen.reuse and path.exists():
                 continue

@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     for name in (
+        "judge",
         "judge_scores",
         "judged",
         "graphnet_graphs",
@@ -85,3 +86,15 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     assert "make bench-zoo FAST=1" in text
     with pytest.raises(ValueError, match="different settings"):
         page("zoo", [record("a", 10.0, learning=True), record("b", 60.0, learning=False)])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--modes nonsense", "--modes inference,", "--most -1", "--seconds -1", "--seconds nan", "--only zzz"],
+)
+def test_a_choice_that_makes_no_sense_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from judge import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["zoo", "--quick", *wrong.split()])
+    assert wrong.split()[0] in capsys.readouterr().err.splitlines()[-1]

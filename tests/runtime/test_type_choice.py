@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import closing
 from typing import Any
 
@@ -14,6 +15,7 @@ import threadcast
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime import call_in_types
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
+from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.type_choice import CHECKS, RECHECK, TypeChoice, Way, largest_difference
 
 CALLS = 80
@@ -147,6 +149,7 @@ def in_bfloat16(call: Any) -> TypeChoice:
     choice: TypeChoice = call._choice
     choice.report.runs, choice.report.reason, choice.checks = "bfloat16", "", 0
     choice._float32_settled = True
+    assert call._watches()
     return choice
 
 
@@ -185,6 +188,142 @@ def test_calls_in_bfloat16_follow_the_weights() -> None:
             if number == CALLS // 2 - 1:
                 assert not torch.equal(found, wanted)  # it ran in bfloat16
                 assert choice.report.runs == "bfloat16"
+
+
+class Cancelling(nn.Module):
+    """Adds 32 numbers to their equals. What subtracts those later loses nearly all digits in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 1, bias=False)
+        with torch.no_grad():
+            self.first.weight[32:], self.first.bias[32:] = self.first.weight[:32], self.first.bias[:32]
+            self.last.weight[:, 32:] = self.last.weight[:, :32]
+        self.signs: Tensor
+        self.register_buffer("signs", torch.ones(64))
+        self.scales, self.factor = torch.ones(64), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x) * self.signs * self.scales
+        hidden = torch.cat([hidden[:, :32], hidden[:, 32:] * self.factor], 1)
+        result: Tensor = self.last(hidden)
+        return result
+
+
+def call_until_captured(call: Any, x: Tensor) -> None:
+    for _ in range(CALLS):
+        call(x)
+        if isinstance(call._optimized._last, Tuning):
+            return
+    pytest.fail("float32 was not captured")
+
+
+def subtracting() -> Tensor:
+    return torch.cat([torch.ones(32), torch.full((32,), -1.001)])
+
+
+def replace_layer(model: Any) -> None:
+    layer = nn.Linear(64, 1, bias=False).eval()
+    layer.weight = nn.Parameter(model.last.weight.detach() * subtracting())
+    model.last = layer
+
+
+def replace_parameter(model: Any) -> None:
+    model.last.weight = nn.Parameter(model.last.weight.detach() * subtracting())
+
+
+def replace_data(model: Any) -> None:
+    model.last.weight.data = model.last.weight.detach() * subtracting()
+
+
+def replace_buffer(model: Any) -> None:
+    model.signs = subtracting()
+
+
+def replace_attribute(model: Any) -> None:
+    model.scales = subtracting()
+
+
+def write_to_weight(model: Any) -> None:
+    with torch.no_grad():
+        model.last.weight.mul_(subtracting())
+
+
+def write_to_attribute(model: Any) -> None:
+    model.scales.copy_(subtracting())
+
+
+def set_number(model: Any) -> None:
+    model.factor = -1.001
+
+
+CHANGES = [
+    replace_layer, replace_parameter, replace_data, replace_buffer, replace_attribute, write_to_weight,
+    write_to_attribute, set_number,
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("fast_cpu")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("is_module", [True, False])
+def test_no_result_differs_too_much_after_a_change_of_what_is_read(
+    change: Any, is_module: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    model, x = Cancelling().eval(), torch.randn(32, 64)
+    function: Any = model if is_module else lambda x: model(x)
+    with (
+        warnings.catch_warnings(),
+        closing(threadcast.optimize(function, backends=False, dtypes=("float32", "bfloat16"))) as call,
+    ):
+        warnings.filterwarnings("ignore", "threadcast leaves bfloat16")
+        call_until_captured(call, x)
+        in_bfloat16(call)
+        with torch.no_grad():
+            assert not torch.equal(call(x), model(x))  # it ran in bfloat16
+            change(model)
+            for _ in range(12):
+                assert largest_difference(model(x), call(x))[0] <= 0.05
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_weights_that_change_before_each_call_leave_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    model, x = Cancelling().eval(), torch.randn(32, 64)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call_until_captured(call, x)
+        choice = in_bfloat16(call)
+
+        def written_calls() -> None:
+            for _ in range(2 * call_in_types.MOST_CHANGES):
+                with torch.no_grad():
+                    model.last.weight.mul_(1.001)
+                call(x)
+
+        with pytest.warns(UserWarning, match="leaves bfloat16: weights or attributes changed"):
+            written_calls()
+        assert choice.report.runs == "float32"
+        assert "checked in both types" in str(choice.report)
+        assert call._half is None  # type: ignore[attr-defined]
+        call(x[:7])
+        assert {report.runs for report in call.types} == {"float32"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_weights_of_inference_mode_stay_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    with torch.inference_mode():
+        model = nn.Linear(64, 64).eval()
+    x = torch.randn(4, 64)
+    with closing(threadcast.optimize(model, x, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        choice = call._choice  # type: ignore[attr-defined]
+        for _ in range(CALLS):
+            choice._float32_settled = True
+            call(x)
+        assert choice.report.runs == "float32"
+        assert "inference_mode" in choice.report.reason
+        assert call._half is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("fast_cpu")
@@ -228,18 +367,20 @@ def test_what_writes_to_the_model_or_is_random_runs_in_float32() -> None:
 
 
 def test_other_types_are_refused() -> None:
-    for dtypes in (("bfloat16",), ("float32", "float16"), "float32", ()):
+    refused: Any
+    for refused in (("bfloat16",), ("float32", "float16"), "float32", (), 5, None, [["float32"]], (torch.float32,)):
         with pytest.raises(InvalidInput, match="dtypes="):
-            threadcast.optimize(network(), dtypes=dtypes)
-    with pytest.raises(InvalidInput, match="tolerance="):
-        threadcast.optimize(network(), tolerance=0.0)
+            threadcast.optimize(network(), dtypes=refused)
+    for refused in (0.0, -1, math.nan, "x", None, True):
+        with pytest.raises(InvalidInput, match="tolerance="):
+            threadcast.optimize(network(), tolerance=refused)
 
 
 def test_a_cpu_that_is_slower_in_bfloat16_tries_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_in_types, "bfloat16_speed", lambda: Bfloat16Speed(0.3, 0.5))
     x = torch.randn(4, 3, 8, 8)
-    with closing(threadcast.optimize(network(), backends=False, dtypes=("float32", "bfloat16"))) as call:
-        call(x)
+    with closing(threadcast.optimize(network(), x, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        assert call._half is None  # type: ignore[attr-defined]
         (report,) = call.types  # type: ignore[attr-defined]
         assert report.runs == "float32"
         assert "slower on this CPU" in str(report)

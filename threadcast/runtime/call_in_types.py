@@ -18,23 +18,28 @@ from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
-from threadcast.runtime.fallback import Fallback
+from threadcast.runtime.fallback import Fallback, FirstCall
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.type_choice import TypeChoice, TypeReport, Way, largest_difference
+from threadcast.runtime.watching.held_state import Change, HeldState
 
 MOST_KINDS = 1_000
 """Most kinds of calls that are remembered; of more, those that came first are forgotten."""
+SOON, MOST_CHANGES = 10, 8
+"""bfloat16 is left after more changes in a row than this, each at most so many calls after the last. A convention: each
+change costs a call in both types, which gains in between seldom make up for."""
 
 
 class CallInTypes(OptimizedCall):
     """An `OptimizedCall` that also tries bfloat16: autocast around the function, with results in the types of float32.
 
     `types` says which type runs and the largest difference seen. Only calls that write to nothing and draw no random
-    numbers are tried, of modules in eval mode. Results in bfloat16 are compared with float32's at first, after each
-    write to the weights, and once in `type_choice.RECHECK` calls; may one differ by more than the tolerance, float32
-    runs from then on, with a warning where bfloat16 ran before.
+    numbers are tried, of modules in eval mode. Results in bfloat16 are compared with float32's at first, in the call
+    after each change of anything that the function reads, and once in `type_choice.RECHECK` calls. Where one differs by
+    more than the tolerance, and where something changes too often, float32 runs from then on, with a warning where
+    bfloat16 ran before.
     """
 
     def __init__(
@@ -45,29 +50,34 @@ class CallInTypes(OptimizedCall):
         self._function, self._machine, self._most, self._tolerance = function, machine, most, tolerance
         self._module: InBfloat16 | None = None
         self._half: OptimizedCall | None = None
+        self._state: HeldState | None = None
+        """What the function reads besides its arguments, since there is a call in bfloat16."""
+        self._never = ""
+        """Why no kind of calls runs in bfloat16 from here on; empty where some may."""
+        self._changes_in_a_row = self._unchanged_calls = 0
         self._choices: dict[CallKind, TypeChoice] = {}
         self._choice: TypeChoice | None = None
         """That of the last call."""
         self._share = Settings.read()["engine.tuning_share"]
+        self._closed = False
+        """Whether all is to be measured anew."""
+        self._hurries: ExitStack | None = None
         self._type_lock = RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._type_lock:
-            choice = self._choice = self._choice_of(args, kwargs)
-            if self._module is not None and choice.report.runs != "float32":
-                self._follow(self._module)
-            way = choice.next(self._share)
-            if way is Way.BOTH:
-                return self._both(choice, args, kwargs)
-            if way is Way.BFLOAT16:
-                return self._in_bfloat16(choice, args, kwargs)
-            began_s = time.perf_counter()
-            result = super().__call__(*args, **kwargs)
-            seconds = time.perf_counter() - began_s
-            if choice.report.runs is None:
-                settled = self._settled(choice)
-                choice.ran_float32(started_s=began_s, seconds=seconds, settled=settled)
-            return result
+            if self._closed:
+                self._choices.clear()
+                self._closed = False
+            choice = self._choice_of(args, kwargs)
+            if self._state is not None and self._follow(self._state, counts=choice.report.runs != "float32"):
+                choice = self._choice_of(args, kwargs)
+            self._choice = choice
+            try:
+                return self._run(choice, args, kwargs)
+            finally:
+                if self._state is not None:
+                    self._state.follow_moves()
 
     @property
     def types(self) -> list[TypeReport]:
@@ -84,8 +94,10 @@ class CallInTypes(OptimizedCall):
         return super().resize(cores)
 
     def close(self) -> None:
-        self._drop_half()
-        super().close()
+        with self._type_lock:
+            self._drop_half()
+            self._closed = True
+            super().close()
 
     @property
     def _is_learning(self) -> bool:
@@ -95,12 +107,30 @@ class CallInTypes(OptimizedCall):
     def _hurry(self) -> Iterator[None]:
         with ExitStack() as end:
             end.enter_context(super()._hurry())
-            end.enter_context(self._in_half()._hurry())
-            share, self._share = self._share, 1.0
+            if self._half is not None:
+                end.enter_context(self._half._hurry())
+            share, self._share, self._hurries = self._share, 1.0, end
             try:
                 yield
             finally:
-                self._share = share
+                self._share, self._hurries = share, None
+
+    def _run(self, choice: TypeChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        way = choice.next(self._share)
+        if way is Way.BFLOAT16 and self._state is None:
+            choice.written()
+            way = Way.BOTH
+        if way is Way.BOTH:
+            return self._both(choice, args, kwargs)
+        if way is Way.BFLOAT16:
+            return self._in_bfloat16(choice, args, kwargs)
+        began_s = time.perf_counter()
+        result = super().__call__(*args, **kwargs)
+        seconds = time.perf_counter() - began_s
+        if choice.report.runs is None:
+            settled = self._settled(choice)
+            choice.ran_float32(started_s=began_s, seconds=seconds, settled=settled)
+        return result
 
     def _choice_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeChoice:
         leaves, structure = flattened((args, kwargs))
@@ -112,6 +142,8 @@ class CallInTypes(OptimizedCall):
                 del self._choices[next(iter(self._choices))]
             if kind.autocast is not None:
                 choice.keep_float32("the caller's own autocast is on")
+            elif self._never:
+                choice.keep_float32(self._never)
             elif not bfloat16_speed().may_pay:
                 choice.keep_float32("bfloat16 is slower on this CPU (threadcast doctor)")
         if isinstance(self._function, nn.Module) and choice.report.runs != "float32" and _trains(self._function):
@@ -138,11 +170,15 @@ class CallInTypes(OptimizedCall):
     def _both(self, choice: TypeChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = choice.report.runs
         result = super().__call__(*args, **kwargs)
-        if not self._may_run_twice(choice, self._optimized._last):
+        last = self._optimized._last
+        if isinstance(last, FirstCall) or not self._may_run_twice(choice, last):
+            return result
+        if self._state is None and not self._watches():
             return result
         try:
+            half = self._in_half()
             began_s = time.perf_counter()
-            rough = self._cast_back(self._in_half()(*args, **kwargs))
+            rough = self._cast_back(half(*args, **kwargs))
             seconds = time.perf_counter() - began_s
         except Exception as error:  # noqa: BLE001 - float32 has given its result; only bfloat16 cannot run the call
             choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
@@ -177,20 +213,60 @@ class CallInTypes(OptimizedCall):
             if isinstance(self._function, nn.Module):
                 function = self._module = InBfloat16(self._function)
             self._half = OptimizedCall(function, self._machine, backends=False, most=self._most)
+            if self._hurries is not None:
+                self._hurries.enter_context(self._half._hurry())
         return self._half
 
-    def _follow(self, module: InBfloat16) -> None:
-        """Bring casts up to date with the module; where its tensors were exchanged, begin anew."""
-        if not module.is_current:
+    def _watches(self) -> bool:
+        """Watch from here on what the function reads; where changes cannot be found, keep float32 and return False."""
+        state = HeldState(self._function)
+        if state.unwatchable:
+            self._leave(f"not tried in bfloat16: {state.unwatchable}")
+            return False
+        self._state = state
+        return True
+
+    def _follow(self, state: HeldState, *, counts: bool) -> bool:
+        """Compare the next call of each kind in both types if anything has changed; begin anew if it was replaced.
+
+        Returns whether it begins anew, with other choices. `counts`: whether a change counts towards `MOST_CHANGES`.
+        """
+        change = state.changed()
+        if change is Change.NONE:
+            self._unchanged_calls += 1
+            return False
+        if counts:
+            in_a_row = self._unchanged_calls < SOON
+            self._changes_in_a_row = self._changes_in_a_row + 1 if in_a_row else 1
+            self._unchanged_calls = 0
+        if self._changes_in_a_row > MOST_CHANGES:
+            self._leave(
+                f"weights or attributes changed {self._changes_in_a_row} times within few calls each, and every change "
+                "is checked in both types"
+            )
+        elif change is Change.OBJECTS:
             self._drop_half()
             self._choices.clear()
-            self._choice = TypeChoice(TypeReport(tolerance=self._tolerance))
-        elif module.renew():
+            return True
+        else:
+            if self._module is not None:
+                self._module.cast_again()
             for choice in self._choices.values():
                 choice.written()
+        return False
+
+    def _leave(self, reason: str) -> None:
+        """Run all calls in float32 from here on."""
+        self._never = reason
+        left = [choice for choice in self._choices.values() if choice.report.runs != "float32"]
+        if any(choice.report.runs == "bfloat16" for choice in left):
+            warnings.warn(f"threadcast leaves bfloat16: {reason}", stacklevel=4)
+        for choice in left:
+            choice.keep_float32(reason)
+        self._drop_half()
 
     def _drop_half(self) -> None:
-        half, self._half, self._module = self._half, None, None
+        half, self._half, self._module, self._state = self._half, None, None, None
         if half is not None:
             half.close()
 

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from threadcast.runtime.backends.weight_versions import WeightVersions
-
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """Layers that use their weights only in operators whose arguments autocast casts to bfloat16; not their subclasses."""
 
@@ -41,22 +39,12 @@ class InBfloat16(nn.Module):
         self.cast_s = time.perf_counter() - began_s
         """Seconds of casting the weights, which each eager call does."""
         self.casts = nn.ParameterList(casts)
-        self._versions = self._now()
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the module still holds the tensors of which there are casts."""
-        return all(held.get(name) is weight for held, name, weight in self._places)
-
-    def renew(self) -> bool:
-        """Cast the weights again if any was written to; return whether one was."""
-        if self._versions.unchanged():
-            return False
+    def cast_again(self) -> None:
+        """Cast all weights again, as they are now."""
         with torch.inference_mode(False), torch.no_grad():
             for cast, (_, _, weight) in zip(self.casts, self._places, strict=True):
                 cast.copy_(weight)
-        self._versions = self._now()
-        return True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         casts = list(self.casts)
@@ -77,6 +65,3 @@ class InBfloat16(nn.Module):
         finally:
             for (held, name, _), weight in zip(self._places, before, strict=True):
                 held[name] = weight
-
-    def _now(self) -> WeightVersions:
-        return WeightVersions([*self.module.parameters(), *self.module.buffers()])

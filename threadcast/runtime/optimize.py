@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -50,10 +51,10 @@ def optimize(
     share of the largest number of a tensor. `types` of what is returned says which type runs, and the largest
     difference seen. InvalidInput for other types, and for a tolerance that is not above 0.
     """
-    if not set(dtypes) <= {"float32", "bfloat16"} or "float32" not in dtypes or isinstance(dtypes, str):
+    if not _are_types(dtypes):
         raise InvalidInput(f'dtypes={dtypes!r} must be ("float32",) or ("float32", "bfloat16")')
-    if not tolerance > 0:
-        raise InvalidInput(f"tolerance={tolerance!r} must be above 0")
+    if not _is_above_0(tolerance):
+        raise InvalidInput(f"tolerance={tolerance!r} must be a number above 0")
     machine = _machine(cores)
     most = None if cores is None else len(machine)
     if "bfloat16" in dtypes:
@@ -63,6 +64,16 @@ def optimize(
     if example:
         call.learn(*example, at_most_s=EXAMPLE_S)
     return call
+
+
+def _are_types(dtypes: object) -> bool:
+    if isinstance(dtypes, str) or not isinstance(dtypes, Collection):
+        return False
+    return all(name in ("float32", "bfloat16") for name in dtypes) and "float32" in dtypes
+
+
+def _is_above_0(number: object) -> bool:
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and bool(number > 0)
 
 
 def optimize_training(

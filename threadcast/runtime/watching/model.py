@@ -89,6 +89,22 @@ class Watch:
         """The number of all writes to the tensors so far, without those by way of `.data`."""
         return sum(0 if tensor.is_inference() else tensor._version for tensor in self._tensors)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that the model and the functions read, each once."""
+        found = [*self._values, *self._reads.state.tensors]
+        return list({id(value): value for value in found if isinstance(value, Tensor)}.values())
+
+    def follow_moves(self) -> None:
+        """Expect the tensors at their present places in memory, in their present order, from here on."""
+        if self._untouched is not None and self._untouched.holds():
+            return
+        places, sides = list(map(Tensor.data_ptr, self._tensors)), [(t.shape, t.stride()) for t in self._tensors]
+        if (places, sides) != (self._places, self._sides):
+            self._places, self._sides = places, sides
+            self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
+            self._untouched = self._last = None
+
     def observe(self) -> Observation:
         """Return the current state. Call it exactly once before each call, because changes are counted by calls."""
         read = self._reads.changed()
