@@ -107,7 +107,7 @@ class Store:
         def work(connection: Connection) -> Receipt | None:
             if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
                 return former
-            insert_measurements(connection, added, rows)
+            insert_measurements(connection, added, rows, now_s=now_s)
             return None
 
         return self._database.write(work)
