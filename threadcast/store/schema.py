@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -95,6 +95,16 @@ plans = Table(
     Column("document", Text, nullable=False),
     Column("created_s", Float, nullable=False),  # seconds since 1970
     Index("ix_plans_created", "created_s"),
+)
+
+# What decisions are made from: graph, curves, machine and policy, for every process of a service.
+contexts = Table(
+    "contexts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    Column("used_s", Double, nullable=False),  # seconds since 1970
+    Index("ix_contexts_used", "used_s"),
 )
 
 graphs = Table(
