@@ -117,6 +117,16 @@ plans = Table(
     Index("ix_plans_created", "created_s"),
 )
 
+# What decisions are made from: graph, curves, machine and policy, for every process of a service.
+contexts = Table(
+    "contexts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    Column("used_s", Double, nullable=False),  # seconds since 1970
+    Index("ix_contexts_used", "used_s"),
+)
+
 graphs = Table(
     "graphs",
     metadata,
