@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql
 
 from threadcast.store.rows import Row
 
-_POSTGRESQL = postgresql.dialect()
+_POSTGRESQL = postgresql.dialect()  # type: ignore[no-untyped-call]
 _KEYS_AT_ONCE = 3_000
 """Most keys in one list: SQLite allows 32,766 values, and a key may have four."""
 _ROWS_AT_ONCE = 10_000
@@ -50,7 +50,9 @@ def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
     same = " AND ".join(f"{table.name}.{name} = new.{name}" for name in keys)
     for some in _parts(rows, _ROWS_AT_ONCE):
         source = f"{_arrays(table, names)} AS new ({', '.join(names)})"
-        connection.exec_driver_sql(f"UPDATE {table.name} SET {changes} FROM {source} WHERE {same}", _columns(some, names))
+        connection.exec_driver_sql(
+            f"UPDATE {table.name} SET {changes} FROM {source} WHERE {same}", _columns(some, names)
+        )
 
 
 def rows_with_keys(connection: Connection, table: Table, keys: Collection[tuple[Any, ...]]) -> Iterator[Any]:

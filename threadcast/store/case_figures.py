@@ -1,4 +1,4 @@
-"""Figures of an op in one case, to which measurements are added one by one; and of an op, from the medians of its cases.
+"""Figures of an op in a case, to which measurements are added one by one; and of an op, from the medians of its cases.
 
 Adding takes equally long however much was measured before: a case has its newest `MOST_NEWEST` samples, each with its
 time, and counts of all. The median is that of the newest samples, which is that of all where there are no more.
@@ -17,8 +17,8 @@ from typing import Any
 from threadcast.core import Affinity
 
 MOST_NEWEST = 64
-"""Samples of a case whose median is its figure: more than most campaigns take (19 on average in `data/recorded`), and 1 KB
-a case. The median of 64 has a standard error of a sixth of the samples' standard deviation."""
+"""Samples of a case whose median is its figure: more than most campaigns take (19 on average in `data/recorded`), and
+1 KB a case. The median of 64 has a standard error of a sixth of the samples' standard deviation."""
 
 CaseKey = tuple[int, str]
 """Threads and affinity, as the tables have them."""
@@ -63,7 +63,8 @@ class CaseFigures:
     @property
     def median_s(self) -> float:
         """Median seconds of the newest samples."""
-        return statistics.median(struct.unpack(f"<{len(self.newest) // 8}d", self.newest)[1::2])
+        seconds: tuple[float, ...] = struct.unpack(f"<{len(self.newest) // 8}d", self.newest)[1::2]
+        return statistics.median(seconds)
 
     def row(self) -> dict[str, Any]:
         """The columns of these figures."""

@@ -85,7 +85,9 @@ def _add_to_cases(
         seconds = seconds_of(row["samples"], row["sample_count"])
         figures.add(seconds, time_s=time_s, unlikeness=unlikeness(row["conditions"]))
     names = [column.name for column in schema.cases.primary_key]
-    written = [(key in known, {**dict(zip(names, key, strict=True)), **figures.row()}) for key, figures in found.items()]
+    written = [
+        (key in known, {**dict(zip(names, key, strict=True)), **figures.row()}) for key, figures in found.items()
+    ]
     insert_rows(connection, schema.cases, [row for is_known, row in written if not is_known])
     update_rows(connection, schema.cases, [row for is_known, row in written if is_known])
     return found

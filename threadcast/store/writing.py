@@ -14,7 +14,6 @@ from threadcast.store.queries import ensure, ids
 from threadcast.store.rows import Row, machine_row, op_row
 from threadcast.store.summaries import add_to_summaries
 
-
 _AT_ONCE = 10_000
 """Measurements whose summaries are updated at a time, so that a large file does not take much memory."""
 
@@ -24,7 +23,7 @@ def insert_measurements(
 ) -> None:
     """Insert measurements, whose `rows` are those of `measurement_row`, and update the summaries of their ops.
 
-    `now_s` is the present time in seconds since 1970; it is the time of measurements that do not say when they were made.
+    `now_s` is the present time in seconds since 1970: the time of measurements that do not say when they were made.
     """
     if not added:
         return
