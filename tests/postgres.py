@@ -45,6 +45,7 @@ class Server:
     place: str
     directory: Path
     identity: dict[str, Any]
+    durable: bool
 
     @property
     def url(self) -> str:
@@ -52,7 +53,8 @@ class Server:
 
     def start(self) -> None:
         """Start it; it takes connections when this returns."""
-        options = f"-c listen_addresses='' -c unix_socket_directories={self.place} -c fsync=off"
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.place}"
+        options += "" if self.durable else " -c fsync=off"
         self._control("-w", "-l", f"{self.place}/log", "-o", options, "start")
 
     def end(self) -> None:
@@ -65,8 +67,11 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
-    """A server that runs. Skips, with the reason, where there is none to run."""
+def server(*, durable: bool = False) -> Iterator[Server]:
+    """A server that runs. Skips, with the reason, where there is none to run.
+
+    Only if it is `durable` does what it stores survive the end of the machine.
+    """
     directory, why = binaries()
     if directory is None:
         pytest.skip(why)
@@ -77,7 +82,7 @@ def server() -> Iterator[Server]:
         os.chown(place, owner.pw_uid, owner.pw_gid)
         make = [directory / "initdb", "-D", f"{place}/data", "-A", "trust", "-U", USER, "-E", "UTF8", "-N"]
         subprocess.run(make, cwd=place, check=True, capture_output=True, text=True, **identity)
-        made = Server(place, directory, identity)
+        made = Server(place, directory, identity, durable)
         made.start()
         try:
             yield made
