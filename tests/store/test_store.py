@@ -4,10 +4,12 @@ import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from tests.store.strategies import measurements
 from threadcast.core import Case, Edge, Machine, Measurement, Op, OpGraph, Sample
@@ -108,6 +110,38 @@ def test_pages_go_on_where_the_one_before_ended_also_when_more_is_stored_meanwhi
         assert after is not None
         store.add([measure(9)])
         assert store.page(MeasurementFilter(), after=after, limit=18) == (20, [*mixed[18:], measure(9)], None)
+
+
+@pytest.mark.parametrize("few", [0, 20_000])
+def test_pages_and_curves_read_no_more_than_an_index_gives_them(
+    store_path: Path, measure: Measure, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr("threadcast.store.paging.FEW", few)
+    plans: list[str] = []
+
+    def explain(connection: Any, _cursor: object, statement: str, parameters: Any, *_rest: object) -> None:
+        if "FROM measurements" in statement:
+            raw = connection.connection.driver_connection
+            plans.append("; ".join(row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)))
+
+    with Store.open(store_path) as store:
+        store.add([measure(1 + i % 5) for i in range(40)])
+        event.listen(store._database._engine, "before_cursor_execute", explain)
+        machine, op = measure().machine.fingerprint, measure().op.key
+        for which, index in (
+            (MeasurementFilter(), "PRIMARY KEY"),
+            (MeasurementFilter(machine), "ix_measurements_machine"),
+            (MeasurementFilter(machine, op), "ix_measurements_op"),
+            (MeasurementFilter(op=op), "ix_measurements_op" if few else "PRIMARY KEY"),
+            (MeasurementFilter(kind="mm"), "ix_measurements_op" if few else "PRIMARY KEY"),
+        ):
+            store.page(which, after=3, limit=5)
+            assert index in plans[-1], which
+        store.measurements(machine=machine, keys=[op])
+        store.last_measurement()
+        store.browse.newest(measure().machine, limit=3)
+        assert len(plans) == 7
+        assert not [plan for plan in plans if "SCAN measurements" in plan]
 
 
 def test_more_keys_than_one_statement_takes_are_looked_up(store_url: Path | str, measure: Measure) -> None:

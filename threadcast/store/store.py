@@ -124,7 +124,9 @@ class Store:
 
     def ops_measured_since(self, number: int) -> set[str]:
         """Keys of the ops with measurements that were stored since `last_measurement` returned `number`."""
-        newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
+        newer = select(schema.summaries.c.op_id)  # every op that was ever measured, without reading all measurements
+        if number > 0:
+            newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
         with self._database.read() as connection:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
@@ -187,7 +189,9 @@ class Store:
         """
         with self._database.read() as connection:
             total = count_of(connection, which)
-            rows, following = page_of(connection, which, total, after=after, limit=limit) if total else ([], None)
+            if total == 0:
+                return 0, [], None
+            rows, following = page_of(connection, which, total, after=after, limit=limit)
             return total, self._measured(connection, rows), following
 
     def _measured(self, connection: Connection, rows: Sequence[Any]) -> list[Measurement]:
