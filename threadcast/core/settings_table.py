@@ -22,6 +22,12 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "store", str, lambda env: f"sqlite:///{user_data_dir(env) / 'threadcast.db'}",
             "Where measurements live, as an SQLAlchemy URL.", default_text="threadcast.db in the user's data directory",
         ),
+        Setting("store.keep_samples", int, None, "Samples of an op in a case on a machine that `threadcast db prune` "
+                "keeps: half of them the newest, the others quantiles of all older ones.", "samples", minimum=8,
+                default_text="all"),
+        Setting("store.keep_days", float, None, "Age from which on `threadcast db prune` deletes measurements, except "
+                "the newest of an op in a case on a machine.", "days", minimum=0.001, maximum=36_500,
+                default_text="none: for ever"),
         Setting(
             "models", Path, lambda env: user_data_dir(env) / "models",
             "Directory of the registered models.", default_text="models in the user's data directory",
@@ -98,13 +104,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.max_plan_points", int, 5_000_000, "Ops times cases of one plan.", "points", minimum=1),
         Setting("service.max_rows", int, 200_000, "Samples in one request that stores them.", "samples", minimum=1),
         Setting("service.max_page", int, 1_000, "Measurements in one page.", "measurements", minimum=1),
-        Setting("service.max_contexts", int, 16, "Graphs in the cache for decisions, in each process.", "graphs",
+        Setting("service.max_contexts", int, 16, "Graphs in memory for decisions, in each process.", "graphs",
                 minimum=1),
         Setting("service.max_in_flight", int, 15,
                 "Concurrent requests under /v1, in each process; more get 429.", "requests", minimum=1),
         Setting("service.max_kept_curves", int, 20_000, "Answered curves in the cache, in each process.",
                 "curves", minimum=1),
         Setting("service.max_kept_plans", int, 200, "Stored plans that can be asked for again.", "plans", minimum=1),
+        Setting("service.max_kept_contexts", int, 200, "Stored contexts of decisions.", "contexts", minimum=1),
         Setting("service.max_planners", int, 1, "Planning processes of each worker process.", "processes", minimum=1,
                 maximum=64),
         Setting("service.deadline_s", float, 30.0, "Longest time that a request may take; then it is stopped.",
@@ -162,6 +169,8 @@ Dots in a name are tables in the file: `service.port` is
 [service]
 port = 8321
 ```
+
+In a file that sets `store`, settings below it are quoted: `"store.keep_days" = 90`.
 
 An unknown name or a value that is not allowed is an error.
 

@@ -31,8 +31,8 @@ from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.context import EXTENSION, Context
 from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.dashboard.forms import accept_form
+from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.model_shelf import ModelShelf
-from threadcast.service.policy_cache import PolicyCache
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
@@ -53,6 +53,11 @@ class Service(APIFlask):
         return func
 
 
+LEAST_WAIT_S = 1.0
+"""Shortest wait for others' transactions, in seconds, however short the deadline is: storing to a slow disk takes some
+tenths."""
+
+
 def create_app(settings: ServiceSettings) -> Service:
     """Return the application for the store and the models that `settings` name.
 
@@ -70,7 +75,7 @@ def create_app(settings: ServiceSettings) -> Service:
     )  # fmt: skip
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-    store = Store.open(settings.store)
+    store = Store.open(settings.store, wait_s=max(LEAST_WAIT_S, settings.deadline_s))
     stored = StoredDocuments(store)
     app.extensions[EXTENSION] = Context(
         settings, store,
@@ -78,7 +83,9 @@ def create_app(settings: ServiceSettings) -> Service:
             settings.models, default=settings.model, moved=measured.moved,
             failed=lambda alias: measured.load_failures.labels(alias).inc(),
         ),
-        measured, PolicyCache(settings.max_contexts), ReadinessProbe(), stored,
+        measured,
+        DecisionContexts(store, most_here=settings.max_contexts, most_kept=settings.max_kept_contexts),
+        ReadinessProbe(), stored,
         CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
         AdaptedModels(store, stored.last_measurement),
     )  # fmt: skip
