@@ -100,5 +100,5 @@ def create_app(settings: ServiceSettings) -> Service:
     app.after_request(pages.secure)
     for module in _BLUEPRINTS:
         app.register_blueprint(module.blueprint)
-    app.spec_processor(api_description.complete)
+    app.spec_processor(lambda spec: api_description.complete(spec, app))
     return app

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from threadcast.prediction.lru_cache import LruCache
+from threadcast.service.answers import JSON
 from threadcast.store import Store
 
 
@@ -21,6 +22,8 @@ class CurveId(NamedTuple):
     """Key."""
     measured: int = 0
     """What the model was adapted to (`AdaptedModels`)."""
+    form: str = JSON
+    """Media type."""
 
 
 class CurveResponse(NamedTuple):
