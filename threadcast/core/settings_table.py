@@ -111,6 +111,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 "seconds", minimum=0.001),
         Setting("service.receive_s", float, 10.0, "Longest time that a request may take to arrive.", "seconds",
                 minimum=0.1),
+        Setting("service.grace_s", float, None, "Longest time that requests under way get when the service stops; at "
+                "least service.deadline_s.", "seconds", minimum=0.001, default_text="service.deadline_s and 5 more"),
+        Setting("service.trusted_proxies", str, "none", "Addresses or networks, separated by commas, of the proxies "
+                "whose X-Forwarded-* headers are believed.", default_text="none"),
+        Setting("service.tls_cert", Path, None, "File of the certificate chain (PEM) with which the service speaks "
+                "TLS.", default_text="none: it speaks plain HTTP"),
+        Setting("service.tls_key", Path, None, "File of the certificate's key (PEM).",
+                default_text="none: the key is in service.tls_cert"),
         Setting("service.idempotency_s", float, 86_400.0, "How long an Idempotency-Key is remembered.", "seconds",
                 minimum=1),
         Setting("service.keys", Path, None, "File of the API keys (`threadcast keys`).",

@@ -37,6 +37,7 @@ from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
+from threadcast.service.trusted_proxies import TrustedProxies, networks_of
 from threadcast.store import Store
 
 _BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, dashboard, pages)
@@ -94,4 +95,5 @@ def create_app(settings: ServiceSettings) -> Service:
     for module in _BLUEPRINTS:
         app.register_blueprint(module.blueprint)
     app.spec_processor(api_description.complete)
+    app.wsgi_app = TrustedProxies(app.wsgi_app, networks_of(settings.trusted_proxies))  # type: ignore[method-assign]
     return app
