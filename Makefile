@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-servers bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -146,6 +146,10 @@ else
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py
 	$(BIN)/python benchmarks/dashboard.py $(if $(OPS),--ops $(OPS) --store build/dashboard-$(OPS).db,--store build/dashboard.db)
 endif
+
+# HTTP servers by attacks and loads: docs/server-tables.md. Needs wrk and nginx; about five minutes.
+bench-servers: $(READY)
+	$(BIN)/python benchmarks/servers.py $(if $(ROUNDS)$(SECONDS)$(ODD),--rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),3) --odd $(or $(ODD),2000),--write)
 
 # How optimised steps begin: cumulative time against eager from the first call on, of ten networks: docs/warmup-tables.md
 # and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle, ONLY=networks, small (functions
