@@ -100,8 +100,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.max_page", int, 1_000, "Measurements in one page.", "measurements", minimum=1),
         Setting("service.max_contexts", int, 16, "Graphs in memory for decisions, in each process.", "graphs",
                 minimum=1),
-        Setting("service.max_in_flight", int, 15,
-                "Concurrent requests under /v1, in each process; more get 429.", "requests", minimum=1),
+        Setting("service.max_in_flight", int, 15, "Concurrent requests, in each process; more get 429. Always fewer "
+                "than threads.", "requests", minimum=1),
+        Setting("service.max_in_flight_per_key", int, 12, "Concurrent requests of one API key, in each process; more "
+                "get 429. Always two fewer than threads.", "requests", minimum=1),
         Setting("service.max_kept_curves", int, 20_000, "Answered curves in the cache, in each process.",
                 "curves", minimum=1),
         Setting("service.max_kept_plans", int, 200, "Stored plans that can be asked for again.", "plans", minimum=1),

@@ -17,6 +17,7 @@ from threadcast.service import (
     dashboard,
     decisions,
     host_header,
+    in_flight,
     measurements,
     metrics,
     models,
@@ -87,11 +88,12 @@ def create_app(settings: ServiceSettings) -> Service:
     )  # fmt: skip
     request_marks.install(app)  # the part that is installed first handles an answer last
     conditional.install(app)
-    metrics.install(app, measured, max_in_flight=settings.max_in_flight)
+    metrics.install(app, measured)
     host_header.install(app)
     app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
     auth.install(app, settings)
+    in_flight.install(app, in_flight.Places(settings.max_in_flight, settings.max_in_flight_per_key))
     app.before_request(require_json)
     app.after_request(pages.secure)
     for module in _BLUEPRINTS:

@@ -1,8 +1,7 @@
-"""Prometheus metrics of requests, predictions and models, and the limit on concurrent requests."""
+"""Prometheus metrics of requests, predictions and models."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +9,6 @@ from apiflask import APIFlask
 from flask import Response, g, request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-
-from threadcast.service.problems import Problem
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Bounds of the histogram of seconds: from those of a cached curve to those of the plan of a large graph."""
@@ -85,21 +82,13 @@ class Metrics:
         return generate_latest(together)
 
 
-def install(app: APIFlask, metrics: Metrics, *, max_in_flight: int) -> None:
-    """Count every request of `app`; answer 429 to requests under /v1 while `max_in_flight` others are in progress."""
-    places = threading.BoundedSemaphore(max_in_flight)
+def install(app: APIFlask, metrics: Metrics) -> None:
+    """Count every request of `app`."""
 
     def begin() -> None:
         g.started_s = time.perf_counter()
         metrics.in_flight.inc()
         g.counted = True
-        if request.path.startswith("/v1/"):
-            if not places.acquire(blocking=False):
-                raise Problem(
-                    429, f"{max_in_flight} requests are being worked at, which is max_in_flight; try again shortly",
-                    headers={"Retry-After": "1"},
-                )  # fmt: skip
-            g.has_place = True
 
     def count(response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else UNMATCHED
@@ -110,8 +99,6 @@ def install(app: APIFlask, metrics: Metrics, *, max_in_flight: int) -> None:
         return response
 
     def end(error: BaseException | None) -> None:
-        if g.pop("has_place", False):
-            places.release()
         if g.pop("counted", False):
             metrics.in_flight.dec()
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
@@ -114,6 +115,10 @@ def serve(
     `ready` is called with the URL once, in the first worker process, when its readiness probe has passed. Returns 1
     when the workers cannot start; one line on stderr then says why.
     """
+    settings = replace(  # threads are left for health checks, and for other keys
+        settings, max_in_flight=min(settings.max_in_flight, max(threads - 1, 1)),
+        max_in_flight_per_key=min(settings.max_in_flight_per_key, max(threads - 2, 1)),
+    )  # fmt: skip
     tls = tls_context(settings)
     url, parent = url_of(listener, scheme="https" if tls else "http"), os.getpid()
     options = {

@@ -40,6 +40,7 @@ class ServiceSettings:
     max_page: int = _default("max_page")
     max_contexts: int = _default("max_contexts")
     max_in_flight: int = _default("max_in_flight")
+    max_in_flight_per_key: int = _default("max_in_flight_per_key")
     max_kept_curves: int = _default("max_kept_curves")
     max_kept_plans: int = _default("max_kept_plans")
     max_kept_contexts: int = _default("max_kept_contexts")
