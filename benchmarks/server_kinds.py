@@ -7,6 +7,7 @@ It serves on 127.0.0.1:PORT until SIGTERM. Packages that threadcast does not nee
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def ours(port: int, threads: int) -> None:
     gunicorn(port, threads, worker_class=Worker)
 
 
-NGINX = """
+NGINX = """{user}
 daemon off; worker_processes 1; pid {directory}/pid; error_log {directory}/log crit;
 events {{ worker_connections 1024; }}
 http {{
@@ -102,9 +103,10 @@ http {{
 def behind_nginx(port: int, threads: int) -> None:
     """gunicorn's threaded worker behind nginx, which collects requests and answers."""
     behind = port + 1000
+    user = "" if os.getuid() else "user root;"  # else its files in the directory would be another user's
     with tempfile.TemporaryDirectory(prefix="threadcast-nginx-") as directory:
         configuration = Path(directory) / "nginx.conf"
-        configuration.write_text(NGINX.format(directory=directory, port=port, behind=behind))
+        configuration.write_text(NGINX.format(user=user, directory=directory, port=port, behind=behind))
         proxy = subprocess.Popen([str(shutil.which("nginx")), "-c", str(configuration)], stderr=subprocess.DEVNULL)
         try:
             gunicorn(behind, threads, worker_class="gthread")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from apiflask import APIFlask
+from flask import Flask, Request, Response
+from flask.sessions import NullSession, SessionInterface, SessionMixin
 
 from threadcast import __version__
 from threadcast.service import (
@@ -44,8 +46,23 @@ from threadcast.store import Store
 _BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, dashboard, pages)
 
 
+class _NoSessions(SessionInterface):
+    """Nothing is kept of a browser; Flask's own interface would look for a secret key at each request."""
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:
+        return _NO_SESSION
+
+    def save_session(self, app: Flask, session: SessionMixin, response: Response) -> None:
+        """Nothing."""
+
+
+_NO_SESSION = NullSession()
+
+
 class Service(APIFlask):
     """The WSGI application, with strict JSON in and out."""
+
+    session_interface = _NoSessions()
 
     request_class = JsonRequest
     json_provider_class = StrictJson
@@ -95,9 +112,9 @@ def create_app(settings: ServiceSettings) -> Service:
     auth.install(app, settings)
     in_flight.install(app, in_flight.Places(settings.max_in_flight, settings.max_in_flight_per_key))
     app.before_request(require_json)
-    app.after_request(pages.secure)
     for module in _BLUEPRINTS:
         app.register_blueprint(module.blueprint)
     app.spec_processor(api_description.complete)
-    app.wsgi_app = TrustedProxies(app.wsgi_app, networks_of(settings.trusted_proxies))  # type: ignore[method-assign]
+    secured, proxies = pages.secured(app.wsgi_app), networks_of(settings.trusted_proxies)
+    app.wsgi_app = TrustedProxies(secured, proxies)  # type: ignore[method-assign]
     return app

@@ -161,7 +161,10 @@ class Exchange(HTTPMessageDelegate):
         self._cancel_timer()
         headers = HTTPHeaders()
         for name, value in answer.headers:
-            headers.add(name, value)
+            if name in headers:
+                headers.add(name, value)
+            else:
+                headers[name] = value  # Tornado checks for line breaks when it writes them
         headers["Date"] = self._server.date()
         if closes:
             headers["Connection"] = "close"

@@ -55,6 +55,9 @@ class Metrics:
             ("alias", "version"), registry=self._registry, multiprocess_mode="livemax",
         )  # fmt: skip
         self._standing: dict[str, str] = {}
+        self._requests: dict[tuple[str, str, int], Counter] = {}
+        self._latency: dict[tuple[str, str], Histogram] = {}
+        self._points: dict[str, Counter] = {}
 
     def moved(self, alias: str, version: str) -> None:
         """Record the version that an alias stands for from now on."""
@@ -63,9 +66,29 @@ class Metrics:
         self._models.labels(alias, version).set(1)
         self._standing[alias] = version
 
+    def count(self, route: str, method: str, status: int, took_s: float | None) -> None:
+        """Count an answer, and its seconds where they are known."""
+        asked = (route, method if method in _METHODS else "other")
+        counter = self._requests.get((*asked, status))
+        if counter is None:  # looking labels up takes longer than counting
+            counter = self._requests[(*asked, status)] = self.requests.labels(*asked, status)
+        counter.inc()
+        if took_s is not None:
+            latency = self._latency.get(asked)
+            if latency is None:
+                latency = self._latency[asked] = self.latency.labels(*asked)
+            latency.observe(took_s)
+
+    def count_points(self, model: str, points: int) -> None:
+        """Count points of curves that this model version predicted."""
+        counter = self._points.get(model)
+        if counter is None:
+            counter = self._points[model] = self.points.labels(model)
+        counter.inc(points)
+
     def count_unmatched(self, method: str, status: int) -> None:
         """Count a request that was refused before a route was found for it."""
-        self.requests.labels(UNMATCHED, method if method in _METHODS else "other", status).inc()
+        self.count(UNMATCHED, method, status, None)
 
     def observe(self, ratios: Mapping[str, Sequence[float]]) -> None:
         """Record ratios of measured to predicted seconds; `ratios` are by model version."""
@@ -88,18 +111,15 @@ def install(app: APIFlask, metrics: Metrics) -> None:
     def begin() -> None:
         g.started_s = time.perf_counter()
         metrics.in_flight.inc()
-        g.counted = True
 
     def count(response: Response) -> Response:
-        route = request.url_rule.rule if request.url_rule else UNMATCHED
-        method = request.method if request.method in _METHODS else "other"
-        metrics.requests.labels(route, method, response.status_code).inc()
-        if "started_s" in g:
-            metrics.latency.labels(route, method).observe(time.perf_counter() - g.started_s)
+        rule, method, started_s = request.url_rule, request.method, g.get("started_s")
+        took_s = None if started_s is None else time.perf_counter() - started_s
+        metrics.count(rule.rule if rule else UNMATCHED, method, response.status_code, took_s)
         return response
 
     def end(error: BaseException | None) -> None:
-        if g.pop("counted", False):
+        if g.pop("started_s", None) is not None:
             metrics.in_flight.dec()
 
     app.before_request(begin)
