@@ -39,7 +39,7 @@ HEAD = """# HTTP servers for the service
 While clients send only part of a request and wait, do not read 8 MB of answer, or open 900 connections, another one
 asks and must be served within 2 s. *Trickle*: seconds after which a client is closed that sends a byte of a header each
 half second. *Accepted*: of {odd} requests with an odd framing, drawn at random, {ambiguous} are to be refused because
-others may read them differently (RFC 9112); so many were not. *Differ*: requests that this and another server accept
+others may read them differently (RFC 9112); so many got 200. *Differ*: requests that this and another server accept
 and read differently, which is what request smuggling needs.
 
 """
