@@ -100,8 +100,8 @@ def test_a_question_has_equal_ops_once_and_loses_nothing_that_plans_need(problem
 
 
 def test_the_limits_of_any_plan_are_those_of_this_process(process: PlannerProcess, problem: Problem) -> None:
-    process.ask(problem, options={"budget_s": 0.0}, policy="search", limits=True)
-    made = process.answer(60.0)
+    process.ask(problem, policy="critical_path", limits=True)
+    made = process.answer(LONG_S)
     assert made is not None
     assert made.limits == ceiling(problem, unsplit=without_split(problem))
 

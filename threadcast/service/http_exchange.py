@@ -18,9 +18,10 @@ import asyncio
 import contextlib
 import json
 import logging
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
@@ -29,7 +30,7 @@ from threadcast.service.problems import MEDIA_TYPE, document
 from threadcast.service.wsgi_call import Answer, Place, call, environ_of
 
 if TYPE_CHECKING:
-    from threadcast.service.http_server import HttpServer
+    from _typeshed.wsgi import WSGIApplication
 
 LINGER_S = 2.0
 """Longest time for which the body of a refused request is dropped, in seconds: if a connection is closed while bytes
@@ -49,13 +50,42 @@ _UNBOUNDED = 10**4000
 _log = logging.getLogger(__name__)
 
 
+class Shared(Protocol):
+    """What all exchanges of a process have in common: `HttpServer`."""
+
+    app: WSGIApplication
+    threads: Executor
+    loop: asyncio.AbstractEventLoop
+    address: tuple[str, int]
+    refused: Callable[[str, int], None]
+    max_body_bytes: int
+    answer_s: float
+    bytes_in_memory: int
+
+    @property
+    def too_much_in_memory(self) -> bool:
+        """Whether long bodies are refused."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """Note that a head has arrived."""
+
+    def sends(self, exchange: Exchange) -> None:
+        """Note that a client has not read all of an answer."""
+
+    def end(self, exchange: Exchange) -> None:
+        """Note that an exchange has ended."""
+
+    def date(self) -> str:
+        """The Date header."""
+
+
 class Exchange(HTTPMessageDelegate):
     """Collects one request within bounds, has a thread answer it, and sends the answer.
 
     Tornado calls the methods of `HTTPMessageDelegate`. All but `_computed_in_thread` run in the event loop.
     """
 
-    def __init__(self, server: HttpServer, connection: HTTP1Connection) -> None:
+    def __init__(self, server: Shared, connection: HTTP1Connection) -> None:
         self.waiting = True
         """Whether not all of the request has arrived."""
         self._server, self._connection = server, connection

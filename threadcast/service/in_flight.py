@@ -15,6 +15,9 @@ from threadcast.service.problems import Problem
 UNBOUNDED = OPEN | {"operations.metrics"}
 """Endpoints that are answered however much else is worked at: what watches the service must see it then, too."""
 
+_TAKEN = "threadcast.place"
+"""Member of a request's environment: a tuple of the name of the key whose place it has."""
+
 
 class Places:
     """The places of requests: `most` in all, `most_per_key` for one key. Safe to use from threads."""
@@ -63,10 +66,10 @@ def install(app: APIFlask, places: Places) -> None:
         key: Key | None = g.get("key")
         name = None if key is None else key.name
         places.take(name)
-        g.place = (name,)
+        request.environ[_TAKEN] = (name,)
 
     def end(error: BaseException | None) -> None:
-        place = g.pop("place", None)
+        place = request.environ.pop(_TAKEN, None)
         if place is not None:
             places.give_back(*place)
 
