@@ -23,6 +23,7 @@ from threadcast.models.case_gaussian import expected_regret
 from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
+from threadcast.models.doubts import widened
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.machine_curves import MachineCurves
@@ -237,7 +238,7 @@ class LearnedCurve(BatchModel):
         knots = [knots_of(measured_at) for measured_at in known]
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) == len(ops):
-            return with_measured(self._curves(ops, known, cases, learned, machine), knots)
+            return with_measured(widened(self._curves(ops, known, cases, learned, machine), known), knots)
         # the others need no forecast, and many samples take long
         seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
@@ -245,7 +246,8 @@ class LearnedCurve(BatchModel):
             found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
             seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
             source[wanting] = found.source
-        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
+        table = CurveTable(tuple(cases), seconds, low, high, source, self.name)
+        return with_measured(widened(table, known), knots)
 
     def _curves(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],

@@ -69,12 +69,6 @@ def is_held_out(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT == 0
 
 
-def latest(measured: Sequence[Measurement]) -> list[Measurement]:
-    """The last measurement of each op in each case on each machine, which holds where times have changed."""
-    last = {(m.machine.fingerprint, m.op.key, m.case): m for m in measured}
-    return list(last.values())
-
-
 def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, steps: int = STEPS) -> Verdict:
     """Fit a copy of `champion` to the ops that are not held out, and compare both on the held-out ones.
 
@@ -83,8 +77,8 @@ def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, step
     A champion that was fitted elsewhere may have learned from some of the held-out ops, which is in its favour.
     ModelError where there are too few measurements to learn from or to judge by.
     """
-    entries, _ = usable(group(latest(measured)))
-    judging = [entry for entry in entries if is_held_out(entry.op.key)]
+    entries, _ = usable(group(measured))
+    judging = [sure for entry in entries if is_held_out(entry.op.key) and (sure := entry.without_stale()).by_case]
     learning = [entry for entry in entries if not is_held_out(entry.op.key)]
     if len(judging) < MIN_HELD_OUT or not learning:
         raise ModelError(

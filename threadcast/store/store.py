@@ -14,6 +14,8 @@ from sqlalchemy import Column, Connection, Select, func, select
 
 from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
+from threadcast.core.holding import op_courses
+from threadcast.core.machine_changes import MachineChanges
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
@@ -22,6 +24,9 @@ from threadcast.store.queries import chunks, documents, ids, of_measurements, of
 from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
+
+CHANGE_WITNESSES, CHANGE_ROWS = 64, 4_000
+"""Ops by which changes of a machine are found, and measurements of them that are read: a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,24 @@ class Store:
         machines = documents(connection, schema.machines, {row.machine_id for row in rows})
         with self._decoding():
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
+
+    def changes(self, machine: str) -> MachineChanges:
+        """The changes that the ops measured last on the machine with this fingerprint went through.
+
+        Those are the `CHANGE_WITNESSES` ops with the newest measurements; of these, the newest `CHANGE_ROWS` are read.
+        """
+        table = schema.measurements
+        here = of_measurements(select(table), machine, kinds=None, network=None)
+        newest = of_measurements(select(table.c.op_id), machine, kinds=None, network=None)
+        newest = newest.order_by(table.c.id.desc()).limit(CHANGE_ROWS)
+        with self._database.read() as connection:
+            ops = list(dict.fromkeys(connection.execute(newest).scalars()))[:CHANGE_WITNESSES]
+            rows = connection.execute(here.where(table.c.op_id.in_(ops)).order_by(table.c.id.desc()).limit(CHANGE_ROWS))
+            measured = self._measured(connection, list(rows)[::-1])
+        by_op: dict[str, list[Measurement]] = {}
+        for measurement in measured:
+            by_op.setdefault(measurement.op.key, []).append(measurement)
+        return MachineChanges({key: (of_op[0].op.kind, op_courses(of_op)) for key, of_op in by_op.items()})
 
     def machines(self) -> list[Machine]:
         """Every machine that measurements or runs were stored of, in the order of first appearance."""
