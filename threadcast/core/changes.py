@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -155,7 +156,7 @@ class _Watch:
 
     def off(self, log_s: float) -> float:
         """How far this is from the level, beyond the level's own standard error, in standard deviations."""
-        apart, error = log_s - self._level, MEDIAN_ERROR * self._scatter / len(self.held[-RECENT:]) ** 0.5
+        apart, error = log_s - self._level, MEDIAN_ERROR * self._scatter / math.sqrt(len(self.held[-RECENT:]))
         return (apart - min(max(apart, -error), error)) / self._scatter
 
     def take(self, i: int) -> None:

@@ -52,10 +52,10 @@ class MachineChanges:
 
     def _shift(self, kind: str, time_s: float) -> Shift | None:
         seen = [(of, shift) for of, courses in self._ops if (shift := _shift_of(courses, time_s)) is not None]
+        if sum(abs(shift) > MARGIN for _, shift in seen) < FEWEST:
+            return None
         alike = [shift for of, shift in seen if of == kind]
         shifts = sorted(alike if len(alike) >= FEWEST else [shift for _, shift in seen])
-        if sum(abs(shift) > MARGIN for shift in shifts) < FEWEST:
-            return None
         left_out = math.floor(TAIL * len(shifts)) if len(shifts) >= MANY else 0
         seen_by_most = shifts[left_out : len(shifts) - left_out]
         if max(map(abs, seen_by_most)) <= MARGIN:

@@ -64,6 +64,8 @@ class Measurement:
     samples: tuple[Sample, ...]
     conditions: Mapping[str, Any] = field(default_factory=dict)
     doubt: Doubt | None = None
+    number: int = field(default=0, repr=False, compare=False)
+    """The number under which a store holds it, which grows with every measurement stored; 0 outside of stores."""
     _median_s: float | None = field(init=False, default=None, repr=False, compare=False)
     """What `seconds` returned; None before its first call. Comparing models asks for each median some 500 times."""
 
@@ -73,7 +75,10 @@ class Measurement:
         object.__setattr__(self, "conditions", MappingProxyType(dict(self.conditions)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Measurement, (self.op, self.machine, self.case, self.samples, dict(self.conditions), self.doubt))
+        return (
+            Measurement,
+            (self.op, self.machine, self.case, self.samples, dict(self.conditions), self.doubt, self.number),
+        )
 
     @property
     def stale(self) -> bool:

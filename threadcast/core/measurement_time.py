@@ -24,13 +24,15 @@ def dated(found: Sequence[Measurement]) -> list[float]:
     """When each measurement was made, in seconds since 1970; `found` is in the order in which it was stored.
 
     Those that do not say are dated a second apart, up to `UNDATED_S` before the next one that does, which was stored
-    later; else from the one before on.
+    later; else from the one before on. If none does, the numbers under which a store holds them are their dates.
     """
     made = map(made_at, found)
     times = [None if time is None else time.timestamp() for time in made]
     known = [i for i, time in enumerate(times) if time is not None]
     if len(known) == len(times):
         return [time for time in times if time is not None]
+    if not known and all(m.number for m in found):
+        return [float(m.number) for m in found]
     dates: list[float] = []
     at = 0
     for i, time in enumerate(times):

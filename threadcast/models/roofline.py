@@ -79,7 +79,7 @@ class Roofline(BatchModel):
         source = np.full(seconds.shape, list(Source).index(self._source), dtype=np.int8)
         table = CurveTable(tuple(cases), seconds, seconds * low, seconds * high, source, self.name)
         known = list(map(by_case, observed))
-        return with_measured(widened(table, known, follows=False), map(knots_of, known))
+        return with_measured(widened(table, known), map(knots_of, known))
 
     def to_files(self) -> dict[str, bytes]:
         """The calibrations and intervals as JSON."""

@@ -78,7 +78,7 @@ class StaticRegressor(BatchModel):
             np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8), self.name,
         )  # fmt: skip
         known = list(map(by_case, observed))
-        return with_measured(widened(table, known, follows=False), map(knots_of, known))
+        return with_measured(widened(table, known), map(knots_of, known))
 
     def to_files(self) -> dict[str, bytes]:
         """Options and the trees."""
