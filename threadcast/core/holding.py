@@ -7,7 +7,7 @@ count for less than new ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -71,6 +71,19 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
         return {case: one.measurement for case, one in standing.items()}
     kind = kept[0].op.kind if kept else ""
     return {case: _shifted(m, None if m.stale else elsewhere.since(kind, t)) for case, (m, t) in standing.items()}
+
+
+def all_that_holds(
+    found: Iterable[Measurement], changes: Callable[[str], Elsewhere] | None = None
+) -> list[Measurement]:
+    """What holds now of each op in each case on each machine, in order of first appearance; `changes` returns what is
+    known of the changes of the machine with a fingerprint."""
+    by_op: dict[tuple[str, str], list[Measurement]] = {}
+    for measurement in found:
+        by_op.setdefault((measurement.machine.fingerprint, measurement.op.key), []).append(measurement)
+    machines = {machine for machine, _ in by_op}
+    elsewhere = {} if changes is None else {machine: changes(machine) for machine in machines}
+    return [m for (machine, _), of_op in by_op.items() for m in what_holds(of_op, elsewhere.get(machine)).values()]
 
 
 def op_courses(found: Sequence[Measurement]) -> list[Course]:

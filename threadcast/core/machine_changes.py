@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from threadcast.core.changes import Course
 from threadcast.core.shifts import MARGIN, Shift, spanning
@@ -21,6 +22,18 @@ TAIL = 0.05
 """Share of witnesses on either side that does not count: intervals hold for 90 %."""
 
 
+class OpChange(NamedTuple):
+    """The last change of an op: the time of the first measurement after it, in seconds since 1970 (a number that grows
+    where measurements do not say it); seconds now over seconds before; and in how many of the op's series it was seen.
+    """
+
+    key: str
+    kind: str
+    time_s: float
+    ratio: float
+    series: int
+
+
 class MachineChanges:
     """The changes that ops of one machine went through (`core.holding.Elsewhere`).
 
@@ -30,7 +43,7 @@ class MachineChanges:
     """
 
     def __init__(self, ops: Mapping[str, tuple[str, Sequence[Course]]]) -> None:
-        self._ops = list(ops.values())
+        self._keys, self._ops = list(ops), list(ops.values())
         every = [course for _, courses in self._ops for course in courses]
         # between two of these times, nothing that is asked for differs
         self._times = sorted({time for c in every for time in (c.first_s, c.last_s, *(end.until_s for end in c.ended))})
@@ -39,6 +52,18 @@ class MachineChanges:
         self._nothing = changed < FEWEST
         self.stamp = 0 if self._nothing else hash((*sorted(ops), *self._times))
         """A number that differs where the answers may; 0 where nothing has changed."""
+
+    @property
+    def newest(self) -> list[OpChange]:
+        """The last change of each op that changed, the newest first."""
+        found = []
+        for key, (kind, courses) in zip(self._keys, self._ops, strict=True):
+            changed = [course for course in courses if course.ended]
+            if changed:
+                time_s = max(course.ended[-1].after_s for course in changed)
+                shift = median([course.log_s - course.ended[-1].log_s for course in changed])
+                found.append(OpChange(key, kind, time_s, math.exp(shift), len(changed)))
+        return sorted(found, key=lambda change: -change.time_s)
 
     def since(self, kind: str, time_s: float) -> Shift | None:
         """The shift that an op of this kind probably had since this time; None where nothing is known to have

@@ -10,6 +10,7 @@ from typing import Any
 
 from threadcast.core import Measurement
 from threadcast.core.errors import ModelError
+from threadcast.core.holding import all_that_holds
 from threadcast.core.settings_table import STEPS
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import judge_together
@@ -69,6 +70,11 @@ def is_held_out(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT == 0
 
 
+def latest(measured: Sequence[Measurement]) -> list[Measurement]:
+    """What holds now of each op in each case on each machine."""
+    return all_that_holds(measured)
+
+
 def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, steps: int = STEPS) -> Verdict:
     """Fit a copy of `champion` to the ops that are not held out, and compare both on the held-out ones.
 
@@ -77,7 +83,7 @@ def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, step
     A champion that was fitted elsewhere may have learned from some of the held-out ops, which is in its favour.
     ModelError where there are too few measurements to learn from or to judge by.
     """
-    entries, _ = usable(group(measured))
+    entries, _ = usable(group(latest(measured)))
     judging = [sure for entry in entries if is_held_out(entry.op.key) and (sure := entry.without_stale()).by_case]
     learning = [entry for entry in entries if not is_held_out(entry.op.key)]
     if len(judging) < MIN_HELD_OUT or not learning:
