@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-SCATTER = 0.08
-"""Least standard deviation of the log of medians that is assumed: between sessions of a quiet machine, medians of an op
-differ by some percent. With it, three samples show a change by a factor of 1.3 or more, and more samples a smaller
-one."""
+SCATTER = 0.12
+"""Least standard deviation of the log of medians that is assumed, beside what a series shows itself: sessions differ,
+and the first few measurements tell little of it. With it, three samples show a change by a factor of 1.5 or more, more
+samples one of 1.25. With less, more changes are found where there are none (docs/change-tables.md)."""
 
-CAP, SLACK = 3.0, 0.75
+CAP, SLACK = 3.0, 1.0
 """A sample counts for at most `CAP` standard deviations, less `SLACK`, however far off it is: one that was disturbed
 weighs no more than one that is just improbable."""
 
 ALARM = 5.5
-"""Sum from which on times count as changed: three samples that are far off reach 6.75, two 4.5 (docs/change-tables.md).
-Samples of undisturbed times, normal with the deviation assumed, reach it once in some 30,000."""
+"""Sum from which on times count as changed: three samples that are far off reach 6, two 4."""
 
 FULL = 3
 """A measurement counts as at most so many samples: what was timed in the same tenth of a second was disturbed
@@ -137,37 +136,36 @@ class _Sums:
         """1 where times have become longer, -1 where shorter, 0 where neither."""
         return (self.up >= ALARM) - (self.down >= ALARM)
 
-    def far(self, direction: int) -> bool:
-        """Whether one sample at least was as far off in this direction as counts."""
-        return (self.up if direction > 0 else self.down) >= CAP - SLACK
+    def of(self, direction: int) -> float:
+        """The sum upwards (1) or downwards (-1)."""
+        return self.up if direction > 0 else self.down
 
 
 class _Watch:
-    """One series: the points that make up its level, and those that may be the first ones after a change."""
+    """One series: the points since its last change, and where among them a further change may have begun."""
 
     def __init__(self, points: Sequence[Point], first: int) -> None:
-        self._points = points
-        self.held, self.suspects = [first], list[int]()
+        self._points, self._first_s = points, points[first].time_s
         self.ended: list[Level] = []
-        self.sums = _Sums()
-        self._first_s = points[first].time_s
-        self._expected = self._direction = 0
-        self._level, self._scatter = self._estimated()
+        self._expected = 0
+        self._begin([first])
 
     def off(self, log_s: float) -> float:
         """How far this is from the level, beyond the level's own standard error, in standard deviations."""
-        apart, error = log_s - self._level, MEDIAN_ERROR * self._scatter / math.sqrt(len(self.held[-RECENT:]))
+        apart, error = log_s - self._level, MEDIAN_ERROR * self._scatter / math.sqrt(min(self._held, RECENT))
         return (apart - min(max(apart, -error), error)) / self._scatter
 
     def take(self, i: int) -> None:
-        """Add a point, whose deviation the sums contain already. Points from before the sum that is not 0 now began to
-        grow were no change."""
-        self.suspects.append(i)
-        direction = (self.sums.up > 0) - (self.sums.down > 0)
-        if direction != self._direction:
-            self._direction = direction
-            before = self.suspects[:-1] if direction else self.suspects
-            self.held, self.suspects = self.held + before, self.suspects[len(before) :]
+        """Add a point, whose deviation the sums contain already. A change may have begun where a sum last was 0."""
+        self._every.append(i)
+        for direction in (1, -1):
+            if self.sums.of(direction) == 0:
+                self._begun.pop(direction, None)
+            else:
+                self._begun.setdefault(direction, len(self._every) - 1)
+        held = min(self._begun.values(), default=len(self._every))
+        if held != self._held:
+            self._held = held
             self._level, self._scatter = self._estimated()
 
     def expected_change(self, off: float) -> int:
@@ -179,37 +177,39 @@ class _Watch:
     def follow(self, direction: int, *, alarmed: bool) -> None:
         """End the level if this series has points that are far off in the direction in which the op has changed, and
         expect some if not."""
-        if alarmed or (self.suspects and self.sums.far(direction)):
-            self._cut()
+        if alarmed or self.sums.of(direction) >= CAP - SLACK:
+            self._cut(direction)
         else:
             self._expected = direction
 
-    def _cut(self) -> None:
-        """What is suspected holds from now on, but for first points that are nearer to the old level."""
-        points = self._points
-        new = _median([points[i] for i in self.suspects[-FULL:]])
-        rest = self.suspects
+    def _cut(self, direction: int) -> None:
+        """What came since the sum began to grow holds from now on, but for points that are nearer to the old level."""
+        points, rest = self._points, self._every[self._begun[direction] :]
+        new = _median([points[i] for i in rest[-FULL:]])
         while len(rest) > 1 and abs(points[rest[0]].log_s - self._level) < abs(points[rest[0]].log_s - new):
             rest = rest[1:]
-        before_s, after_s = points[self.held[-1]].time_s, points[rest[0]].time_s
-        self.ended.append(Level(self._level, before_s, after_s))
-        self.held, self.suspects, self.sums, self._direction = rest, [], _Sums(), 0
-        self._level, self._scatter = self._estimated()
+        self.ended.append(Level(self._level, points[self._every[self._held - 1]].time_s, points[rest[0]].time_s))
+        self._begin(rest)
 
     def course(self) -> Course:
-        points, every = self._points, self.held + self.suspects
-        far = self.sums.far(1) or self.sums.far(-1)
+        points = [self._points[i] for i in self._every]
+        far = [self._begun[direction] for direction in (1, -1) if self.sums.of(direction) >= CAP - SLACK]
         return Course(
-            self.ended, every, _median([points[i] for i in every[-RECENT:]]), self._first_s,
-            points[every[-1]].time_s, _median([points[i] for i in self.suspects]) if far else None,
+            self.ended, self._every, _median(points[-RECENT:]), self._first_s, points[-1].time_s,
+            _median(points[max(far) :]) if far else None,
         )  # fmt: skip
 
+    def _begin(self, every: list[int]) -> None:
+        self._every, self._held = every, len(every)
+        self.sums, self._begun = _Sums(), dict[int, int]()
+        self._level, self._scatter = self._estimated()
+
     def _estimated(self) -> tuple[float, float]:
-        """The level, and the standard deviation of points around it."""
-        recent = [self._points[i] for i in self.held[-RECENT:]]
+        """The level of the points before any change that may have begun, and the standard deviation of points around
+        it."""
+        recent = [self._points[i] for i in self._every[max(self._held - RECENT, 0) : self._held]]
         level = _median(recent)
-        scatter = max(SCATTER, NORMAL_MAD * median([abs(point.log_s - level) for point in recent]))
-        return level, scatter
+        return level, max(SCATTER, NORMAL_MAD * median([abs(point.log_s - level) for point in recent]))
 
 
 def _median(points: Sequence[Point]) -> float:
