@@ -30,7 +30,9 @@ NORMAL_95 = 1.645
 
 
 class Elsewhere(Protocol):
-    """What other ops of a machine tell of its changes (`core.machine_changes`)."""
+    """What other ops of a machine tell of its changes (`core.machine_changes`). `stamp` is 0 where there are none."""
+
+    stamp: int
 
     def since(self, kind: str, time_s: float) -> Shift | None:
         """The shift that an op of this kind probably had since this time; None where nothing is known to have
@@ -57,6 +59,7 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
     spans what it may be now. A case whose newest samples are far off, but too few to be a change, is in doubt as far as
     they are off. What this function has returned stays as it is when it is given again.
     """
+    elsewhere = elsewhere if elsewhere is not None and elsewhere.stamp else None
     kept = not_void(found)
     by_case: dict[Case, list[Measurement]] = {}
     for measurement in kept:

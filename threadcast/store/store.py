@@ -23,11 +23,9 @@ from threadcast.store.decision_contexts import context_content, insert_context
 from threadcast.store.plan_documents import insert_plan, plan_text
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
+from threadcast.store.recent import recent_rows
 from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
-
-CHANGE_WITNESSES, CHANGE_ROWS = 64, 4_000
-"""Ops by which changes of a machine are found, and measurements of them that are read: a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,18 +203,9 @@ class Store:
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
 
     def changes(self, machine: str) -> MachineChanges:
-        """The changes that the ops measured last on the machine with this fingerprint went through.
-
-        Those are the `CHANGE_WITNESSES` ops with the newest measurements; of these, the newest `CHANGE_ROWS` are read.
-        """
-        table = schema.measurements
-        here = of_measurements(select(table), machine, kinds=None, network=None)
-        newest = of_measurements(select(table.c.op_id), machine, kinds=None, network=None)
-        newest = newest.order_by(table.c.id.desc()).limit(CHANGE_ROWS)
+        """What the ops that were measured last on the machine with this fingerprint tell of its changes (`recent`)."""
         with self._database.read() as connection:
-            ops = list(dict.fromkeys(connection.execute(newest).scalars()))[:CHANGE_WITNESSES]
-            rows = connection.execute(here.where(table.c.op_id.in_(ops)).order_by(table.c.id.desc()).limit(CHANGE_ROWS))
-            measured = self._measured(connection, list(rows)[::-1])
+            measured = self._measured(connection, recent_rows(connection, machine))
         by_op: dict[str, list[Measurement]] = {}
         for measurement in measured:
             by_op.setdefault(measurement.op.key, []).append(measurement)

@@ -19,7 +19,7 @@ from threadcast.service.context import context
 from threadcast.service.dashboard.charts import Chart, Line, wants_log
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
 from threadcast.service.dashboard.step_drift import step_drift
-from threadcast.store.store import CHANGE_WITNESSES
+from threadcast.store.recent import MOST_OPS
 
 NEWEST = 1_000
 """Number of a machine's newest measurements that are used: forecasting them takes some tenths of a second."""
@@ -105,7 +105,7 @@ def drift() -> str:
     in_steps = step_drift(context().store.browse.newest(machine, limit=NEWEST)) if machine else []
     return render_template(
         "dashboard/drift.html", known=known, machine=machine, report=report, lines=lines, limit=NEWEST,
-        in_steps=in_steps, changes=_changes(machine) if machine else (), witnesses=CHANGE_WITNESSES,
+        in_steps=in_steps, changes=_changes(machine) if machine else (), witnesses=MOST_OPS,
         default=context().models.default, chart=chart_of(points, kinds[:KINDS]) if points else None,
     )  # fmt: skip
 
