@@ -80,11 +80,11 @@ def test_once_a_series_has_changed_one_sample_of_another_follows_it_and_an_uncha
 
 
 def test_a_shift_counts_from_the_time_at_which_the_level_ended() -> None:
-    found = courses([Point(0.0, 0, 0.0, 5), Point(100.0, 0, 1.0, 5), Point(200.0, 0, 3.0, 5)])[0]
+    found = courses([Point(0.0, 0, 0.0, 5), Point(1e4, 0, 1.0, 5), Point(2e4, 0, 3.0, 5)])[0]
     assert found.shift_since(0.0) == pytest.approx(3.0)
-    assert found.shift_since(95.0) == pytest.approx(2.0)  # in the session that found the first change
-    assert found.shift_since(150.0) == pytest.approx(2.0)
-    assert found.shift_since(200.0) is None
+    assert found.shift_since(9.5e3) == pytest.approx(2.0)  # in the session that found the first change
+    assert found.shift_since(1.5e4) == pytest.approx(2.0)
+    assert found.shift_since(2e4) is None
     assert courses([Point(50.0, 0, 0.0, 5)])[0].shift_since(10.0) is None  # nothing to compare it with
 
 

@@ -180,6 +180,18 @@ def test_where_half_of_the_ops_changed_the_others_may_have_or_not() -> None:
         assert measured.doubt.low <= MARGIN + 0.01
 
 
+def test_what_was_measured_after_the_first_op_was_seen_to_have_changed_is_not_doubted_for_later_ones() -> None:
+    late = [replace(OP, inputs=(TensorSpec((side, side)),)) for side in range(40, 45)]
+    found = {}
+    for i, op in enumerate([*OTHERS[:5], *late]):
+        again = everywhere(9 + i / 1440, 3.0, cases=CASES[:1], op=op)  # a minute apart
+        found[op.key] = (op.kind, op_courses([*everywhere(0 if op in late else 8.99, op=op), *again]))
+    changes = MachineChanges(found)
+    between = 9 + 6 / 1440
+    assert not any(m.stale for m in what_holds(everywhere(between), changes).values())
+    assert all(m.stale for m in what_holds(everywhere(7), changes).values())
+
+
 def test_two_changed_ops_say_nothing_of_others() -> None:
     changes = machine_changes(9, 3.0, changed=OTHERS[:2], unchanged=OTHERS[2:])
     assert (what_holds(everywhere(0), changes), changes.stamp) == (what_holds(everywhere(0)), 0)

@@ -28,9 +28,10 @@ MEDIAN_ERROR, NORMAL_MAD = 1.2533, 1.4826
 """Of normal samples: the standard error of their median over that of their mean; their standard deviation over their
 median absolute deviation."""
 
-BEFORE = 0.1
+BEFORE, SESSION_S = 0.1, 600.0
 """A change is taken to have happened this share of the time between the last point before it and the first one after it
-before the latter: what else was measured in the same session as the first one was measured after the change, too."""
+before the latter, if that time is longer than so many seconds: what else was measured in the same session as the first
+one was measured after the change, too."""
 
 RECENT = 16
 """Number of measurements from which a level and its scatter are estimated, the newest ones."""
@@ -58,7 +59,8 @@ class Level(NamedTuple):
     @property
     def until_s(self) -> float:
         """When the change is taken to have happened."""
-        return self.after_s - BEFORE * (self.after_s - self.before_s)
+        between_s = self.after_s - self.before_s
+        return self.after_s - (BEFORE * between_s if between_s > SESSION_S else 0.0)
 
     def may_end_with(self, other: Level) -> bool:
         """Whether both may have ended by the same change."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from threadcast.core.changes import Course
+import numpy as np
+
+from threadcast.core.changes import Course, Level
 from threadcast.core.shifts import MARGIN, Shift, spanning
 
 FEWEST = 3
@@ -43,8 +46,10 @@ class MachineChanges:
     """
 
     def __init__(self, ops: Mapping[str, tuple[str, Sequence[Course]]]) -> None:
-        self._keys, self._ops = list(ops), list(ops.values())
-        every = [course for _, courses in self._ops for course in courses]
+        every = _together([course for _, courses in ops.values() for course in courses])
+        rest = iter(every)
+        self._keys = list(ops)
+        self._ops = [(kind, [next(rest) for _ in courses]) for kind, courses in ops.values()]
         # between two of these times, nothing that is asked for differs
         self._times = sorted({time for c in every for time in (c.first_s, c.last_s, *(end.until_s for end in c.ended))})
         self._found: dict[tuple[str, int], Shift | None] = {}
@@ -87,6 +92,20 @@ class MachineChanges:
             return None
         probable = sorted(shifts, key=abs)[(len(shifts) - 1) // 2]  # of two halves, the one that changed less
         return spanning(probable, seen_by_most, believed=len(shifts) >= MANY)
+
+
+def _together(courses: Sequence[Course]) -> list[Course]:
+    """The courses, where levels that may have ended together did: when the first of them was seen to have ended."""
+    ended = [level for course in courses for level in course.ended]
+    before, after = (np.array([level[i] for level in ended]) for i in (1, 2))  # (n_levels,) seconds each
+    moved = []
+    for level in ended:
+        together = (before < level.after_s) & (after > level.before_s)
+        first_s = min(float(after[together].min(initial=level.after_s)), level.after_s)
+        last_s = float(before[together & (before < first_s)].max(initial=-math.inf))
+        moved.append(Level(level.log_s, max(last_s, min(level.before_s, first_s)), first_s))
+    rest = iter(moved)
+    return [replace(course, ended=[next(rest) for _ in course.ended]) for course in courses]
 
 
 def _shift_of(courses: Sequence[Course], time_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The newest measurements of the ops of a machine that were measured last: what shows whether the machine has changed."""
+"""The newest measurements of the ops of a machine that were measured last: they show whether it has changed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sqlalchemy import Connection, select
 from threadcast.store import schema
 from threadcast.store.queries import ids
 
-MOST_OPS, MOST_OF_OP, MOST_NEWEST = 64, 32, 2_000
-"""Ops, measurements of each, and newest measurements of the machine among which the ops are looked for: some tens of
-milliseconds, however much is stored."""
+MOST_OPS, MOST_OF_OP, MOST_NEWEST = 48, 96, 2_000
+"""Ops, measurements of each, and newest measurements of the machine among which the ops are looked for: a tenth of a
+second at most, however much is stored."""
 
 
 def recent_rows(connection: Connection, machine: str) -> list[Any]:
