@@ -7,8 +7,10 @@ count for less than new ones.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from threadcast.core.case import Case
@@ -125,14 +127,19 @@ def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course
 def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measurement]]) -> dict[Case, Standing]:
     """What holds in each case, by comparison of measurements with earlier ones of the op."""
     series = _series(kept)
+    series_of: dict[Case, list[tuple[Course, _Held]]] = {}
+    for (case, _), one in series.items():
+        series_of.setdefault(case, []).append(one)
     others = [(case, course) for (case, _), (course, _) in series.items()]
+    changed = any(course.ended for _, course in others)
+    until_s = _kept_until([course for _, course in others])
     found = {}
     for case, every in by_case.items():
-        own = [one for (at, _), one in series.items() if at == case]
+        own = series_of.get(case, [])
         if not own or any(m.seconds <= 0 for m in every):  # a defect, which models name
             found[case] = Standing(_joined(list(zip(dated(every), every, strict=True))), 0.0)
             continue
-        shifts = [shift_of(case, course, others) for course, _ in own]
+        shifts = [shift_of(case, course, others) if changed else (until_s(course), None) for course, _ in own]
         fresh = [(course, held) for (course, held), (_, shift) in zip(own, shifts, strict=True) if shift is None]
         if fresh:
             found[case] = _fresh(fresh, max(until_s for until_s, shift in shifts if shift is None))
@@ -141,6 +148,15 @@ def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measu
             until_s, shift = shifts[newest]
             found[case] = Standing(_shifted(_joined(own[newest][1]), shift), until_s)
     return found
+
+
+def _kept_until(courses: Sequence[Course]) -> Callable[[Course], float]:
+    """Up to when each series is known to have kept its level where none of the op has changed: up to the last point of
+    any series that began before its own last one."""
+    ordered = sorted((course.first_s, course.last_s) for course in courses)
+    begun_s = [first_s for first_s, _ in ordered]
+    latest_s = list(accumulate((last_s for _, last_s in ordered), max))
+    return lambda course: latest_s[bisect_right(begun_s, course.last_s) - 1]
 
 
 def _fresh(series: Sequence[tuple[Course, _Held]], until_s: float) -> Standing:
