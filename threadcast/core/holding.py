@@ -132,21 +132,20 @@ def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measu
         series_of.setdefault(case, []).append(one)
     others = [(case, course) for (case, _), (course, _) in series.items()]
     changed = any(course.ended for _, course in others)
-    until_s = _kept_until([course for _, course in others])
+    kept_until = _kept_until([course for _, course in others])
     found = {}
     for case, every in by_case.items():
         own = series_of.get(case, [])
         if not own or any(m.seconds <= 0 for m in every):  # a defect, which models name
             found[case] = Standing(_joined(list(zip(dated(every), every, strict=True))), 0.0)
             continue
-        shifts = [shift_of(case, course, others) if changed else (until_s(course), None) for course, _ in own]
+        shifts = [shift_of(case, course, others) if changed else (kept_until(course), None) for course, _ in own]
         fresh = [(course, held) for (course, held), (_, shift) in zip(own, shifts, strict=True) if shift is None]
         if fresh:
-            found[case] = _fresh(fresh, max(until_s for until_s, shift in shifts if shift is None))
+            found[case] = _fresh(fresh, max(time_s for time_s, shift in shifts if shift is None))
         else:
             newest = max(range(len(own)), key=lambda i: own[i][0].last_s)
-            until_s, shift = shifts[newest]
-            found[case] = Standing(_shifted(_joined(own[newest][1]), shift), until_s)
+            found[case] = Standing(_shifted(_joined(own[newest][1]), shifts[newest][1]), shifts[newest][0])
     return found
 
 
