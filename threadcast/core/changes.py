@@ -149,8 +149,11 @@ class _Watch:
     def __init__(self, points: Sequence[Point], first: int) -> None:
         self._points, self._first_s = points, points[first].time_s
         self.ended: list[Level] = []
+        self.sums = _Sums()
         self._expected = 0
-        self._begin([first])
+        self._every, self._held = [first], 1
+        self._begun = dict[int, int]()
+        self._level, self._scatter = self._estimated()
 
     def off(self, log_s: float) -> float:
         """How far this is from the level, beyond the level's own standard error, in standard deviations."""
@@ -203,7 +206,7 @@ class _Watch:
 
     def _begin(self, every: list[int]) -> None:
         self._every, self._held = every, len(every)
-        self.sums, self._begun = _Sums(), dict[int, int]()
+        self.sums, self._begun = _Sums(), {}
         self._level, self._scatter = self._estimated()
 
     def _estimated(self) -> tuple[float, float]:
