@@ -19,8 +19,8 @@ from threadcast.store import Store
 MOST_OPS = 20_000
 """Number of ops in memory; about 2 KB each."""
 
-CHEAP_S, CHANGES_SHARE = 0.02, 0.05
-"""Seconds that finding a machine's changes may take at every new measurement; and the share of the time of one thread
+CHEAP_S, CHANGES_SHARE = 0.05, 0.05
+"""CPU seconds that finding a machine's changes may take at every new measurement; and the share of the time of one thread
 that it takes at most where it takes longer."""
 
 
@@ -79,8 +79,9 @@ class StoredDocuments:
         last, now_s = self.last_measurement(), self._clock()
         found = self._changes.get(machine)
         if found is None or (found.last != last and now_s >= found.again_s):
+            began_s = time.thread_time()  # what others do to the machine meanwhile does not count
             changes = self._store.changes(machine)
-            took_s = self._clock() - now_s
+            took_s = time.thread_time() - began_s
             again_s = now_s + (took_s / CHANGES_SHARE if took_s > CHEAP_S else 0.0)
             found = self._changes[machine] = _Found(changes, last, again_s)
         return found.changes
