@@ -31,12 +31,12 @@ LEAST, MOST = 24, 60
 """Fewest samples of a series, and how many are used."""
 SESSIONS = 0.05
 """Standard deviation of the logs of the factors by which sessions differ."""
-FACTORS = (1.3, 1.5, 3.0, 1 / 3)
+FACTORS = (1.5, 2.0, 3.0, 1 / 3)
 RULES: dict[str, dict[str, float]] = {
     "as it is": {},
-    "scatter at least 4 %": {"SCATTER": 0.04},
     "scatter at least 8 %": {"SCATTER": 0.08},
-    "scatter at least 20 %": {"SCATTER": 0.2},
+    "scatter at least 12 %": {"SCATTER": 0.12},
+    "scatter at least 24 %": {"SCATTER": 0.24},
     "samples count without bound": {"CAP": 1e9},
     "two samples are enough": {"ALARM": 3.8},
     "four samples are needed": {"ALARM": 7.5},

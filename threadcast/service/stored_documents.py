@@ -20,7 +20,7 @@ MOST_OPS = 20_000
 """Number of ops in memory; about 2 KB each."""
 
 CHEAP_S, CHANGES_SHARE = 0.05, 0.05
-"""CPU seconds that finding a machine's changes may take at every new measurement; and the share of the time of one thread
+"""CPU seconds that finding a machine's changes may take at every new measurement; and the share of a thread's time
 that it takes at most where it takes longer."""
 
 
