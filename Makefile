@@ -170,7 +170,7 @@ bench-two-models: $(READY)
 	$(BIN)/python benchmarks/two_models.py --write
 
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
-# REUSE=1 measures only what has no record in build/compiled yet. About 18 minutes on 2 idle cores.
+# REUSE=1 measures only what has no record in build/compiled yet. About 30 minutes on 2 idle cores.
 bench-compile: $(READY)
 	$(BIN)/python benchmarks/compiled.py --write $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(REUSE),--reuse)
 
