@@ -22,6 +22,8 @@ class CurveId(NamedTuple):
     """Key."""
     measured: int = 0
     """What the model was adapted to (`AdaptedModels`)."""
+    changes: int = 0
+    """What is known of the machine's changes (`MachineChanges.stamp`)."""
     form: str = JSON
     """Media type."""
 

@@ -48,13 +48,14 @@ def curve(op: str) -> Response:
     machine = read_machine(asked.get("machine"), here.stored, where="query")
     model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
     form = accepted_form()
-    curve_id = CurveId(machine.fingerprint, version, op, here.adapted.of(model, version, machine).measured, form)
+    measured, changes = here.adapted.of(model, version, machine).measured, here.stored.changes(machine.fingerprint)
+    curve_id = CurveId(machine.fingerprint, version, op, measured, changes.stamp, form)
     response, last_measurement = here.curve_responses.get(curve_id)
     if response is None:
         with timed("model"):
             response = _predicted(op, here.predictor_with(model, machine, version), form, here)
         here.curve_responses.put(curve_id, response, last_measurement)
-    here.metrics.points.labels(version).inc(response.points)
+    here.metrics.count_points(version, response.points)
     headers = {"ETag": response.etag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if matches(response.etag):
         return Response(status=304, headers=headers)
@@ -62,6 +63,8 @@ def curve(op: str) -> Response:
 
 
 def _query() -> dict[str, str]:
+    if not request.query_string:
+        return {}
     for name, value in request.args.items():
         if name not in ("machine", "model"):
             raise Problem(422, f"unknown parameter {name[:40]!r}", pointer=f"/{name[:40]}", where="query")

@@ -50,7 +50,7 @@ def predict(asked: PredictionRequest) -> Response:
             table = curves_in_time(predictor, ops, cases, deadline(here.settings.deadline_s))
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
-    here.metrics.points.labels(table.model).inc(table.seconds.size)
+    here.metrics.count_points(table.model, table.seconds.size)
     keys = [op.key for op in ops]
     etag = etag_of_table(table, form, machine.fingerprint, *keys)
     if matches(etag):

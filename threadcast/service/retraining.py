@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from threadcast.core.errors import ConfigError, ThreadcastError
+from threadcast.core.holding import all_that_holds
 from threadcast.core.parent_process import end_with_parent
 from threadcast.core.settings_table import STEPS
 from threadcast.models.drift import drift, ratios
@@ -79,7 +80,8 @@ class Retrainer:
         """Train a candidate; if it is better, register it, move the alias to it and return its version, else None."""
         version = self.registry.resolve(self.alias)
         measured = self.store.measurements()
-        verdict = compete(self.registry.load(version), measured, steps=self.train_steps)
+        holding = all_that_holds(measured, self.store.changes)
+        verdict = compete(self.registry.load(version), holding, steps=self.train_steps)
         if not verdict.better:
             _log.info("%s stays %s: the candidate is no better on held-out ops", self.alias, version)
             return None
