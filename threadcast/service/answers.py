@@ -22,24 +22,20 @@ PROBLEMS = {
     403: "The key does not allow this.",
     404: "Something that the request names is not there.",
     406: "No form that the request accepts is offered.",
-    408: "The request did not arrive in time.",
     409: "The alias cannot go back.",
-    411: "The body came without its length.",
     412: "The answer is still the one with the entity tag that If-None-Match names.",
     413: "The body is too long.",
-    415: "The body is of another type, or compressed.",
+    415: "The body is of another type, or compressed by something else than gzip.",
     421: "The request is for another host.",
     422: "A member is missing, unknown, of a wrong type, or does not go with the others.",
     429: "Too many requests at once.",
-    431: "The headers are too long.",
     500: "A fault of the service.",
     503: "The store or the models cannot be read or written, or the time was up.",
 }
 """Every status of a problem, with the reason."""
 
-_ALWAYS = (400, 408, 421, 431, 500, 503)
-_UNDER_V1 = (401, 403, 429)
-_WITH_BODY = (411, 413, 415, 422)
+_ALWAYS = (400, 421, 500, 503)
+_WITH_BODY = (413, 415, 422)
 _WITH_HEADERS = {412: ("ETag",), 401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",)}
 
 HEADERS: dict[str, dict[str, Any]] = {
