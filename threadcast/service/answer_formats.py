@@ -168,21 +168,18 @@ class Finding(TypedDict):
     pointer: str
 
 
-Problem = with_config(CLOSED)(
-    TypedDict(
-        "Problem",
-        {
-            "type": str,
-            "title": str,
-            "status": int,
-            "detail": str,
-            "pointer": Annotated[str, Field(description="JSON pointer to the wrong field; empty for the whole")],
-            "in": Annotated[
-                Literal["body", "query", "path", "header"], Field(description="what the pointer points into")
-            ],
-            "errors": NotRequired[Annotated[list[Finding], Field(description="all of several findings")]],
-            "reference": NotRequired[Annotated[str, Field(description="where to look in the server's log")]],
-        },
-    )
+Problem = TypedDict(
+    "Problem",
+    {
+        "type": str,
+        "title": str,
+        "status": int,
+        "detail": str,
+        "pointer": Annotated[str, Field(description="JSON pointer to the wrong field; empty for the whole")],
+        "in": Annotated[Literal["body", "query", "path", "header"], Field(description="what the pointer points into")],
+        "errors": NotRequired[Annotated[list[Finding], Field(description="all of several findings")]],
+        "reference": NotRequired[Annotated[str, Field(description="where to look in the server's log")]],
+    },
 )
+Problem.__pydantic_config__ = CLOSED  # type: ignore[attr-defined]
 Problem.__doc__ = "An error (RFC 9457)."

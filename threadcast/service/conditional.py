@@ -24,7 +24,7 @@ def etag_of_table(table: CurveTable, *about: str) -> str:
     """Return the strong entity tag of an answer with this table; `about` is everything else that determines it."""
     digest = hashlib.blake2b(repr((table.model, table.cases, about)).encode(), digest_size=12)
     for name in ARRAYS:
-        digest.update(np.ascontiguousarray(getattr(table, name)))
+        digest.update(np.ascontiguousarray(getattr(table, name)).data)
     return f'"{digest.hexdigest()}"'
 
 

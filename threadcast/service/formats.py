@@ -6,6 +6,7 @@ are typed dictionaries, so that what was checked is still the document that thos
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
@@ -64,35 +65,42 @@ def _whole(value: float) -> int:
     return int(value)
 
 
-def whole(least: int, most: int) -> Any:
-    """The type of a whole number; 2.0 is one to JSON, which has no integers of its own, and becomes 2."""
+def whole(least: int, most: int) -> GetPydanticSchema:
+    """Make an int a whole number in these limits. 2.0 is one to JSON, which has no integers of its own; it becomes 2."""
     limits = Field(ge=least, le=most)
-    return Annotated[
+    kind: Any = Annotated[
         Annotated[int, limits] | Annotated[float, limits, AfterValidator(_whole)],
         Field(union_mode="left_to_right"),
         _or_say(f"must be a whole number from {least} to {most}"),
         WithJsonSchema({"type": "integer", "minimum": least, "maximum": most}),
     ]
+    return GetPydanticSchema(lambda source, handler: handler.generate_schema(kind))
+
+
+def one_of(names: Iterable[str]) -> GetPydanticSchema:
+    """Make a str one of these names."""
+    kind: Any = Literal[tuple(names)]
+    return GetPydanticSchema(lambda source, handler: handler.generate_schema(kind))
 
 
 Text = Annotated[str, Field(max_length=10_000)]
 Key = Annotated[str, Field(min_length=1, max_length=200)]
-Count = whole(1, 65_536)
-Threads = whole(1, MAX_CORES)
-HardwareThread = whole(0, 7)
-CoreId = whole(0, 2**31 - 1)
-Place = whole(-1, 2**31 - 1)
+Count = Annotated[int, whole(1, 65_536)]
+Threads = Annotated[int, whole(1, MAX_CORES)]
+HardwareThread = Annotated[int, whole(0, 7)]
+CoreId = Annotated[int, whole(0, 2**31 - 1)]
+Place = Annotated[int, whole(-1, 2**31 - 1)]
 Seconds = Annotated[float, Field(ge=0, description="seconds")]
 CurveSeconds = Annotated[float, Field(ge=0, le=LONGEST_S, description="seconds")]
 SampleSeconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S, description="seconds")]
 Amount = Annotated[float, Field(ge=0, le=MOST_WORK)]
-AffinityName = Literal[tuple(affinity.value for affinity in Affinity)]  # type: ignore[valid-type]
-SourceName = Literal[tuple(source.value for source in Source)]  # type: ignore[valid-type]
-Dtype = Literal[tuple(DTYPE_BYTES)]  # type: ignore[valid-type]
+AffinityName = Annotated[str, one_of(affinity.value for affinity in Affinity)]
+SourceName = Annotated[str, one_of(source.value for source in Source)]
+Dtype = Annotated[str, one_of(DTYPE_BYTES)]
 CoreIds = Annotated[
     list[CoreId], Field(min_length=1, max_length=MAX_CORES, json_schema_extra={"uniqueItems": True})
 ]  # fmt: skip
-Side = whole(0, MAX_ELEMENTS)
+Side = Annotated[int, whole(0, MAX_ELEMENTS)]
 _QuickSide = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 Sides = Annotated[
     Annotated[list[_QuickSide], Field(max_length=64)] | Annotated[list[Side], Field(max_length=64)],
@@ -103,16 +111,15 @@ Sides = Annotated[
 ]
 """Sides of tensors; there are many, and those without a point are read in a third of the time."""
 
-_ARRAY = (Strict(False), AfterValidator(list))
-"""A JSON array whose elements differ in type: pydantic calls it a tuple, the readers get a list."""
-
+# A JSON array whose elements differ in type is a tuple to pydantic, which takes a list for one where it need not be
+# strict; the readers get a list again.
 Tensor = TypeAliasType(
     "Tensor",
     Annotated[
         Sides
-        | Annotated[tuple[Sides], *_ARRAY]
-        | Annotated[tuple[Sides, Dtype], *_ARRAY]
-        | Annotated[tuple[Sides, Dtype, Sides | None], *_ARRAY],
+        | Annotated[tuple[Sides], Strict(False), AfterValidator(list)]
+        | Annotated[tuple[Sides, Dtype], Strict(False), AfterValidator(list)]
+        | Annotated[tuple[Sides, Dtype, Sides | None], Strict(False), AfterValidator(list)],
         Field(union_mode="left_to_right"),
         _or_say("a tensor must be [shape, dtype?, strides?], with sides of at least 0 and a known dtype"),
         Field(description="[shape, dtype?, strides?]; a bare shape is float32 and contiguous."),
@@ -123,12 +130,14 @@ Core = Annotated[
         CoreId, Annotated[list[CoreId], Field(min_length=1, max_length=64)], Place, Place, Place,
         Annotated[float, Field(ge=0)] | None,
     ],
-    *_ARRAY,
+    Strict(False), AfterValidator(list),
 ]  # fmt: skip
-Cache = Annotated[tuple[whole(1, 16), whole(0, 2**53), list[CoreId]], *_ARRAY]
+Level = Annotated[int, whole(1, 16)]
+Bytes = Annotated[int, whole(0, 2**53)]
+Cache = Annotated[tuple[Level, Bytes, list[CoreId]], Strict(False), AfterValidator(list)]
 Scalar = Annotated[Text | bool | int | float, _or_say("a condition must be a JSON scalar")] | None
 OpReference = Annotated[
-    Key | whole(0, 2**31 - 1),
+    Key | Annotated[int, whole(0, 2**31 - 1)],
     _or_say("an op is named by its key, or by its position in ops"),
     Field(description="key of the op, or its position in `ops`"),
 ]
@@ -185,7 +194,7 @@ class GraphOp(Op):
     ]
 
 
-Edge = Annotated[tuple[str, str], *_ARRAY, Field(description="from, to")]
+Edge = Annotated[tuple[str, str], Strict(False), AfterValidator(list), Field(description="from, to")]
 
 
 @with_config(OPEN)
@@ -241,7 +250,7 @@ class MeasurementRow(TypedDict):
     seconds: SampleSeconds
     machine: NotRequired[Annotated[Key, Field(description="fingerprint")]]
     affinity: NotRequired[AffinityName]
-    repeat: NotRequired[Annotated[whole(0, 2**53), Field(description="order of the samples of one case")]]
+    repeat: NotRequired[Annotated[int, whole(0, 2**53), Field(description="order of the samples of one case")]]
 
 
 @with_config(CLOSED)
