@@ -66,7 +66,7 @@ def _whole(value: float) -> int:
 
 
 def whole(least: int, most: int) -> GetPydanticSchema:
-    """Make an int a whole number in these limits. 2.0 is one to JSON, which has no integers of its own; it becomes 2."""
+    """Make an int a whole number in these limits. 2.0 is one to JSON, which has no integers; it becomes 2."""
     limits = Field(ge=least, le=most)
     kind: Any = Annotated[
         Annotated[int, limits] | Annotated[float, limits, AfterValidator(_whole)],
