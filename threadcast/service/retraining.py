@@ -92,7 +92,7 @@ class Retrainer:
         if self.registry.resolve(self.alias) != version:
             _log.info("%s was moved meanwhile; %s stays without it", self.alias, better)
             return None
-        self.registry.set_alias(self.alias, better)
+        self.registry.set_alias(self.alias, better, by="retraining")
         _log.info("%s is %s, in place of %s", self.alias, better, version)
         return better
 

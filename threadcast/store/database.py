@@ -38,11 +38,11 @@ _DRIVER = {"postgresql": "postgresql+psycopg"}
 class Database:
     """The database of one store, with the current schema. Safe to use from several threads, but not after a fork."""
 
-    def __init__(self, url: str | Path | None, *, create: bool) -> None:
+    def __init__(self, url: str | Path | None, *, create: bool, migrate: bool = True) -> None:
         """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema.
 
-        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or does not exist and
-        `create` is False.
+        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or an older one and
+        `migrate` is False, or does not exist and `create` is False.
         """
         parsed, path = _locate(url)
         self.url = parsed
@@ -56,7 +56,7 @@ class Database:
         self._latest = Latest(self._engine)
         try:
             self.found_revision = self.revision()  # before it is brought up to date
-            self._bring_up_to_date(create=create)
+            self._bring_up_to_date(create=create, migrate=migrate)
         except BaseException:
             self.close()
             raise
@@ -137,7 +137,7 @@ class Database:
             raise StoreError(f"the store {self.name} is closed; open it again")
         return self._engine.connect()
 
-    def _bring_up_to_date(self, *, create: bool) -> None:
+    def _bring_up_to_date(self, *, create: bool, migrate: bool) -> None:
         found = self.found_revision
         if found == REVISIONS[-1]:
             return
@@ -147,6 +147,11 @@ class Database:
             raise StoreError(
                 f"{self.name} has schema {found!r}, written by a newer threadcast (this one knows up to "
                 f"{REVISIONS[-1]}); upgrade threadcast, or name another store"
+            )
+        if found is not None and not migrate:
+            raise StoreError(
+                f"{self.name} has the older schema {found!r}; use the threadcast that wrote it, or bring it up to date "
+                "with `threadcast db migrate`"
             )
         try:
             self.write(_upgrade)
@@ -162,6 +167,11 @@ class Database:
             raise InvalidInput(f"the store cannot keep or look for this: {_reason(error)}") from error
         except SQLAlchemyError as error:
             raise StoreError(f"{self.name}: {_reason(error)}") from error
+
+
+def sqlite_path(url: str | Path | None) -> Path | None:
+    """The file of a store in SQLite, by default the user's own; None for a store in another database."""
+    return _locate(url)[1]
 
 
 def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
