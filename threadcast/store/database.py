@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from threadcast.core.errors import InvalidInput, NoStore, StoreError
 from threadcast.core.user_directories import user_data_dir
@@ -44,7 +45,7 @@ class Database:
         StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or an older one and
         `migrate` is False, or does not exist and `create` is False.
         """
-        parsed, path = _locate(url)
+        parsed, path = locate(url)
         self.url = parsed
         if path is not None:
             if not os.path.lexists(path):
@@ -171,11 +172,11 @@ class Database:
 
 def sqlite_path(url: str | Path | None) -> Path | None:
     """The file of a store in SQLite, by default the user's own; None for a store in another database."""
-    return _locate(url)[1]
+    return locate(url)[1]
 
 
-def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
-    """The URL, and the path if it is a SQLite file."""
+def locate(url: str | Path | None) -> tuple[URL, Path | None]:
+    """The URL of a store, by default the user's own, and its path if it is a SQLite file."""
     if url is None or isinstance(url, Path) or "://" not in url:
         path = Path(os.path.expanduser(url)) if url else user_data_dir() / "threadcast.db"
         return URL.create("sqlite", database=str(path)), path
@@ -189,6 +190,11 @@ def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
         raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
     path = Path(str(parsed.database))
     return parsed, path
+
+
+def connect_alone(url: URL) -> Connection:
+    """A connection outside of any pool whose statements commit by themselves; close it and dispose of its engine."""
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect()
 
 
 def _connect(url: URL) -> Engine:
