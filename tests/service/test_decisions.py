@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -110,17 +112,44 @@ def test_with_predicted_curves_the_answer_names_the_model(client: FlaskClient) -
     assert [launch["id"] for launch in answer["launches"]] == ["a"]
 
 
+@contextmanager
+def served(settings: ServiceSettings) -> Iterator[FlaskClient]:
+    """A client of a service process of its own over these settings."""
+    app = create_app(settings)
+    try:
+        yield app.test_client()
+    finally:
+        app.extensions["threadcast"].store.close()
+
+
 def test_contexts_used_last_are_kept(settings: ServiceSettings) -> None:
-    app = create_app(replace(settings, max_contexts=2))
-    client = app.test_client()
-    document = graph_document(**CURVES)
-    names = [decide(client, graph=document, cores=2, ready=[])["context"] for _ in range(2)]
-    decide(client, context=names[0], ready=["a"])
-    names.append(decide(client, graph=document, cores=2, ready=[])["context"])
-    assert [client.post("/v1/decisions", json={"context": name, "ready": []}).status_code for name in names] == [
-        200, 404, 200,
-    ]  # fmt: skip
-    app.extensions["threadcast"].store.close()
+    with served(replace(settings, max_kept_contexts=2, max_contexts=1)) as client:
+        graph = graph_document(**CURVES)
+        names = [decide(client, graph=graph, cores=cores, ready=[])["context"] for cores in (1, 2)]
+        assert decide(client, graph=graph, cores=1, ready=[])["context"] == names[0]
+        names.append(decide(client, graph=graph, cores=3, ready=[])["context"])
+        asked = [client.post("/v1/decisions", json={"context": name, "ready": []}) for name in names]
+    assert [response.status_code for response in asked] == [200, 404, 200]
+
+
+def test_every_process_and_a_restarted_one_go_on_with_a_context(settings: ServiceSettings) -> None:
+    asked = {"ready": ["b"], "running": [{"id": "a", "cores": [0, 1], "remaining_s": 0.5}]}
+    with served(settings) as first, served(settings) as second:
+        named = decide(first, graph="net", ready=["a", "b"], policy="uniform", options={"inter": 2, "intra": 2})
+        here, there = (decide(client, context=named["context"], **asked) for client in (first, second))
+    with served(settings) as third:
+        assert here == there == decide(third, context=named["context"], **asked)
+    assert here["launches"]
+    assert (here["curves_from"], here["context"]) == ("roofline@1", named["context"])
+
+
+def test_a_context_of_another_version_is_not_known_any_more(
+    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(settings) as first, served(settings) as second:
+        name = decide(first, graph="net", ready=[])["context"]
+        monkeypatch.setattr("threadcast.service.decision_contexts.__version__", "0.0.0")
+        assert second.post("/v1/decisions", json={"context": name, "ready": []}).status_code == 404
 
 
 BASE = {"graph": graph_document(**CURVES), "cores": 4}

@@ -78,3 +78,13 @@ def test_text_that_postgresql_has_no_place_for_is_the_senders_fault(postgres: st
 
     with Store.open(fresh_database(postgres)) as store, pytest.raises(InvalidInput, match="NUL"):
         store.ops(kinds=["a\x00b"])
+
+
+def test_contexts_are_kept_by_name_and_those_added_longest_ago_go(
+    store_url: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(store_url) as store:
+        for moment, name in enumerate(["c0", "c1", "c0", "c2"]):
+            monkeypatch.setattr("threadcast.store.store.time.time", lambda n=moment: 1e9 + n)
+            store.add_context(name, name.encode(), most=2)
+        assert [store.context(name) for name in ("c0", "c1", "c2")] == [b"c0", None, b"c2"]

@@ -31,8 +31,8 @@ from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.context import EXTENSION, Context
 from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.dashboard.forms import accept_form
+from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.model_shelf import ModelShelf
-from threadcast.service.policy_cache import PolicyCache
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
@@ -78,7 +78,9 @@ def create_app(settings: ServiceSettings) -> Service:
             settings.models, default=settings.model, moved=measured.moved,
             failed=lambda alias: measured.load_failures.labels(alias).inc(),
         ),
-        measured, PolicyCache(settings.max_contexts), ReadinessProbe(), stored,
+        measured,
+        DecisionContexts(store, most_here=settings.max_contexts, most_kept=settings.max_kept_contexts),
+        ReadinessProbe(), stored,
         CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
         AdaptedModels(store, stored.last_measurement),
     )  # fmt: skip

@@ -13,9 +13,9 @@ from threadcast.models.base import PerformanceModel
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.curve_responses import CurveResponseCache
+from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import ModelShelf
-from threadcast.service.policy_cache import PolicyCache
 from threadcast.service.problems import Problem, Where
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
@@ -33,7 +33,7 @@ class Context:
     store: Store
     models: ModelShelf
     metrics: Metrics
-    policies: PolicyCache
+    decision_contexts: DecisionContexts
     readiness: ReadinessProbe
     stored: StoredDocuments
     curve_responses: CurveResponseCache

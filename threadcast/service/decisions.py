@@ -15,6 +15,7 @@ from threadcast.scheduler.simulation.occupancy import Occupancy
 from threadcast.scheduler.simulation.ready_set import ReadyQueue
 from threadcast.service.context import Context, context, reply
 from threadcast.service.deadlines import deadline, stopped_in_time
+from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import below, reading
 from threadcast.service.formats import answers
 from threadcast.service.plan_following import next_launches
@@ -56,15 +57,22 @@ def decide(asked: DecisionRequest) -> Response:
 
 
 def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
-    if asked.context is not None:
-        policy = here.policies.get(asked.context)
-        if policy is None:
-            raise Problem(404, "this process has no such context (any more); send the graph", pointer="/context")
-        return asked.context, policy
-    problem = read_problem(asked.graph, asked, here)
-    with stopped_in_time(deadline(here.settings.deadline_s)):
-        policy = read_policy(asked.policy or DEFAULT_POLICY, asked.options, problem)
-    return here.policies.add(policy), policy
+    contexts, until = here.decision_contexts, deadline(here.settings.deadline_s)
+    if asked.context is None:
+        named = DecisionContext(read_problem(asked.graph, asked, here), asked.policy or DEFAULT_POLICY, asked.options)
+        with stopped_in_time(until):
+            policy = read_policy(named)
+        return contexts.add(named, policy), policy
+    known = contexts.policy(asked.context)
+    if known is not None:
+        return asked.context, known
+    stored = contexts.stored(asked.context)
+    if stored is None:
+        raise Problem(404, "no such context is stored (any more); send the graph", pointer="/context")
+    with stopped_in_time(until):
+        policy = stored.policy()
+    contexts.keep(asked.context, policy)
+    return asked.context, policy
 
 
 def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:

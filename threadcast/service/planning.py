@@ -7,10 +7,11 @@ from typing import Any
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import FormatError, PlanError
-from threadcast.scheduler.policies import Policy, Problem, create, names
+from threadcast.scheduler.policies import Policy, Problem, names
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.service.context import Context
 from threadcast.service.deadlines import curves_in_time, deadline
+from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import read_graph, read_machine
 from threadcast.service.schemas import Planned
 
@@ -64,13 +65,13 @@ def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Contex
     return table
 
 
-def read_policy(name: str, options: Mapping[str, Any], problem: Problem) -> Policy:
-    """Return the policy of this name with these options; errors point to /policy or /options."""
-    check_policy(name, options)
+def read_policy(asked: DecisionContext) -> Policy:
+    """Return the policy that a request asks for; errors point to /policy or /options."""
+    check_policy(asked.policy_name, asked.options)
     try:
-        return create(name, problem, **options)
+        return asked.policy()
     except (TypeError, ValueError) as error:
-        raise refused_options(error, options) from error
+        raise refused_options(error, asked.options) from error
 
 
 def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...] = ()) -> None:

@@ -37,6 +37,7 @@ class ServiceSettings:
     max_in_flight: int = _default("max_in_flight")
     max_kept_curves: int = _default("max_kept_curves")
     max_kept_plans: int = _default("max_kept_plans")
+    max_kept_contexts: int = _default("max_kept_contexts")
     max_planners: int = _default("max_planners")
     deadline_s: float = _default("deadline_s")
     receive_s: float = _default("receive_s")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Select, Table, insert, select
+from sqlalchemy import Column, Connection, Select, Table, select
 
 from threadcast.store import schema
+from threadcast.store.bulk import insert_rows
 from threadcast.store.rows import Row
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def ensure(
     known = _known(connection, column, things)
     missing = [row_of(thing) for identity, thing in things.items() if identity not in known]
     if missing:
-        connection.execute(insert(column.table), missing)
+        insert_rows(connection, column.table, missing)
         known |= _known(connection, column, [row[column.name] for row in missing])
     return known
 

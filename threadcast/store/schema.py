@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -47,12 +47,30 @@ measurements = Table(
     # (1 + counters, samples) float64, little-endian: seconds, then each counter, NaN where it could not be read
     Column("samples", LargeBinary, nullable=False),
     Column("conditions", Text, nullable=False),  # {name: JSON scalar}
-    Index("ix_measurements_op", "op_id"),
-    Index("ix_measurements_machine_op", "machine_id", "op_id"),
-    Index("ix_measurements_machine", "machine_id", "id"),  # the newest of a machine
+    Column("stored_s", Double),  # seconds since 1970; NULL in rows that were stored by revision 0005 or before
+    # Each ends with id, so that a page begins where the one before ended; of an op, that is by machine.
+    Index("ix_measurements_op", "op_id", "machine_id", "id"),
+    Index("ix_measurements_machine", "machine_id", "id"),
 )
 
-# Figures computed from the measurements of one op on one machine (`summaries`), for pages that sort and filter many.
+# What is known of an op in a case on a machine (`case_figures`): figures of all measurements, and the newest samples. A
+# new measurement changes one row of these, however many measurements there are.
+cases = Table(
+    "cases",
+    metadata,
+    Column("machine_id", Integer, ForeignKey("machines.id"), primary_key=True),
+    Column("op_id", Integer, ForeignKey("ops.id"), primary_key=True),
+    Column("threads", Integer, primary_key=True),
+    Column("affinity", Text, primary_key=True),
+    Column("measurements", Integer, nullable=False),
+    Column("samples", Integer, nullable=False),
+    Column("oldest_s", Double),  # time of the oldest measurement in seconds since 1970; NULL where none has one
+    Column("unlikeness", Integer, nullable=False),  # of the caches in the newest samples (`case_figures.unlikeness`)
+    Column("newest", LargeBinary, nullable=False),  # (samples, 2) float64, little-endian: time (NaN: unknown), seconds
+    Column("median_s", Double, nullable=False),  # of the newest samples
+)
+
+# Figures of one op on one machine (`summaries`), from the medians of its cases, for pages that sort and filter many.
 summaries = Table(
     "summaries",
     metadata,
@@ -62,7 +80,9 @@ summaries = Table(
     Column("subject", Text, nullable=False),  # shapes of the inputs, else attributes
     Column("words", Text, nullable=False),  # key and subject in lower case, to be searched
     Column("cases", Integer, nullable=False),
+    Column("measurements", Integer, nullable=False, server_default="0"),
     Column("samples", Integer, nullable=False),
+    Column("medians", LargeBinary, nullable=False, server_default=""),  # of `cases`, as `case_figures.MEDIANS`
     Column("best_s", Double, nullable=False),  # median seconds in the fastest case
     Column("best_threads", Integer, nullable=False),
     Column("best_affinity", Text, nullable=False),
@@ -95,6 +115,16 @@ plans = Table(
     Column("document", Text, nullable=False),
     Column("created_s", Float, nullable=False),  # seconds since 1970
     Index("ix_plans_created", "created_s"),
+)
+
+# What decisions are made from: graph, curves, machine and policy, for every process of a service.
+contexts = Table(
+    "contexts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    Column("used_s", Double, nullable=False),  # seconds since 1970
+    Index("ix_contexts_used", "used_s"),
 )
 
 graphs = Table(

@@ -17,6 +17,7 @@ from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
+from threadcast.store.decision_contexts import context_content, insert_context
 from threadcast.store.plan_documents import insert_plan, plan_text
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
@@ -107,7 +108,7 @@ class Store:
         def work(connection: Connection) -> Receipt | None:
             if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
                 return former
-            insert_measurements(connection, added, rows)
+            insert_measurements(connection, added, rows, now_s=now_s)
             return None
 
         return self._database.write(work)
@@ -132,6 +133,17 @@ class Store:
         """The JSON text of the plan that is stored under this name; None where there is none, or it was deleted."""
         with self._database.read() as connection:
             return plan_text(connection, name)
+
+    def add_context(self, name: str, content: bytes, *, most: int) -> None:
+        """Store what decisions are made from under `name`, a digest of it; of more than `most`, those that were added
+        longest ago are deleted."""
+        now_s = time.time()
+        self._database.write(lambda connection: insert_context(connection, name, content, now_s=now_s, most=most))
+
+    def context(self, name: str) -> bytes | None:
+        """What `add_context` stored under this name; None where there is nothing, or it was deleted."""
+        with self._database.read() as connection:
+            return context_content(connection, name)
 
     def measurements(
         self,

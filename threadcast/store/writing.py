@@ -7,25 +7,38 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, delete, insert
 
 from threadcast.core import Machine, Measurement, Op
+from threadcast.core.measurement_time import made_at
 from threadcast.store import schema
+from threadcast.store.bulk import insert_rows
 from threadcast.store.queries import ensure, ids
 from threadcast.store.rows import Row, machine_row, op_row
-from threadcast.store.summaries import refresh
+from threadcast.store.summaries import add_to_summaries
+
+_AT_ONCE = 10_000
+"""Measurements whose summaries are updated at a time, so that a large file does not take much memory."""
 
 
-def insert_measurements(connection: Connection, added: Sequence[Measurement], rows: Sequence[Row]) -> None:
-    """Insert measurements, whose `rows` are those of `measurement_row`, and update the summaries of their ops."""
+def insert_measurements(
+    connection: Connection, added: Sequence[Measurement], rows: Sequence[Row], *, now_s: float
+) -> None:
+    """Insert measurements, whose `rows` are those of `measurement_row`, and update the summaries of their ops.
+
+    `now_s` is the present time in seconds since 1970: the time of measurements that do not say when they were made.
+    """
     if not added:
         return
     ops = {m.op.key: m.op for m in added}
     op_ids = ensure(connection, schema.ops.c.key, ops, op_row)
     machine_ids = _machine_ids(connection, {m.machine.fingerprint: m.machine for m in added})
-    touched: dict[int, set[int]] = {}
     for m, row in zip(added, rows, strict=True):
         row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
-        touched.setdefault(row["machine_id"], set()).add(row["op_id"])
-    connection.execute(insert(schema.measurements), rows)
-    refresh(connection, touched, {op_ids[key]: op for key, op in ops.items()})
+        row["stored_s"] = now_s
+    times_s = [now_s if (time := made_at(m)) is None else time.timestamp() for m in added]
+    by_id = {op_ids[key]: op for key, op in ops.items()}
+    for start in range(0, len(rows), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        insert_rows(connection, schema.measurements, rows[some])
+        add_to_summaries(connection, rows[some], times_s[some], by_id)
 
 
 def insert_graph(connection: Connection, row: Row, ops: Mapping[str, Op]) -> None:

@@ -1,0 +1,135 @@
+"""Figures of cases, to which measurements are added one by one."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import statistics
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import event, select
+
+from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
+from threadcast.store import Store, schema
+from threadcast.store.case_figures import MOST_NEWEST, CaseFigures, medians_in, op_figures, unlikeness
+from threadcast.store.schema import REVISIONS
+
+OLD_STORES = sorted((Path(__file__).parent / "stored").glob("*.sql"))
+seconds = st.floats(1e-9, 1e3)
+added = st.lists(
+    st.tuples(st.lists(seconds, min_size=1, max_size=9), st.floats(0, 2e9) | st.just(math.nan), st.integers(0, 2)),
+    min_size=1, max_size=30,
+)  # fmt: skip
+
+
+def figures_of(parts: list[tuple[list[float], float, int]]) -> CaseFigures:
+    found = CaseFigures()
+    for samples, time_s, unlike in parts:
+        found.add(samples, time_s=time_s, unlikeness=unlike)
+    return found
+
+
+@given(added)
+def test_the_median_is_that_of_the_newest_samples_with_caches_most_as_in_a_step(
+    parts: list[tuple[list[float], float, int]],
+) -> None:
+    found = figures_of(parts)
+    least = min(unlike for _, _, unlike in parts)
+    alike = [(-1.0 if math.isnan(time_s) else time_s, s) for samples, time_s, u in parts if u == least for s in samples]
+    newest = [s for _, s in sorted(alike, key=lambda sample: sample[0])[-MOST_NEWEST:]]
+    assert found.median_s == statistics.median(newest)
+    assert (found.measurements, found.samples) == (len(parts), sum(len(samples) for samples, _, _ in parts))
+    assert found.oldest_s == min((t for _, t, _ in parts if not math.isnan(t)), default=None)
+
+
+def test_a_measurement_that_was_made_earlier_does_not_displace_newer_ones() -> None:
+    late, early = [2.0] * MOST_NEWEST, [1.0] * MOST_NEWEST
+    assert figures_of([(late, 20.0, 1), (early, 10.0, 1)]).median_s == 2.0
+    assert figures_of([(late, 20.0, 1), (early, math.nan, 1)]).median_s == 2.0
+    assert figures_of([(early, 10.0, 1), (late, 20.0, 1)]).median_s == 2.0
+
+
+def test_only_the_conditions_of_its_caches_say_how_like_a_step_a_measurement_is() -> None:
+    told = ['{"cache":"rotated"}', "{}", '{"cache":"warm"}', '{"note":"cold"}', '{"cache":"cold"}']
+    assert [unlikeness(conditions) for conditions in told] == [0, 1, 1, 1, 2]
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(1, 1024), st.sampled_from([a.value for a in Affinity])), seconds, min_size=1)
+)
+def test_medians_of_cases_come_back_equal(medians: dict[tuple[int, str], float]) -> None:
+    found = op_figures(medians)
+    assert medians_in(found["medians"]) == medians
+    assert found["best_s"] == min(medians.values()) == medians[found["best_threads"], found["best_affinity"]]
+
+
+def rows_of(store: Store, table: Any) -> list[dict[str, Any]]:
+    with store._database.read() as connection:
+        found = connection.execute(select(table).order_by(*table.primary_key)).mappings().all()
+    return [dict(row) for row in found]
+
+
+@pytest.mark.parametrize("old", OLD_STORES, ids=lambda path: path.stem)
+def test_a_stored_old_file_gets_the_figures_that_its_measurements_would_get_today(store_path: Path, old: Path) -> None:
+    with closing(sqlite3.connect(store_path)) as connection:
+        connection.executescript(old.read_text())
+    with Store.open(store_path) as store:
+        assert (store.found_revision, store.revision) == (old.stem.removeprefix("schema_"), REVISIONS[-1])
+        assert store.check() == []
+        measured = store.measurements()
+        assert len(measured) in (2, 7)
+        migrated = [rows_of(store, table) for table in (schema.cases, schema.summaries)]
+    with Store.open(store_path.with_name("anew.sqlite")) as store:
+        store.add(measured)
+        anew = [rows_of(store, table) for table in (schema.cases, schema.summaries)]
+    for row, other in zip(*(tables[0] for tables in (migrated, anew)), strict=True):
+        newest, now = (r.pop("newest") for r in (row, other))  # undated ones have the time of storing today
+        assert len(newest) == len(now)
+        if row["oldest_s"] is None:
+            other["oldest_s"] = None
+        assert row == other
+    assert migrated[1] == anew[1]
+
+
+def test_adding_reads_and_writes_as_much_however_much_is_stored(store_url: Path | str, machine: Machine) -> None:
+    op = Op("mm")
+    statements: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement)
+
+    def new() -> list[Measurement]:
+        return [Measurement(op, machine, Case(n), (Sample(1.0 / n),)) for n in (1, 2, 8)]
+
+    with Store.open(store_url) as store:
+        store.add(new() * 50)
+        event.listen(store._database._engine, "before_cursor_execute", note)
+        store.add(new())
+        few = list(statements)
+        store.add(new() * 300)
+        statements.clear()
+        store.add(new())
+        assert statements == few
+        assert not [text for text in statements if "FROM measurements" in text]
+        with store._database.read() as connection:
+            longest = max(map(len, connection.execute(select(schema.cases.c.newest)).scalars()))
+        assert longest == MOST_NEWEST * 16
+        line = store.browse.lines_of(op.key)[machine.fingerprint]
+        assert (line.samples, line.best, line.best_s) == (3 * 352, Case(8), 0.125)
+
+
+def test_many_measurements_in_one_transaction_are_summed_up_in_parts(
+    store_url: Path | str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.store.writing._AT_ONCE", 4)
+    added = [Measurement(Op(f"op{i % 3}"), machine, Case(1 + i % 2), (Sample(1.0 + i),) * 2) for i in range(21)]
+    with Store.open(store_url) as store:
+        store.add(added)
+        lines = [store.browse.lines_of(Op(f"op{i}").key)[machine.fingerprint] for i in range(3)]
+        assert [line.samples for line in lines] == [14, 14, 14]
+        assert store.measurements() == added

@@ -1,0 +1,84 @@
+"""Inserts, changes and reads many rows by one statement each.
+
+PostgreSQL takes them as arrays, one a column: a statement with a parameter for each value takes several times as long.
+Other databases take rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Column, Connection, Table, bindparam, insert, select, tuple_, update
+from sqlalchemy.dialects import postgresql
+
+from threadcast.store.rows import Row
+
+_POSTGRESQL = postgresql.dialect()  # type: ignore[no-untyped-call]
+_KEYS_AT_ONCE = 3_000
+"""Most keys in one list: SQLite allows 32,766 values, and a key may have four."""
+_ROWS_AT_ONCE = 10_000
+"""Most rows in one statement of PostgreSQL, which hold some megabytes."""
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Insert rows, all of which have the same columns."""
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql":
+        connection.execute(insert(table), rows)
+        return
+    names = list(rows[0])
+    for some in _parts(rows, _ROWS_AT_ONCE):
+        query = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM {_arrays(table, names)}"
+        connection.exec_driver_sql(query, _columns(some, names))
+
+
+def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Change the rows with the primary keys of these rows, all of which have the same columns."""
+    if not rows:
+        return
+    keys = [column.name for column in table.primary_key]
+    others = [name for name in rows[0] if name not in keys]
+    if connection.dialect.name != "postgresql":
+        found = [table.c[name] == bindparam(f"key_{name}") for name in keys]
+        renamed = [{f"key_{name}" if name in keys else name: value for name, value in row.items()} for row in rows]
+        connection.execute(update(table).where(*found).values({name: bindparam(name) for name in others}), renamed)
+        return
+    names = list(rows[0])
+    changes = ", ".join(f"{name} = new.{name}" for name in others)
+    same = " AND ".join(f"{table.name}.{name} = new.{name}" for name in keys)
+    for some in _parts(rows, _ROWS_AT_ONCE):
+        source = f"{_arrays(table, names)} AS new ({', '.join(names)})"
+        connection.exec_driver_sql(
+            f"UPDATE {table.name} SET {changes} FROM {source} WHERE {same}", _columns(some, names)
+        )
+
+
+def rows_with_keys(connection: Connection, table: Table, keys: Collection[tuple[Any, ...]]) -> Iterator[Any]:
+    """The rows of `table` with these primary keys, each a tuple, in any order."""
+    columns: list[Column[Any]] = list(table.primary_key)
+    if connection.dialect.name != "postgresql":
+        for some in _parts(list(keys), _KEYS_AT_ONCE):
+            yield from connection.execute(select(table).where(tuple_(*columns).in_(some)))
+        return
+    names = [column.name for column in columns]
+    same = " AND ".join(f"{table.name}.{name} = wanted.{name}" for name in names)
+    for some in _parts(list(keys), _ROWS_AT_ONCE):
+        source = f"{_arrays(table, names)} AS wanted ({', '.join(names)})"
+        query = f"SELECT {table.name}.* FROM {source} JOIN {table.name} ON {same}"
+        yield from connection.exec_driver_sql(query, tuple(map(list, zip(*some, strict=True))))
+
+
+def _arrays(table: Table, names: Sequence[str]) -> str:
+    types = [table.c[name].type.compile(_POSTGRESQL) for name in names]
+    return f"unnest({', '.join(f'%b::{kind}[]' for kind in types)})"
+
+
+def _columns(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[Any], ...]:
+    return tuple([row[name] for row in rows] for name in names)
+
+
+def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
